@@ -1,0 +1,34 @@
+"""Everything that can go wrong in this library, as one small tree. Each message names the remedy."""
+
+from __future__ import annotations
+
+__all__ = ["Conflict", "ContextError", "MessageError", "RoundClosed", "StaleCompaction", "StoreError"]
+
+
+class ContextError(Exception):
+    """The root: ``except ContextError`` catches all that this library raises on purpose."""
+
+
+class RoundClosed(ContextError):
+    """A post was added to a round that is finished or failed; nothing was written."""
+
+
+class MessageError(ContextError, ValueError):
+    """What was handed to ``append`` or to a record is not a message that can be stored."""
+
+
+class StaleCompaction(ContextError):
+    """A compaction was not published: what it was made from is no longer current."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"compaction not published: {reason}; it is made again from what is current")
+        #: Why, in one word: ``generation``, ``rounds_changed``, ``behind``, ``stopped``.
+        self.reason = reason
+
+
+class StoreError(ContextError):
+    """The store could not read or write; what was acknowledged before is still there."""
+
+
+class Conflict(StoreError):
+    """The log has grown past the number that an append was to follow; read what is new and append after it."""

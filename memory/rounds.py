@@ -1,0 +1,92 @@
+"""The records of what happened: rounds, their posts, and what posts carry. Frozen, all the way down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainValidator
+
+from .frozen import EMPTY, freeze_mapping
+
+__all__ = ["USER", "Attachment", "Clock", "Post", "Round", "RoundState", "ToolCall", "new_id", "utc_now"]
+
+#: The role that asks.
+USER = "User"
+
+RoundState = Literal["created", "finished", "failed"]
+
+# Not pydantic's `str`: that validates UTF-8, and would refuse the lone surrogates that models and terminals do produce.
+Text = InstanceOf[str]
+Extra = Annotated[Mapping[str, Any], PlainValidator(freeze_mapping)]
+Clock = Callable[[], datetime]
+
+
+def new_id() -> str:
+    """Return a random id of 32 hexadecimal digits."""
+    return uuid4().hex
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Record(BaseModel):
+    """A frozen record; unknown fields are refused, so that a typing mistake is not stored for ever."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Attachment(Record):
+    """Something a post carries beside its text: a plan, code, the result of an execution."""
+
+    id: Text = Field(default_factory=new_id)
+    #: The host's own word for it: ``plan``, ``python``, ``execution_result``, ...
+    type: Text
+    content: Text = ""
+    extra: Extra = EMPTY
+
+
+class ToolCall(Record):
+    """A model's request to run a tool; its answer is the post with the same ``tool_call_id``."""
+
+    id: Text
+    name: Text
+    #: As the model wrote it: usually JSON, but never parsed here.
+    arguments: Text = ""
+
+
+class Post(Record):
+    """One message inside a round, from one role to another."""
+
+    id: Text = Field(default_factory=new_id)
+    send_from: Text
+    send_to: Text
+    message: Text = ""
+    attachment_list: tuple[Attachment, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    #: Set on a tool's result: the id of the call it answers.
+    tool_call_id: Text | None = None
+    kind: Text = "message"
+    created_at: datetime = Field(default_factory=utc_now)
+    #: Whatever else the host wants kept; JSON values only.
+    extra: Extra = EMPTY
+
+
+class Round(Record):
+    """One user query and everything that happened until the next."""
+
+    id: Text = Field(default_factory=new_id)
+    user_query: Text
+    state: RoundState = "created"
+    post_list: tuple[Post, ...] = ()
+    created_at: datetime = Field(default_factory=utc_now)
+    #: The round's place in the log, from 1; 0 where the round is in no log.
+    number: int = 0
+    extra: Extra = EMPTY
+
+    @property
+    def closed(self) -> bool:
+        return self.state != "created"
