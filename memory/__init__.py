@@ -1,0 +1,38 @@
+"""What happened: the raw rounds of a session, unchanged, for ever. Imports nothing else of ours."""
+
+from __future__ import annotations
+
+from .errors import Conflict, ContextError, MessageError, RoundClosed, StaleCompaction, StoreError
+from .events import Event
+from .memory import Conversation, Memory
+from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction
+from .rounds import USER, Attachment, Post, Round, ToolCall
+from .stores import InMemoryStore, Store, open_store
+from .visibility import Rounds
+
+__all__ = [
+    "USER",
+    "Attachment",
+    "CompactedMessage",
+    "CompactionProvider",
+    "Conflict",
+    "ContextError",
+    "Conversation",
+    "Event",
+    "InMemoryStore",
+    "Journal",
+    "JournalState",
+    "Memory",
+    "MessageError",
+    "Overlay",
+    "Post",
+    "Reduction",
+    "Round",
+    "RoundClosed",
+    "Rounds",
+    "StaleCompaction",
+    "Store",
+    "StoreError",
+    "ToolCall",
+    "open_store",
+]

@@ -18,8 +18,8 @@ class FrozenMapping(dict[str, Any]):
     def _refuse(self, *_args: object, **_more: object) -> NoReturn:
         raise TypeError("this mapping belongs to a record and is read-only; change a copy: dict(mapping)")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

@@ -70,6 +70,8 @@ class Post(Record):
     #: Set on a tool's result: the id of the call it answers.
     tool_call_id: Text | None = None
     kind: Text = "message"
+    #: Its place in its round, from 1; 0 where it is in none.
+    number: int = 0
     created_at: datetime = Field(default_factory=utc_now)
     #: Whatever else the host wants kept; JSON values only.
     extra: Extra = EMPTY

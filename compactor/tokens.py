@@ -1,0 +1,112 @@
+"""Exact token counts with no network: OpenAI's own encodings, out of an installed package.
+
+The ranks are those that toktok carries in its wheel; a test checks them against the SHA-256 sums of OpenAI's files,
+and the counts against tiktoken. toktok rather than tiktoken does the counting because it needs no download, is about
+ten times faster, and stays linear (and does not panic) on a million spaces.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
+
+__all__ = [
+    "DEFAULT_ENCODING",
+    "TokenCounter",
+    "clip_to_tokens",
+    "count_tokens",
+    "counter_for",
+    "encoding_for",
+    "window_of",
+]
+
+DEFAULT_ENCODING = "o200k_base"
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """Anything that says how many tokens a text is. Called from several threads; equal texts must count equal."""
+
+    def __call__(self, text: str, /) -> int: ...
+
+
+def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
+    """Return how many tokens *text* is in *encoding* (``o200k_base`` or ``cl100k_base``).
+
+    Special tokens such as ``<|endoftext|>`` count as the text they are; a lone surrogate counts as U+FFFD, as in
+    tiktoken. About 2 µs for 400 characters; the first call loads the encoding (10 to 200 ms).
+    """
+    return _measure(text, sys.maxsize, encoding)[1]
+
+
+def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
+    """Return the longest beginning of *text* that is at most *limit* tokens, cut between characters."""
+    return _measure(text, limit, encoding)[0] if limit > 0 else ""
+
+
+def _measure(text: str, limit: int, encoding: str) -> tuple[str, int]:
+    import toktok
+
+    try:
+        kept, total = toktok.truncate(text, limit, encoding)
+    except UnicodeEncodeError:  # lone surrogates; replaced as tiktoken replaces them
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        kept, total = toktok.truncate(text, limit, encoding)
+    return kept, total
+
+
+def encoding_for(model: str) -> str | None:
+    """Return the encoding that *model* uses; None where nobody knows the model."""
+    import tiktoken
+
+    try:
+        name = tiktoken.encoding_name_for_model(model)
+    except KeyError:
+        return None
+    return name if name in ("o200k_base", "cl100k_base") else DEFAULT_ENCODING
+
+
+@lru_cache(maxsize=64)
+def counter_for(model: str = "") -> TokenCounter:
+    """Return the counter for *model*, which is one and the same object for one encoding's models.
+
+    ``o200k_base`` for the empty name and for models that nobody knows.
+    """
+    encoding = (encoding_for(model) if model else None) or DEFAULT_ENCODING
+    return _counter(encoding)
+
+
+@lru_cache
+def _counter(encoding: str) -> Callable[[str], int]:
+    if encoding == DEFAULT_ENCODING:
+        return count_tokens
+    return lambda text: count_tokens(text, encoding)
+
+
+#: Context windows in tokens, by the beginning of the model's name; the longest beginning that fits counts.
+_WINDOWS = {
+    "gpt-3.5": 16_385,
+    "gpt-4": 8_192,
+    "gpt-4-32k": 32_768,
+    "gpt-4-0125": 128_000,
+    "gpt-4-1106": 128_000,
+    "gpt-4-turbo": 128_000,
+    "gpt-4o": 128_000,
+    "gpt-4.1": 1_047_576,
+    "gpt-5": 400_000,
+    "o1": 200_000,
+    "o3": 200_000,
+    "o4-mini": 200_000,
+    "claude": 200_000,
+    "gemini": 1_048_576,
+}
+DEFAULT_WINDOW = 128_000
+
+
+def window_of(model: str) -> int | None:
+    """Return the context window of *model* in tokens; None where nobody knows the model."""
+    name = model.rpartition("/")[2].lower()
+    known = [prefix for prefix in _WINDOWS if name.startswith(prefix)]
+    return _WINDOWS[max(known, key=len)] if known else None

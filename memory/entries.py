@@ -1,0 +1,145 @@
+"""The entries of the log: what can happen to a session, one typed record a kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from .errors import StoreError
+from .frozen import EMPTY
+from .overlays import CompactedMessage
+from .rounds import Extra, Post, Record, Text, new_id, utc_now
+
+__all__ = [
+    "CompactionPublished",
+    "CompactionReverted",
+    "Entry",
+    "HeaderAdded",
+    "PostAdded",
+    "RoundClosing",
+    "RoundFailed",
+    "RoundOpened",
+]
+
+
+class HeaderAdded(Record):
+    """A system message before the first user message."""
+
+    post: Post
+
+
+class RoundOpened(Record):
+    round_id: Text
+    user_query: Text
+    created_at: datetime
+    extra: Extra = EMPTY
+
+
+class PostAdded(Record):
+    round_id: Text
+    post: Post
+
+
+class RoundClosing(Record):
+    round_id: Text
+
+
+class RoundFailed(Record):
+    round_id: Text
+
+
+class CompactionPublished(Record):
+    role: Text
+    compaction: CompactedMessage
+
+
+class CompactionReverted(Record):
+    role: Text
+    generation: int
+
+
+KINDS: Mapping[str, type[Record]] = MappingProxyType(
+    {
+        "header": HeaderAdded,
+        "round opened": RoundOpened,
+        "post added": PostAdded,
+        "round closed": RoundClosing,
+        "round failed": RoundFailed,
+        "compaction published": CompactionPublished,
+        "compaction reverted": CompactionReverted,
+    }
+)
+NAMES: Mapping[type[Record], str] = MappingProxyType({record: kind for kind, record in KINDS.items()})
+
+
+class Entry:
+    """One line of the log, as a record and as the text a store keeps; each is made from the other when first asked for.
+
+    So a store in memory never pays for text, and a store on disk never for records that nobody reads.
+    """
+
+    __slots__ = ("_body", "_record", "created_at", "id", "kind", "number")
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        record: Record | None = None,
+        body: str | None = None,
+        id: str | None = None,  # noqa: A002  (the field's name in the log)
+        created_at: datetime | None = None,
+        number: int = 0,
+    ) -> None:
+        #: Made by the writer, so that a commit whose reply was lost is recognised.
+        self.id = id or new_id()
+        self.kind = kind
+        #: Place in the session's log, from 1 without gaps; 0 before it is stored.
+        self.number = number
+        self.created_at = created_at or utc_now()
+        self._record = record
+        self._body = body
+
+    @classmethod
+    def of(cls, record: Record, *, created_at: datetime | None = None) -> Entry:
+        return cls(NAMES[type(record)], record=record, created_at=created_at)
+
+    @property
+    def body(self) -> str:
+        """The record as ASCII-escaped JSON, which holds lone surrogates and NUL where UTF-8 and SQL would not."""
+        if self._body is None:
+            assert self._record is not None  # noqa: S101  (one of the two is given)
+            self._body = json.dumps(self._record.model_dump(), default=datetime.isoformat, separators=(",", ":"))
+        return self._body
+
+    @property
+    def record(self) -> Record | None:
+        """What happened; None for a kind that this version does not know. Raises ``StoreError`` for a broken body."""
+        if self._record is None and self.kind in KINDS:
+            try:
+                self._record = KINDS[self.kind].model_validate(json.loads(self.body))
+            except (ValueError, RecursionError, ValidationError) as error:
+                raise StoreError(
+                    f"entry {self.number} ({self.kind}) of the log cannot be read; nothing was changed:"
+                    f" restore the session from a backup, or open it with the version that wrote it"
+                ) from error
+        return self._record
+
+    def numbered(self, number: int) -> Entry:
+        """Return the same entry at its place in the log."""
+        copy = Entry(self.kind, record=self._record, body=self._body, id=self.id, created_at=self.created_at)
+        copy.number = number
+        return copy
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Entry) and (self.id, self.kind, self.body) == (other.id, other.kind, other.body)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:  # no content: entries end up in logs and assertion messages
+        return f"<Entry {self.number} {self.kind!r} id={self.id}>"

@@ -1,0 +1,52 @@
+"""What is worth telling about: typed, frozen, with facts and never with a message's content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .rounds import utc_now
+
+__all__ = ["Event", "EventHook", "HookFailed", "ProviderFailed"]
+
+
+class Event(BaseModel):
+    """Something that was decided or that happened."""
+
+    model_config = ConfigDict(frozen=True)
+
+    #: A dotted name, stable across releases: ``compaction.published``.
+    name: ClassVar[str] = "event"
+    #: How loud it is: ``debug``, ``info`` or ``warning``.
+    level: ClassVar[str] = "info"
+    at: datetime = Field(default_factory=utc_now)
+
+    def facts(self) -> dict[str, object]:
+        """Return what it says beside name and time, without fields that say nothing."""
+        return {key: value for key, value in self.model_dump(exclude={"at"}).items() if value is not None}
+
+
+EventHook = Callable[[Event], object]
+
+
+class HookFailed(Event):
+    """A callback raised; what it was told of is stored all the same."""
+
+    name: ClassVar[str] = "memory.hook_failed"
+    level: ClassVar[str] = "warning"
+    session: str = ""
+    hook: str
+    error: str
+
+
+class ProviderFailed(Event):
+    """A role's compaction provider raised; the role is served from the log instead."""
+
+    name: ClassVar[str] = "memory.provider_failed"
+    level: ClassVar[str] = "warning"
+    session: str = ""
+    role: str
+    error: str

@@ -1,0 +1,69 @@
+"""A list of callbacks, each isolated from the others' failures."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, ParamSpec
+
+__all__ = ["Hooks", "Notifications", "describe"]
+
+P = ParamSpec("P")
+
+
+def describe(callback: object) -> str:
+    """Return a name for *callback* that is fit for an event: never its arguments or state."""
+    return getattr(callback, "__qualname__", None) or type(callback).__qualname__
+
+
+class Hooks(Generic[P]):
+    """Callbacks in the order they were added. One that raises is reported, and the next is called.
+
+    The list is replaced, never changed, so calling needs no lock: a callback may add or remove others, which takes
+    effect from the next call on.
+    """
+
+    def __init__(self, on_error: Callable[[Callable[P, object], Exception], None]) -> None:
+        self._on_error = on_error
+        self._lock = threading.Lock()  # guards the replacing of _entries, and is held over nothing else
+        self._entries: tuple[tuple[object, Callable[P, object]], ...] = ()
+
+    def add(self, callback: Callable[P, object]) -> Callable[[], None]:
+        """Add *callback*; return a function that takes it out again, however often that is called."""
+        key = object()
+        with self._lock:
+            self._entries = (*self._entries, (key, callback))
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._entries = tuple(entry for entry in self._entries if entry[0] is not key)
+
+        return unsubscribe
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        for _, callback in self._entries:
+            try:
+                callback(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  (anything a callback raises is its own affair)
+                self._on_error(callback, error)
+
+
+class Notifications:
+    """Calls that wait for the one in progress on the same thread: what a hook writes is notified after."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def send(self, notify: Callable[[], None]) -> None:
+        """Call *notify* now, or, within another notification of this thread, as soon as that is through."""
+        waiting: deque[Callable[[], None]] | None = getattr(self._local, "waiting", None)
+        if waiting is not None:
+            waiting.append(notify)
+            return
+        self._local.waiting = waiting = deque([notify])
+        try:
+            while waiting:
+                waiting.popleft()()
+        finally:
+            self._local.waiting = None

@@ -1,0 +1,201 @@
+"""OpenAI chat messages to rounds and posts, and back, with nothing lost on the way.
+
+A post keeps a message's text, calls and ids in fields of their own. Whatever those fields alone would not give back
+(a name, content in parts, ``content: null``, keys nobody has heard of) is kept beside them, under ``extra["openai"]``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import MessageError
+from .frozen import EMPTY, freeze_mapping, thaw
+from .rounds import USER, Post, Round, ToolCall
+from .visibility import LiveRound
+
+__all__ = ["ASSISTANT", "TOOL", "Parsed", "from_post", "from_round", "has_answer", "parse", "query_extra", "text_of"]
+
+#: The role of the agent in a host that speaks OpenAI's format.
+ASSISTANT = "assistant"
+TOOL = "tool"
+
+_SYSTEM = ("system", "developer")
+_SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, "function": "function"} | {
+    role: role for role in _SYSTEM
+}
+#: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
+_KEPT, _ABSENT = "openai", "openai_absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A chat message as a post, and what it does to the log."""
+
+    post: Post
+    #: A system message: part of the header where no round has been opened.
+    is_header: bool
+    #: A user message: opens a round.
+    is_query: bool
+
+
+def parse(message: Mapping[str, Any]) -> Parsed:
+    """Return *message* as a post. Raises ``MessageError`` naming what is wrong with it."""
+    if not isinstance(message, Mapping):
+        raise MessageError(f"a chat message is a mapping with a role, not {type(message).__name__}")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _SENDERS:
+        raise MessageError(f"the message's role must be one of {', '.join(_SENDERS)}")
+    sender = _SENDERS[role]
+    tool_call_id = message.get("tool_call_id")
+    if tool_call_id is not None and not isinstance(tool_call_id, str):
+        raise MessageError("tool_call_id must be a string: the id of the call that this answers")
+    post = Post(
+        send_from=sender,
+        send_to=USER if sender == ASSISTANT else ASSISTANT,
+        message=_text_in(message.get("content")),
+        tool_calls=tuple(_tool_calls(message.get("tool_calls"))),
+        tool_call_id=tool_call_id,
+    )
+    plain = _plain(post, role)
+    kept = {key: value for key, value in message.items() if key not in plain or not _same(plain[key], value)}
+    absent = [key for key in plain if key not in message]
+    extra = ({_KEPT: kept} if kept else {}) | ({_ABSENT: absent} if absent else {})
+    if extra:
+        post = post.model_copy(update={"extra": freeze_mapping(extra)})
+    return Parsed(post, is_header=role in _SYSTEM, is_query=role == "user")
+
+
+def query_extra(post: Post) -> Mapping[str, Any]:
+    """Return what a round must keep beside its ``user_query`` to give the user's message back."""
+    return post.extra if post.extra or post.message else {_KEPT: {"content": ""}}
+
+
+def has_answer(live: LiveRound) -> bool:
+    """Return whether anybody but the user has said something in an open round."""
+    opened_by_user = bool(live.opened.user_query) or _KEPT in live.opened.extra
+    return not opened_by_user or any(post.send_from != USER for post in live.posts[: live.count])
+
+
+def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
+    """Give the chat messages of one round as *role* would send them to a model: the user's query, then the posts."""
+    asked = query_message(round_)
+    if asked is not None:
+        yield asked
+    for place, post in enumerate(round_.post_list):
+        if not (place == 0 and asked is not None and repeats_query(post, round_)):
+            yield from_post(post, role)
+
+
+def query_message(round_: Round) -> dict[str, Any] | None:
+    """Return the user's query as a chat message; None for a round that the user did not open."""
+    if not round_.user_query and _KEPT not in round_.extra:
+        return None
+    if round_.post_list and repeats_query(round_.post_list[0], round_) and round_.post_list[0].attachment_list:
+        return {"role": "user", "content": text_of(round_.post_list[0])}
+    return _restored({"role": "user", "content": round_.user_query}, round_.extra)
+
+
+def repeats_query(post: Post, round_: Round) -> bool:
+    """Return whether *post* hands the round's query to an agent: multi-agent hosts say it in both places."""
+    return post.send_from == USER and bool(post.message) and post.message == round_.user_query
+
+
+def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
+    """Return *post* as the chat message that *role* would send to a model.
+
+    What the role said itself is the assistant's; what other agents said is a user message that names them.
+    """
+    sender = post.send_from
+    if sender == role:
+        return _restored(_plain(post, "assistant"), post.extra)
+    for known, name in _SENDERS.items():
+        if sender == name and known != "assistant":
+            return _restored(_plain(post, known), post.extra)
+    if post.tool_call_id is not None:
+        return _plain(post, "tool")
+    return {"role": "user", "content": f"{sender}: {text_of(post)}"}
+
+
+def text_of(post: Post) -> str:
+    """Return all the text that a post carries: its message, then each attachment under its type."""
+    if not post.attachment_list:
+        return post.message
+    parts = [post.message] if post.message else []
+    parts += [f"[{attachment.type}]\n{attachment.content}" for attachment in post.attachment_list]
+    return "\n\n".join(parts)
+
+
+def _plain(post: Post, role: str) -> dict[str, Any]:
+    """Return what a post's own fields say, in OpenAI's most usual form."""
+    message: dict[str, Any] = {"role": role, "content": text_of(post)}
+    if post.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in post.tool_calls
+        ]
+    if post.tool_call_id is not None:
+        message["tool_call_id"] = post.tool_call_id
+    return message
+
+
+def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    if extra:
+        plain.update(thaw(extra.get(_KEPT, EMPTY)))
+        for key in extra.get(_ABSENT, ()):
+            plain.pop(key, None)
+    return plain
+
+
+def _same(mine: object, theirs: object) -> bool:
+    """Return whether two values are equal as JSON: ``1``, ``1.0`` and ``True`` are three things there."""
+    if type(mine) is not type(theirs):
+        return False
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key]) for key in mine)
+    if isinstance(mine, list) and isinstance(theirs, list):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    return mine == theirs
+
+
+def _text_in(content: Any) -> str:
+    """Return the text in a message's content, with a mark where something else stands."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise MessageError(f"content must be a string, null or a list of parts, not {type(content).__name__}")
+    return "\n".join(_text_in_part(part) for part in content)
+
+
+def _text_in_part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise MessageError(f"a content part must be a mapping or a string, not {type(part).__name__}")
+    for key in ("text", "refusal"):
+        if isinstance(part.get(key), str):
+            return str(part[key])
+    return f"[{part.get('type', 'part')}]"
+
+
+def _tool_calls(calls: Any) -> Iterator[ToolCall]:
+    if calls is None:
+        return
+    if isinstance(calls, str) or not isinstance(calls, Sequence):
+        raise MessageError(f"tool_calls must be a list, not {type(calls).__name__}")
+    for call in calls:
+        if not isinstance(call, Mapping) or not isinstance(call.get("id"), str):
+            raise MessageError("each of tool_calls must be a mapping with an id, a string")
+        asked = call.get("function") or call.get("custom") or {}
+        if not isinstance(asked, Mapping):
+            raise MessageError("a tool call's function must be a mapping with a name and arguments")
+        arguments = asked.get("arguments", asked.get("input", ""))
+        try:
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MessageError("a tool call's arguments must be text or JSON") from error
+        yield ToolCall(id=call["id"], name=str(asked.get("name") or ""), arguments=text)

@@ -1,0 +1,166 @@
+"""Which rounds and posts a role sees: snapshots that cost nothing to take and are filtered as they are read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import overload
+
+from .overlays import CompactedMessage
+from .rounds import Post, Round
+
+__all__ = ["LiveRound", "Rounds", "Snapshot", "seen_by", "sees"]
+
+
+def sees(role: str, post: Post) -> bool:
+    """Return whether *role* sent or received *post*. The empty role sees everything."""
+    return not role or role in (post.send_from, post.send_to)
+
+
+def seen_by(role: str, round_: Round) -> Round:
+    """Return *round_* with only the posts that *role* sees; the same object where that is all of them."""
+    if not role:
+        return round_
+    posts = tuple(post for post in round_.post_list if sees(role, post))
+    return round_ if len(posts) == len(round_.post_list) else round_.model_copy(update={"post_list": posts})
+
+
+@dataclass(frozen=True)  # no slots: `round` is worked out once and kept
+class LiveRound:
+    """A round that may still get posts. It shares its growing list with the Memory and remembers how far it reaches,
+    so that adding the thousandth post costs what the first did."""
+
+    opened: Round
+    posts: list[Post]
+    count: int
+
+    @cached_property
+    def round(self) -> Round:
+        return self.opened.model_copy(update={"post_list": tuple(self.posts[: self.count])})
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A Memory at one moment. Nothing in it changes: lists that it shares with the Memory only ever grow, and it knows
+    how much of them is its own; where something in them must change, the Memory goes on with a copy."""
+
+    #: Number of the last log entry that it holds.
+    number: int = 0
+    header: tuple[Post, ...] = ()
+    #: The rounds before the first open one, in log order.
+    settled: list[Round] = field(default_factory=list)
+    settled_count: int = 0
+    #: The same without the failed ones.
+    visible: list[Round] = field(default_factory=list)
+    visible_count: int = 0
+    #: The rounds from the first open one on.
+    live: tuple[LiveRound, ...] = ()
+    #: Numbers of the failed rounds, ascending.
+    failed: tuple[int, ...] = ()
+    #: Grows whenever a settled round changed, so that what was worked out from an earlier one is worked out again.
+    epoch: int = 0
+    #: Shared and growing like the lists; the number of a round by its id.
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return self.settled_count + len(self.live)
+
+    def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
+        """Return the rounds as *role* sees them."""
+        if include_failed:
+            return Rounds(self, self.settled, self.settled_count, self.live, role, include_failed=True)
+        live = self.live
+        if any(item.opened.state == "failed" for item in live):
+            live = tuple(item for item in live if item.opened.state != "failed")
+        return Rounds(self, self.visible, self.visible_count, live, role, include_failed=False)
+
+
+class Rounds(Sequence[Round]):
+    """Rounds as one role sees them at one moment: taking it is O(1), reading an item filters that item.
+
+    A slice is a tuple, and costs what it holds.
+    """
+
+    __slots__ = ("_failed", "_live", "_settled", "_snapshot", "role", "settled")
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        settled: list[Round],
+        count: int,
+        live: tuple[LiveRound, ...],
+        role: str,
+        *,
+        include_failed: bool,
+    ) -> None:
+        self._snapshot = snapshot
+        self._settled = settled
+        self._live = live
+        self._failed = () if include_failed else snapshot.failed
+        self.role = role
+        #: How many rounds at the beginning stay as they are for as long as ``epoch`` does.
+        self.settled = count
+
+    @property
+    def epoch(self) -> int:
+        """Two sequences of one Memory and role with equal epochs begin with the same settled rounds."""
+        return self._snapshot.epoch
+
+    @property
+    def log_number(self) -> int:
+        """Number of the last log entry that this snapshot holds."""
+        return self._snapshot.number
+
+    def __len__(self) -> int:
+        return self.settled + len(self._live)
+
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
+        if isinstance(index, slice):
+            return tuple(self._at(place) for place in range(*index.indices(len(self))))
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"no round at {index}; there are {len(self)}")
+        return self._at(place)
+
+    def _at(self, place: int) -> Round:
+        found = self._settled[place] if place < self.settled else self._live[place - self.settled].round
+        return seen_by(self.role, found)
+
+    def end_of(self, round_id: str) -> int | None:
+        """Return how many of these rounds the log holds up to and including *round_id*, itself failed or not.
+
+        None where this snapshot does not know the round.
+        """
+        number = self._snapshot.numbers.get(round_id)
+        if number is None or number > self._snapshot.total:
+            return None
+        return number - bisect_right(self._failed, number)
+
+    def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
+        """Return *compaction* with its indices in the numbering of this sequence, going by the id of its last round.
+
+        As it is, at most cut to the length, where it has no id or the id is not known here.
+        """
+        if compaction is None:
+            return None
+        end = self.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
+        if end is None:
+            end = min(compaction.end_index, len(self))
+        return compaction if end == compaction.end_index else compaction.model_copy(update={"end_index": end})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Rounds role={self.role!r} length={len(self)}>"
