@@ -1,0 +1,143 @@
+"""How to ask for a summary: the shipped prompts, and the loader for them and for a host's own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from .template import CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags
+
+__all__ = ["CLOSING", "PLACEHOLDERS", "TAGS", "PromptError", "PromptTemplate", "escape_tags", "load", "shipped"]
+
+VERSION = 1
+#: In bytes; far more than a prompt needs, and little enough that any YAML in it is read in no time.
+MAX_SIZE = 256 * 1024
+
+
+def load(name_or_path: str | Path = "", *, beside: Path | None = None) -> PromptTemplate:
+    """Return the prompt of that name or path; the default one where it is empty.
+
+    A relative path is looked up in the folder *beside* (the config file's), then in the working directory, then among
+    the shipped names. Raises ``PromptError`` where there is none, or it is no valid prompt.
+    """
+    name = os.path.expanduser(name_or_path)
+    if not name:
+        return _load_shipped("default")
+    places = [Path(name)] if beside is None else list(dict.fromkeys([Path(beside, name), Path(name)]))
+    for place in places:
+        if os.path.isfile(place):  # unlike Path.is_file, False for names that no file system takes
+            return _parse(_read(place), str(place))
+    known_as = _shipped_name(name)
+    if known_as is not None:
+        return _load_shipped(known_as)
+    for place in places:
+        if os.path.exists(place):
+            kind = "a folder" if os.path.isdir(place) else "not a regular file"
+            raise PromptError(f"prompt {place}: is {kind}; give the path of a YAML file")
+    looked = ", ".join(repr(os.path.abspath(place)) for place in places)
+    raise PromptError(
+        f"prompt {name!r}: not found; looked for {looked} and among the shipped prompts: {', '.join(shipped())}"
+    )
+
+
+@cache
+def shipped() -> tuple[str, ...]:
+    """Return the names of the prompts that come with the library."""
+    files = (entry.name for entry in resources.files(__name__).iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
+
+
+@cache
+def _load_shipped(name: str) -> PromptTemplate:
+    return _parse(resources.files(__name__).joinpath(f"{name}.yaml").read_bytes(), name)
+
+
+def _shipped_name(name: str) -> str | None:
+    """Return the shipped prompt meant; TaskWeaver's ``planner_compaction_prompt.yaml`` means ``planner``."""
+    stem = name.removesuffix(".yaml").removesuffix(".yml")
+    stem = "default" if stem == "compaction_prompt" else stem.removesuffix("_compaction_prompt")
+    return stem if stem in shipped() else None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_SIZE + 1)
+    except OSError as exc:
+        raise PromptError(f"prompt {path}: cannot be read ({exc.strerror}); make it readable or give another") from exc
+
+
+def _parse(raw: bytes, name: str) -> PromptTemplate:
+    fields = _fields(raw, name)
+    version = _version(fields.get("version"))
+    if version > VERSION:
+        raise PromptError(
+            f"prompt {name}: is of a newer version than this library reads ({VERSION});"
+            f" upgrade the library, or write it as version: {VERSION}"
+        )
+    for key in fields:
+        if key not in {"version", "content"}:
+            near = difflib.get_close_matches(key, ["version", "content"], 1)
+            remedy = f"did you mean {near[0]!r}?" if near else "a prompt has only 'version' and 'content'"
+            raise PromptError(f"prompt {name}: unknown key {key!r}; {remedy}")
+    content = fields.get("content")
+    if not (isinstance(content, yaml.ScalarNode) and content.tag == _STR and content.value.strip()):
+        wrong = "missing" if content is None else "empty or not text"
+        raise PromptError(f"prompt {name}: content is {wrong}; write it as a block below 'content: |'")
+    template = PromptTemplate(name, content.value, VERSION)
+    if version != VERSION:
+        raise PromptError(f"prompt {name}: its version is not one that this library reads; write version: {VERSION}")
+    return template
+
+
+_STR = "tag:yaml.org,2002:str"
+_NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+
+
+def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
+    """Return the mapping in *raw*, its values not built.
+
+    Nodes rather than ``safe_load``'s objects: aliases, merge keys and odd scalars then cost nothing and raise nothing.
+    """
+    if len(raw) > MAX_SIZE:
+        raise PromptError(f"prompt {name}: is over {MAX_SIZE // 1024} KB; a prompt is a page of text")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise PromptError(f"prompt {name}: is not UTF-8 text (byte {exc.start}); save it as UTF-8") from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as exc:
+        raise PromptError(
+            f"prompt {name}: is not valid YAML{_place(exc)}; it needs 'version: 1' and 'content: |'"
+        ) from exc
+    if not isinstance(root, yaml.MappingNode):
+        raise PromptError(f"prompt {name}: is not a mapping; it needs the keys 'version: 1' and 'content: |'")
+    fields: dict[str, yaml.Node] = {}
+    for key, value in root.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise PromptError(f"prompt {name}: has a key that is not a word; it needs only 'version' and 'content'")
+        if key.value in fields:
+            raise PromptError(f"prompt {name}: has the key {key.value!r} twice; keep one")
+        fields[key.value] = value
+    return fields
+
+
+def _place(exc: Exception) -> str:
+    mark = getattr(exc, "problem_mark", None)
+    return "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _version(node: yaml.Node | None) -> float:
+    """Return the version, 1 where none is given, and 0 for what is no version at all."""
+    if node is None:
+        return VERSION
+    try:
+        return float(node.value) if node.tag in _NUMBERS else 0
+    except ValueError:
+        return 0
