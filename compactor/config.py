@@ -1,10 +1,16 @@
-"""What can be set: one compactor's configuration, and the settings file that gives each role its own."""
+"""What can be set: one compactor's configuration, and the settings that give each role its own."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
@@ -13,15 +19,16 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
 
 from memory.errors import ContextError
-from prompts import PromptError, PromptTemplate, load
+from prompts import PromptError, PromptTemplate, load, shipped
 
-__all__ = ["CompactorConfig", "ConfigError"]
+__all__ = ["CompactorConfig", "ConfigError", "Settings"]
 
 
 class ConfigError(ContextError, ValueError):
@@ -93,7 +100,7 @@ class CompactorConfig(BaseModel):
     def _not_below_initial(cls, value: float, info: ValidationInfo) -> float:
         initial = info.data.get("backoff_initial", value)
         if value < initial:
-            raise ValueError(f"should be at least backoff_initial, {initial:g}")
+            raise ValueError(f"should be at least backoff_initial, {initial:g}; raise this or lower that")
         return value
 
     @property
@@ -107,15 +114,264 @@ class CompactorConfig(BaseModel):
 
 
 def _problem(details: Any) -> tuple[str, str]:
-    """Return the setting that pydantic refused, and why, in our words."""
+    """Return the field that pydantic refused, and why, in our words."""
     name = ".".join(map(str, details["loc"]))
     if details["type"] == "extra_forbidden":  # its value may be a secret that was put here by mistake
-        return name, f"unknown setting{_nearest(name, CompactorConfig.model_fields)}"
-    wanted = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        known = list(CompactorConfig.model_fields)
+        near = difflib.get_close_matches(name, known, 1)
+        return name, f"unknown; did you mean {near[0]!r}?" if near else f"unknown; there are {', '.join(known)}"
+    if details["type"] == "value_error":
+        return name, str(details["ctx"]["error"])
+    wanted = details["msg"].removeprefix("Input ")
     default = CompactorConfig.model_fields[name].default
     return name, f"{wanted}, not {reprlib.repr(details['input'])}; leave it out for the default, {default!r}"
 
 
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name.lower(), list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are: {', '.join(known)}"
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Each role's configuration, from a JSON file and the environment.
+
+    The file has dotted keys, or nested objects that spell the same::
+
+        {
+          "compaction.threshold": 20,
+          "planner.compaction.threshold": 30,
+          "planner.compaction_prompt_path": "prompts/planner.yaml"
+        }
+
+    ``compaction.FIELD`` sets a field of ``CompactorConfig`` for every role and ``ROLE.compaction.FIELD`` for one;
+    ``ROLE.compaction_prompt_path`` is short for ``ROLE.compaction.prompt_template_path``. A role is written in snake
+    case: ``code_interpreter`` for ``CodeInterpreter``. What is set for a role comes before what is set for all. A role
+    that a shipped prompt is named after gets that one where none is set. Prompt paths are relative to the file's folder
+    first.
+
+    Environment variables come before the file: ``COMPACTOR_`` and the key in capitals, with two underscores for each
+    dot, as in ``COMPACTOR_COMPACTION__THRESHOLD=20`` and ``COMPACTOR_PLANNER__COMPACTION_PROMPT_PATH=planner.yaml``;
+    ``none`` stands for no limit. Pass ``env={}`` to have none of them.
+
+    Unknown keys are errors, in the environment too. A host with keys of its own in the file says what they begin with:
+    ``ignore=("llm.", "planner.")``, or ``ignore=""`` for whatever they are. Keys that begin with ``compaction``, or
+    have it after the role, are ours and never ignored.
+    """
+
+    #: What a role without settings of its own has, but for its prompt.
+    base: CompactorConfig = field(default_factory=CompactorConfig)
+    _by_role: tuple[tuple[str, CompactorConfig], ...] = ()
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str] = "config.json",
+        env: Mapping[str, str] | None = None,
+        *,
+        ignore: str | Iterable[str] = (),
+    ) -> Settings:
+        """Return the settings in the JSON file at *path*; raises ``ConfigError`` where they cannot be used."""
+        file = Path(path)
+        return cls._made(_read_json(file), f"{file}: ", file.absolute().parent, env, ignore)
+
+    @classmethod
+    def from_dict(
+        cls,
+        data: Mapping[str, Any],
+        *,
+        base_dir: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        ignore: str | Iterable[str] = (),
+    ) -> Settings:
+        """Return the settings in *data*, keyed as the file is; prompt paths are relative to *base_dir* first."""
+        return cls._made(data, "", None if base_dir is None else Path(base_dir).absolute(), env, ignore)
+
+    @classmethod
+    def _made(
+        cls,
+        data: Any,
+        where: str,
+        base_dir: Path | None,
+        env: Mapping[str, str] | None,
+        ignore: str | Iterable[str],
+    ) -> Settings:
+        if not isinstance(data, Mapping):
+            raise ConfigError((where.rstrip(": ") or "settings", "must be one object of settings, as in {...}"))
+        values = _from_keys(data, where, (ignore,) if isinstance(ignore, str) else tuple(ignore))
+        values |= _from_env(os.environ if env is None else env)
+        common = _of_role("", values, base_dir)
+        base = _config("", common, where)
+        roles = sorted({role for role, _ in values if role})
+        return cls(
+            base, tuple((role, _config(role, common | _of_role(role, values, base_dir), where)) for role in roles)
+        )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that have settings of their own, in snake case."""
+        return tuple(role for role, _ in self._by_role)
+
+    def for_role(self, role: str) -> CompactorConfig:
+        """Return the configuration of *role*, named as the agent is or in snake case."""
+        name = _snake(role)
+        own = dict(self._by_role).get(name)
+        if own is not None:
+            return own
+        if name in shipped() and "prompt_template_path" not in self.base.model_fields_set:
+            return self.base.merged(prompt_template_path=name)
+        return self.base
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What a setting was set to, and what whoever set it calls it."""
+
+    name: str
+    value: Any
+
+
+#: By role ("" for all) and field.
+_Values = dict[tuple[str, str], _Value]
+
+_PREFIX = "COMPACTOR_"
+_FIELDS = tuple(CompactorConfig.model_fields)
+
+
+def _from_keys(data: Mapping[str, Any], where: str, foreign: tuple[str, ...]) -> _Values:
+    entries = (
+        (key, _Value(f"{where}{key}", value))
+        for key, value in _flat(data)
+        if _is_ours(key) or not key.startswith(foreign)
+    )
+    return _known(entries, str, "; if it belongs to the host, pass what it begins with as ignore=")
+
+
+def _from_env(env: Mapping[str, str]) -> _Values:
+    entries = (
+        (name.removeprefix(_PREFIX).lower().replace("__", "."), _Value(name, text))
+        for name, text in env.items()
+        # The second: COMPACTOR_COMPACTION_THRESHOLD, an underscore short, must not be passed over in silence.
+        if (name.startswith(_PREFIX) and "__" in name) or name.startswith(f"{_PREFIX}COMPACTION")
+    )
+    found = _known(entries, lambda key: _PREFIX + key.upper().replace(".", "__"))
+    return {target: _Value(text.name, _typed(target[1], text.value)) for target, text in found.items()}
+
+
+def _known(entries: Iterable[tuple[str, _Value]], spelled: Callable[[str], str], foreign_hint: str = "") -> _Values:
+    """Return the values by what they set; raises for all the keys that set nothing, or the same thing."""
+    found: _Values = {}
+    problems: list[tuple[str, str]] = []
+    for key, value in entries:
+        target = _target(key)
+        if target is None:
+            near = _nearest(key)
+            suggestion = f"; did you mean {spelled(near)!r}?" if near else ""
+            problems.append((value.name, f"unknown setting{suggestion}{'' if _is_ours(key) else foreign_hint}"))
+        elif target in found:
+            first = found[target].name
+            again = "is set twice" if first == value.name else f"sets the same as {first}"
+            problems.append((value.name, f"{again}; keep one"))
+        else:
+            found[target] = value
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def _target(key: str) -> tuple[str, str] | None:
+    """Return the role and the field that *key* sets."""
+    match key.split("."):
+        case ["compaction", name]:
+            role = ""
+        case [role, "compaction_prompt_path"]:
+            name = "prompt_template_path"
+        case [role, "compaction", name]:
+            pass
+        case _:
+            return None
+    snake = _snake(role)
+    if name not in _FIELDS or snake == "compaction" or (role and not snake):
+        return None
+    return snake, name
+
+
+def _is_ours(key: str) -> bool:
+    first, _, rest = key.lower().partition(".")
+    return first == "compaction" or rest.startswith("compaction")
+
+
+def _nearest(key: str) -> str | None:
+    role = key.partition(".")[0]
+    known = [f"compaction.{name}" for name in _FIELDS]
+    known += [f"{role}.compaction_prompt_path", *(f"{role}.{name}" for name in known)]
+    near = difflib.get_close_matches(key.lower(), known, 1)
+    return near[0] if near else None
+
+
+def _snake(role: str) -> str:
+    """Return ``code_interpreter`` for ``CodeInterpreter``, ``code-interpreter`` and itself."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", role)
+    return re.sub(r"[\W_]+", "_", words).strip("_").lower()
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested objects by dotted keys, no deeper than ours go."""
+    for key, value in data.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping) and dotted.count(".") < 3:
+            yield from _flat(value, f"{dotted}.")
+        else:
+            yield dotted, value
+
+
+def _typed(name: str, text: str) -> Any:
+    """Return *text*, from the environment, as the field's type; as it is where it is not of that type."""
+    kind: Any = CompactorConfig.model_fields[name].annotation
+    try:
+        return TypeAdapter(kind).validate_python(None if text.strip().lower() in {"none", "null"} else text)
+    except ValidationError:
+        return text
+
+
+def _of_role(role: str, values: _Values, base_dir: Path | None) -> dict[str, _Value]:
+    """Return what is set for *role*, by field, with its prompt found."""
+    own = {name: value for (other, name), value in values.items() if other == role}
+    path = own.get("prompt_template_path")
+    if path is not None and path.value and isinstance(path.value, str | os.PathLike):
+        try:
+            own["prompt_template_path"] = _Value(path.name, load(path.value, beside=base_dir).name)
+        except PromptError as exc:
+            raise ConfigError((path.name, str(exc))) from exc
+    return own
+
+
+def _config(role: str, values: Mapping[str, _Value], where: str) -> CompactorConfig:
+    """Return the configuration that *values* make; its errors name what the user wrote, where the user wrote it."""
+    fields = {name: value.value for name, value in values.items()}
+    if "prompt_template_path" not in fields and role in shipped():
+        fields["prompt_template_path"] = role
+    try:
+        return CompactorConfig(**fields)
+    except ConfigError as exc:
+        prefix = f"{where}{role}.compaction." if role else f"{where}compaction."
+        names = {name: values[name].name if name in values else prefix + name for name, _ in exc.problems}
+        raise ConfigError(*((names[name], wrong) for name, wrong in exc.problems)) from exc.__cause__
+
+
+def _read_json(path: Path) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = dict(pairs)
+        if len(keys) < len(pairs):
+            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            raise ConfigError((f"{path}: {twice}", "stands twice in one object; keep one"))
+        return keys
+
+    # None of these is kept as a cause: they carry the whole text, and what else is in it may be secret.
+    try:
+        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=unique)
+    except ConfigError:
+        raise
+    except OSError as exc:
+        raise ConfigError((str(path), f"cannot be read ({exc.strerror}); give the path of a JSON file")) from None
+    except UnicodeDecodeError as exc:
+        raise ConfigError((str(path), f"is not UTF-8 text (byte {exc.start}); save it as UTF-8")) from None
+    except json.JSONDecodeError as exc:
+        raise ConfigError((str(path), f"is not JSON (line {exc.lineno}, column {exc.colno}: {exc.msg})")) from None
+    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, thousands of brackets
+        raise ConfigError((str(path), f"is not JSON that can be read ({type(exc).__name__})")) from None

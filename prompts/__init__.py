@@ -19,7 +19,7 @@ VERSION = 1
 MAX_SIZE = 256 * 1024
 
 
-def load(name_or_path: str | Path = "", *, beside: Path | None = None) -> PromptTemplate:
+def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike[str] | None = None) -> PromptTemplate:
     """Return the prompt of that name or path; the default one where it is empty.
 
     A relative path is looked up in the folder *beside* (the config file's), then in the working directory, then among
@@ -28,7 +28,7 @@ def load(name_or_path: str | Path = "", *, beside: Path | None = None) -> Prompt
     name = os.path.expanduser(name_or_path)
     if not name:
         return _load_shipped("default")
-    places = [Path(name)] if beside is None else list(dict.fromkeys([Path(beside, name), Path(name)]))
+    places = [Path(name)] if beside is None else [Path(beside, name), Path(name)]
     for place in places:
         if os.path.isfile(place):  # unlike Path.is_file, False for names that no file system takes
             return _parse(_read(place), str(place))
@@ -39,7 +39,7 @@ def load(name_or_path: str | Path = "", *, beside: Path | None = None) -> Prompt
         if os.path.exists(place):
             kind = "a folder" if os.path.isdir(place) else "not a regular file"
             raise PromptError(f"prompt {place}: is {kind}; give the path of a YAML file")
-    looked = ", ".join(repr(os.path.abspath(place)) for place in places)
+    looked = ", ".join(dict.fromkeys(repr(os.path.abspath(place)) for place in places))
     raise PromptError(
         f"prompt {name!r}: not found; looked for {looked} and among the shipped prompts: {', '.join(shipped())}"
     )
