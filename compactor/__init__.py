@@ -1,0 +1,62 @@
+"""What the agent sees instead: compaction in the background, and prompts that always fit.
+
+Ours are top-level names that a host may have taken, so this looks first whether it gets the ``memory`` and ``prompts``
+that were installed with it.
+"""
+
+from __future__ import annotations
+
+from ._siblings import ShadowedModule, require_siblings
+
+require_siblings("memory", "prompts")
+
+from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
+from .compose import Prompt, Report, compose  # noqa: E402
+from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
+from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, SummaryRejected  # noqa: E402
+from .logs import log_events  # noqa: E402
+from .strategies import compact_rounds  # noqa: E402
+from .summarizers import (  # noqa: E402
+    OpenAISummarizer,
+    Summarizer,
+    SummarizerError,
+    Summary,
+    SummaryRequest,
+)
+from .summarizers.extractive import ExtractiveSummarizer  # noqa: E402
+from .tokens import TokenCounter, count_tokens  # noqa: E402
+from .triggers import Trigger, after_rounds, over_messages, over_tokens, when  # noqa: E402
+from .view import View  # noqa: E402
+
+__all__ = [
+    "BudgetExceeded",
+    "CompactionFailed",
+    "CompactionTimeout",
+    "CompactorConfig",
+    "CompactorStatus",
+    "ConfigError",
+    "ContextCompactor",
+    "ExtractiveSummarizer",
+    "OpenAISummarizer",
+    "Prompt",
+    "Report",
+    "Settings",
+    "ShadowedModule",
+    "State",
+    "Summarizer",
+    "SummarizerError",
+    "Summary",
+    "SummaryRejected",
+    "SummaryRequest",
+    "TokenCounter",
+    "Trigger",
+    "View",
+    "after_rounds",
+    "compact_rounds",
+    "compose",
+    "count_tokens",
+    "log_events",
+    "over_messages",
+    "over_tokens",
+    "when",
+]

@@ -110,7 +110,7 @@ class CompactorConfig(BaseModel):
 
     def merged(self, **changes: Any) -> CompactorConfig:
         """Return a configuration with *changes* made, checked as if it were new."""
-        return type(self)(**(self.model_dump(exclude_unset=True) | changes))
+        return type(self)(**(self.model_dump() | changes))
 
 
 def _problem(details: Any) -> tuple[str, str]:
@@ -231,6 +231,7 @@ _Values = dict[tuple[str, str], _Value]
 
 _PREFIX = "COMPACTOR_"
 _FIELDS = tuple(CompactorConfig.model_fields)
+_NO_ROLES = {"", "compaction"}
 
 
 def _from_keys(data: Mapping[str, Any], where: str, foreign: tuple[str, ...]) -> _Values:
@@ -278,7 +279,7 @@ def _target(key: str) -> tuple[str, str] | None:
     """Return the role and the field that *key* sets."""
     match key.split("."):
         case ["compaction", name]:
-            role = ""
+            return ("", name) if name in _FIELDS else None
         case [role, "compaction_prompt_path"]:
             name = "prompt_template_path"
         case [role, "compaction", name]:
@@ -286,9 +287,7 @@ def _target(key: str) -> tuple[str, str] | None:
         case _:
             return None
     snake = _snake(role)
-    if name not in _FIELDS or snake == "compaction" or (role and not snake):
-        return None
-    return snake, name
+    return (snake, name) if snake not in _NO_ROLES and name in _FIELDS else None
 
 
 def _is_ours(key: str) -> bool:
@@ -299,7 +298,8 @@ def _is_ours(key: str) -> bool:
 def _nearest(key: str) -> str | None:
     role = key.partition(".")[0]
     known = [f"compaction.{name}" for name in _FIELDS]
-    known += [f"{role}.compaction_prompt_path", *(f"{role}.{name}" for name in known)]
+    if _snake(role) not in _NO_ROLES:
+        known += [f"{role}.compaction_prompt_path", *(f"{role}.{name}" for name in known)]
     near = difflib.get_close_matches(key.lower(), known, 1)
     return near[0] if near else None
 

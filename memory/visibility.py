@@ -1,17 +1,18 @@
-"""Which rounds and posts a role sees: snapshots that cost nothing to take and are filtered as they are read."""
+"""Which rounds and posts a role sees: sequences that cost nothing to take and are filtered as they are read."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 from .overlays import CompactedMessage
 from .rounds import Post, Round
 
-__all__ = ["LiveRound", "Rounds", "Snapshot", "seen_by", "sees"]
+if TYPE_CHECKING:
+    from .snapshot import LiveRound, Snapshot
+
+__all__ = ["Rounds", "seen_by", "sees"]
 
 
 def sees(role: str, post: Post) -> bool:
@@ -25,57 +26,6 @@ def seen_by(role: str, round_: Round) -> Round:
         return round_
     posts = tuple(post for post in round_.post_list if sees(role, post))
     return round_ if len(posts) == len(round_.post_list) else round_.model_copy(update={"post_list": posts})
-
-
-@dataclass(frozen=True)  # no slots: `round` is worked out once and kept
-class LiveRound:
-    """A round that may still get posts. It shares its growing list with the Memory and remembers how far it reaches,
-    so that adding the thousandth post costs what the first did."""
-
-    opened: Round
-    posts: list[Post]
-    count: int
-
-    @cached_property
-    def round(self) -> Round:
-        return self.opened.model_copy(update={"post_list": tuple(self.posts[: self.count])})
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A Memory at one moment. Nothing in it changes: lists that it shares with the Memory only ever grow, and it knows
-    how much of them is its own; where something in them must change, the Memory goes on with a copy."""
-
-    #: Number of the last log entry that it holds.
-    number: int = 0
-    header: tuple[Post, ...] = ()
-    #: The rounds before the first open one, in log order.
-    settled: list[Round] = field(default_factory=list)
-    settled_count: int = 0
-    #: The same without the failed ones.
-    visible: list[Round] = field(default_factory=list)
-    visible_count: int = 0
-    #: The rounds from the first open one on.
-    live: tuple[LiveRound, ...] = ()
-    #: Numbers of the failed rounds, ascending.
-    failed: tuple[int, ...] = ()
-    #: Grows whenever a settled round changed, so that what was worked out from an earlier one is worked out again.
-    epoch: int = 0
-    #: Shared and growing like the lists; the number of a round by its id.
-    numbers: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        return self.settled_count + len(self.live)
-
-    def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
-        """Return the rounds as *role* sees them."""
-        if include_failed:
-            return Rounds(self, self.settled, self.settled_count, self.live, role, include_failed=True)
-        live = self.live
-        if any(item.opened.state == "failed" for item in live):
-            live = tuple(item for item in live if item.opened.state != "failed")
-        return Rounds(self, self.visible, self.visible_count, live, role, include_failed=False)
 
 
 class Rounds(Sequence[Round]):
@@ -113,6 +63,10 @@ class Rounds(Sequence[Round]):
     def log_number(self) -> int:
         """Number of the last log entry that this snapshot holds."""
         return self._snapshot.number
+
+    def seen_as(self, role: str) -> Rounds:
+        """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
+        return self._snapshot.rounds(role or self.role)
 
     def __len__(self) -> int:
         return self.settled + len(self._live)

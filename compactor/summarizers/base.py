@@ -27,7 +27,7 @@ class SummaryRequest:
     #: The new rounds only, with the posts that ``role`` sees. A round too long for one request is split over several
     #: requests: then each holds a slice of its posts, and of a long post's text.
     rounds: Sequence[Round] = ()
-    #: The span the answer will cover, from 1, both inclusive, in the numbering of the role's visible rounds.
+    #: The span of ``rounds``, from 1, both inclusive, in the numbering of the role's visible rounds.
     start_index: int = 1
     end_index: int = 0
     #: How long the answer should be, in tokens; None: no wish.

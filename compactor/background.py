@@ -1,0 +1,580 @@
+"""ContextCompactor: the thread and its states. What a cycle does is in ``cycle``."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any, Self
+
+from memory import Memory
+from memory.errors import ContextError, StaleCompaction
+from memory.events import Event, EventHook
+from memory.forking import renewed_after_fork
+from memory.hooks import Hooks
+from memory.messages import from_post
+from memory.overlays import CompactedMessage, Journal
+from memory.visibility import sees
+
+from .backoff import Backoff
+from .clock import SYSTEM_CLOCK, Clock
+from .config import CompactorConfig
+from .cycle import Cycle, Strategy
+from .errors import CompactionFailed, CompactionTimeout, SummaryRejected
+from .events import Discarded, Failed, ModelUnknown, Reverted, Skip, Skipped, Stopped
+from .journal import LocalJournal
+from .ledger import Ledger, ledger_of
+from .strategies import compact_rounds
+from .summarizers import as_summarizer
+from .summarizers.base import Summary, SummaryRequest
+from .summarizers.extractive import ExtractiveSummarizer
+from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for
+from .triggers import Condition, default_trigger, when
+from .units import count_message
+from .view import rounds_for
+from .workers import DaemonThread, Worker, interpreter_is_exiting
+
+__all__ = ["CompactorStatus", "ContextCompactor", "State"]
+
+
+class State(StrEnum):
+    NEW = "new"
+    IDLE = "idle"
+    COMPACTING = "compacting"
+    BACKING_OFF = "backing_off"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactorStatus:
+    """What a compactor is doing, and why not more."""
+
+    state: State
+    #: The reason for the last cycle that did nothing; None when the last one did something, or there was none.
+    why_idle: Skip | None
+    #: The last failure, as ``ErrorClass: message`` or the name of the check; None after a success.
+    last_error: str | None
+    #: Failures since the last success.
+    failures: int
+    circuit_open: bool
+    generation: int
+    #: Rounds that the published compaction covers.
+    end_index: int
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One cycle on its way. Only the compactor's current run may change anything."""
+
+    forced: bool
+    #: A worker has taken it up.
+    begun: bool = False
+    #: Its outcome is known, or it was given up; nothing more that it does counts.
+    over: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """Someone in ``compact_now``."""
+
+    done: bool = False
+    result: CompactedMessage | None = None
+    error: BaseException | None = None
+
+
+class _Inside(threading.local):
+    """Whether this thread is running the compactor's own code, hooks included."""
+
+    depth = 0
+
+
+class ContextCompactor:
+    """Keeps one role's compaction up to date on a background thread.
+
+    *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a callable
+    ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
+    offline. *executor*: cycles run there, and no thread of the compactor's own is started. *rng* gives the jitter,
+    from 0 to 1. Making one starts nothing.
+    """
+
+    def __init__(
+        self,
+        config: CompactorConfig | None = None,
+        summarizer: object | None = None,
+        rounds_getter: Callable[[], Sequence[Any]] | None = None,
+        *,
+        role: str = "",
+        trigger: Condition | None = None,
+        strategies: Sequence[Strategy] | None = None,
+        plan: Callable[[], str | None] | None = None,
+        executor: Executor | None = None,
+        journal: Journal | None = None,
+        clock: Clock | None = None,
+        rng: Callable[[], float] = random.random,
+        counter: TokenCounter | None = None,
+        ledger: Ledger | None = None,
+        header_tokens: Callable[[], int] = lambda: 0,
+        on_event: EventHook | None = None,
+        history: int = 512,
+        llm_api: object | None = None,
+    ) -> None:
+        if rounds_getter is None:
+            raise TypeError(
+                "rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)"
+            )
+        if summarizer is not None and llm_api is not None:
+            raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+        self.config = config if config is not None else CompactorConfig()
+        self.role = role
+        self._clock: Clock = clock if clock is not None else SYSTEM_CLOCK
+        chosen = summarizer if summarizer is not None else llm_api
+        self._summarizer = as_summarizer(chosen) if chosen is not None else ExtractiveSummarizer()
+        count = counter if counter is not None else counter_for(self.config.model)
+        self._history: deque[Event] = deque(maxlen=history)
+        self._hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
+        if on_event is not None:
+            self._hooks.add(on_event)
+        self._journal: Journal = (
+            journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role))
+        )
+        self._cycle = Cycle(
+            config=self.config,
+            rounds_getter=rounds_getter,
+            journal=self._journal,
+            trigger=when(trigger) if trigger is not None else default_trigger(self.config),
+            strategies=(compact_rounds,) if strategies is None else tuple(strategies),
+            ledger=ledger if ledger is not None else Ledger(role, count),
+            emit=self._emit,
+            monotonic=self._clock.monotonic,
+            header_tokens=header_tokens,
+            plan=plan if plan is not None else lambda: None,
+        )
+        self._executor = executor
+        self._backoff = Backoff(self.config, rng)
+        self._renew()
+        renewed_after_fork(self)
+
+    @classmethod
+    def for_role(
+        cls,
+        memory: Memory,
+        role: str,
+        config: CompactorConfig | None = None,
+        summarizer: object | None = None,
+        **more: Any,
+    ) -> Self:
+        """Return the compactor of *role* in *memory*, registered there; its compactions are published in memory's log.
+
+        Takes what the constructor takes. Not started.
+        """
+        config = config if config is not None else CompactorConfig()
+        count = more.get("counter") or counter_for(config.model)
+
+        def header_tokens() -> int:
+            return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
+
+        more.setdefault("journal", memory.journal(role))
+        more.setdefault("header_tokens", header_tokens)
+        more.setdefault("ledger", ledger_of(memory, role, count))
+        compactor = cls(config, summarizer, memory.rounds_getter(role), role=role, **more)
+        memory.register_compaction_provider(role, compactor)
+        return compactor
+
+    def _renew(self) -> None:
+        """Be as new: no thread, no run, no lock held. What is published and what happened stays."""
+        self._wake = threading.Condition()  # guards all below it
+        self._state = State.NEW
+        self._pending = False  # something happened that no cycle has looked at
+        self._run: _Run | None = None
+        self._restart = False  # start() came while stopping
+        self._waiters: list[_Waiter] = []
+        self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
+        self._discards = 0  # results in a row that were no longer current
+        self._why_idle: Skip | None = None
+        self._last_error: str | None = None
+        self._thread: DaemonThread | None = None
+        self._inside = _Inside()
+        self._backoff.reset()
+
+    _after_fork = _renew
+
+    # -- the host's side ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work, with what is there already. While stopping, it begins when that is through."""
+        with self._wake:
+            if self._state is State.STOPPING:
+                self._restart = True
+                return
+            if self._state not in (State.NEW, State.STOPPED):
+                return
+            self._state = State.IDLE
+            self._pending = True
+            run = self._claim()
+        self._dispatch(run)
+        self._tell_unknown_model()
+
+    def stop(self, timeout: float | None = 5.0) -> bool:
+        """Stop, and return whether no worker is left; an answer that arrives later is discarded.
+
+        Waits at most *timeout* seconds for a call in flight. From a hook of this compactor it does not wait at all.
+        """
+        with self._wake:
+            self._restart = False
+            if self._state in (State.NEW, State.STOPPED) and self._run is None:
+                self._state = State.STOPPED
+                return True
+            self._state = State.STOPPING
+            thread = self._thread
+            if self._run is not None and not self._run.begun:
+                self._run = None  # no worker took it up; when one does, it finds that it is not wanted
+            if self._run is None:
+                self._come_to_rest()
+            waiters, self._waiters = self._waiters, []
+            _resolve(waiters, error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+            self._wake.notify_all()
+        if self._inside.depth:
+            return False
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._wake:
+            if not self._wake.wait_for(lambda: self._state is not State.STOPPING, _bounded(timeout)):
+                return False
+        return thread is None or thread.join(None if until is None else _bounded(until - time.monotonic()))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def notify_rounds_changed(self, total_rounds: int | None = None) -> None:  # noqa: ARG002  (a hint, not needed)
+        """Take note that rounds or posts were added, closed or failed. Never blocks, never raises."""
+        with self._wake:
+            self._pending = True
+            run = self._claim()
+        self._dispatch(run)
+
+    def get_compaction(self) -> CompactedMessage | None:
+        """Return the published compaction; never blocks."""
+        return self._journal.read().current
+
+    def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
+        """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
+
+        Joins a run in flight. None: there was nothing to do. Raises ``CompactionTimeout`` after *timeout* seconds,
+        ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor.
+        """
+        self._refuse_inside("compact_now")
+        waiter = _Waiter()
+        with self._wake:
+            self._waiters.append(waiter)
+            run = self._claim()
+        self._dispatch(run)
+        with self._wake:
+            if not self._wake.wait_for(lambda: waiter.done, _bounded(timeout)):
+                self._waiters.remove(waiter)
+                raise CompactionTimeout(
+                    f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
+                )
+        if waiter.error is not None:
+            if isinstance(waiter.error, CompactionFailed):
+                raise waiter.error
+            raise CompactionFailed(
+                f"no compaction: {describe_error(waiter.error)}; what was published before still stands"
+            ) from waiter.error
+        return waiter.result
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Return True once everything that happened so far was looked at and nothing runs.
+
+        False while backing off, while nobody would look (not started), and after *timeout* seconds. Raises
+        ``RuntimeError`` within a hook of this compactor.
+        """
+        self._refuse_inside("wait_idle")
+        with self._wake:
+            self._wake.wait_for(lambda: self._run is None, _bounded(timeout))
+            return self._run is None and not self._pending and self._state is not State.BACKING_OFF
+
+    def revert(self) -> CompactedMessage | None:
+        """Make the compaction before the present one current again and return it; None where there is none left.
+
+        The reverted one stays in the log. Nothing is compacted again until a round is newer than those present.
+        """
+        before = self._journal.read()
+        current = self._journal.revert()
+        after = self._journal.read()
+        if after.generation != before.generation:
+            end = current.end_index if current else 0
+            self._emit(Reverted(role=self.role, generation=after.generation, end=end))
+        return current
+
+    def status(self) -> CompactorStatus:
+        state = self._journal.read()
+        with self._wake:
+            return CompactorStatus(
+                state=self._state,
+                why_idle=self._why_idle,
+                last_error=self._last_error,
+                failures=self._backoff.failures,
+                circuit_open=self._backoff.circuit_open,
+                generation=state.generation,
+                end_index=state.current.end_index if state.current else 0,
+            )
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The newest events, oldest first."""
+        return tuple(self._history)
+
+    def on_event(self, callback: EventHook) -> Callable[[], None]:
+        """Call *callback* with each event, on the thread where it happens; return a function that stops that."""
+        return self._hooks.add(callback)
+
+    # -- the states ---------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> _Run | None:
+        """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
+        if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
+            return None
+        if self._waiters:
+            return self._begin(forced=True)
+        if self._state is not State.IDLE:  # not started, backing off or stopping
+            return None
+        if not self._pending:
+            return None
+        return self._begin(forced=False)
+
+    def _begin(self, *, forced: bool) -> _Run:
+        self._run = _Run(forced)
+        if self._state in (State.IDLE, State.BACKING_OFF):
+            self._state = State.COMPACTING
+        return self._run
+
+    def _dispatch(self, run: _Run | None) -> None:
+        """Hand *run* to a worker. Called without the lock: an executor may do what it likes."""
+        if run is None:
+            return
+        if self._executor is None:
+            with self._wake:
+                self._thread = thread = self._thread or DaemonThread(f"compactor-{self.role or 'role'}")
+            worker: Worker = thread
+        else:
+            worker = self._executor
+        try:
+            worker.submit(partial(self._work, run))
+        except RuntimeError:  # how an executor says that it is shut down, and a thread that it cannot start
+            self._without_worker(run)
+
+    def _without_worker(self, run: _Run) -> None:
+        self._emit(Stopped(role=self.role, reason="no_thread" if self._executor is None else "executor_shut_down"))
+        with self._wake:
+            if self._run is not run:
+                return
+            self._run, self._restart = None, False
+            self._come_to_rest()
+            waiters, self._waiters = self._waiters, []
+            _resolve(waiters, error=CompactionFailed("there is no thread to work on; give the compactor an executor"))
+            self._wake.notify_all()
+
+    def _work(self, run: _Run) -> None:
+        """One cycle, on a worker."""
+        with self._wake:
+            if self._run is not run:
+                return
+            run.begun = True
+            self._pending = False  # before the rounds are read: what comes from now on is looked at again
+        with self._own_code():
+            self._cycle_once(run)
+
+    def _cycle_once(self, run: _Run) -> None:
+        result: CompactedMessage | None = None
+        error: BaseException | None = None
+        try:
+            result = self._cycle.run(partial(self._ask, run), partial(self._forbidden, run), forced=run.forced)
+        except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
+            error = raised
+        if not self._close(run):
+            self._emit(Discarded(role=self.role, generation=self._journal.read().generation, reason="late"))
+            return
+        self._end(run, result, error)
+
+    def _close(self, run: _Run) -> bool:
+        """Return whether the caller is the first to know how *run* ended: it, or its deadline."""
+        with self._wake:
+            if self._run is not run or run.over:
+                return False
+            run.over = True
+            return True
+
+    def _end(self, run: _Run, result: CompactedMessage | None, error: BaseException | None) -> None:
+        """Take *run*'s outcome, and go on to what comes next."""
+        delay = self._judge(result, error)
+        if delay is not None:
+            self._clock.call_later(delay, partial(self._backoff_over, run))
+        with self._wake:
+            if self._run is not run:  # a forked child has begun anew
+                return
+            self._run = None
+            self._settle(run, result, error, backing_off=delay is not None)
+            following = self._claim()
+            self._wake.notify_all()
+        self._dispatch(following)
+
+    def _judge(self, result: CompactedMessage | None, error: BaseException | None) -> float | None:
+        """Return the seconds to back off, or None; tell what was discarded or failed."""
+        generation = self._journal.read().generation
+        if isinstance(error, StaleCompaction):
+            self._emit(Discarded(role=self.role, generation=generation, reason=error.reason))
+            self._discards += 1
+            if self._discards == 1 or error.reason in ("stopped", "interpreter_exit"):
+                return None
+            # Rounds that are others at every reading would be paid for again and again.
+        elif error is None:
+            self._discards = 0
+            if result is not None:
+                self._backoff.reset()
+            return None
+        delay = self._backoff.failed(getattr(error, "retry_after", None))
+        self._emit(
+            Failed(
+                role=self.role,
+                generation=generation,
+                error=error.check if isinstance(error, SummaryRejected) else type(error).__name__,
+                failures=self._backoff.failures,
+                retry_in=delay,
+                circuit_open=self._backoff.circuit_open,
+            )
+        )
+        return delay
+
+    def _settle(
+        self, run: _Run, result: CompactedMessage | None, error: BaseException | None, *, backing_off: bool
+    ) -> None:
+        """Change state after *run*. Called with the lock held."""
+        self._last_error = describe_error(error) if error is not None else None
+        stale = isinstance(error, StaleCompaction) and not backing_off
+        if result is not None:
+            self._why_idle = None
+        if stale or result is not None:
+            self._pending = True  # look again: at what is current now, and at whether more is due
+        if result is not None or (not stale and (error is not None or run.forced)):
+            waiters, self._waiters = self._waiters, []
+            _resolve(waiters, result=result, error=error)
+        if self._state is State.STOPPING:
+            self._come_to_rest()
+        elif self._state is State.COMPACTING:
+            self._state = State.BACKING_OFF if backing_off else State.IDLE
+            self._backing_off_from = run
+        elif self._thread is not None:  # compact_now of a compactor that is not started
+            self._thread.close()
+            self._thread = None
+
+    def _come_to_rest(self) -> None:
+        """End STOPPING, and begin anew if start() came meanwhile. Called with the lock held."""
+        self._state = State.STOPPED
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+        if self._restart:
+            self._restart = False
+            self._state = State.IDLE
+            self._pending = True
+
+    def _backoff_over(self, run: _Run) -> None:
+        with self._wake:
+            if self._state is not State.BACKING_OFF or self._backing_off_from is not run:
+                return
+            self._state = State.IDLE
+            self._pending = True
+            following = self._claim()
+            self._wake.notify_all()
+        self._dispatch(following)
+
+    # -- calls to the summarizer --------------------------------------------------------------------------------------
+
+    def _ask(self, run: _Run, request: SummaryRequest) -> str | Summary:
+        """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
+        if reason := self._forbidden(run):
+            raise StaleCompaction(reason)
+        cancel = self._clock.call_later(self.config.call_timeout, partial(self._give_up, run))
+        try:
+            return self._summarizer(request)
+        finally:
+            cancel()
+
+    def _give_up(self, run: _Run) -> None:
+        """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
+        if not self._close(run):
+            return
+        with self._wake:
+            if self._thread is not None:
+                self._thread.close()
+                self._thread = None
+        timeout = CompactionTimeout(
+            f"the summarizer did not answer within call_timeout={self.config.call_timeout:g} seconds"
+        )
+        with self._own_code():
+            self._end(run, None, timeout)
+
+    def _forbidden(self, run: _Run) -> str | None:
+        """Return why *run* may not publish any more."""
+        if interpreter_is_exiting():
+            return "interpreter_exit"
+        with self._wake:
+            if self._run is not run or run.over:
+                return "late"
+            if self._state is State.STOPPING:
+                return "stopped"
+        return None
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, Skipped):
+            self._why_idle = event.reason
+        self._history.append(event)
+        with self._own_code():
+            self._hooks(event)
+
+    @contextmanager
+    def _own_code(self) -> Iterator[None]:
+        self._inside.depth += 1
+        try:
+            yield
+        finally:
+            self._inside.depth -= 1
+
+    def _refuse_inside(self, name: str) -> None:
+        if self._inside.depth:
+            raise RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
+
+    def _tell_unknown_model(self) -> None:
+        if self.config.model and encoding_for(self.config.model) is None:
+            self._emit(ModelUnknown(role=self.role, model=self.config.model, encoding=DEFAULT_ENCODING))
+
+
+def _resolve(
+    waiters: list[_Waiter], *, result: CompactedMessage | None = None, error: BaseException | None = None
+) -> None:
+    for waiter in waiters:
+        waiter.done, waiter.result, waiter.error = True, result, error
+
+
+def _bounded(timeout: float | None) -> float | None:
+    """Return *timeout* as a wait that every platform's locks accept."""
+    return None if timeout is None or math.isinf(timeout) else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what went wrong: an error of ours in its own words, any other by its class, for it may quote the chat."""
+    return str(error) if isinstance(error, ContextError) else type(error).__name__

@@ -1,0 +1,182 @@
+"""One compaction cycle: look, plan, ask, check, publish. It has no thread and no clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memory.errors import StaleCompaction
+from memory.events import Event
+from memory.overlays import CompactedMessage, Journal, JournalState, Overlay
+
+from .acceptance import accept
+from .config import CompactorConfig
+from .events import Evaluated, Prepared, Published, Skip, Skipped, Started
+from .ledger import Ledger
+from .summarizers.base import Summary, SummaryRequest
+from .triggers import Trigger, Verdict
+from .view import View, rounds_for
+
+__all__ = ["Ask", "Cycle", "Strategy", "Work"]
+
+Strategy = Callable[[View], Iterable[Overlay]]
+#: Asks the summarizer, within its deadline; raises what the summarizer raises.
+Ask = Callable[[SummaryRequest], "str | Summary"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a strategy that asks a model may use, for as long as one cycle lasts."""
+
+    config: CompactorConfig
+    #: Why the trigger holds; nothing where the cycle was forced.
+    verdict: Verdict
+    plan: str | None
+    _ask: Ask
+    _emit: Callable[[Event], None]
+    _monotonic: Callable[[], float]
+
+    def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
+        """Return an accepted summary. Raises what the summarizer raises, or ``SummaryRejected``."""
+        generation = view.compaction.generation if view.compaction else 0
+        span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
+        self._emit(Started(**span, tokens_before=source_tokens))
+        began = self._monotonic()
+        summary, tokens = accept(
+            self._ask(request),
+            source=source,
+            source_tokens=source_tokens,
+            target_tokens=request.target_tokens,
+            count=view.ledger.count,
+        )
+        self._emit(
+            Prepared(
+                **span,
+                tokens_before=source_tokens,
+                tokens_after=tokens,
+                seconds=self._monotonic() - began,
+                usage=summary.usage,
+                model=summary.model,
+            )
+        )
+        return summary
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """What a cycle needs; ``run`` is one."""
+
+    config: CompactorConfig
+    rounds_getter: Callable[[], Sequence[Any]]
+    journal: Journal
+    trigger: Trigger
+    strategies: Sequence[Strategy]
+    ledger: Ledger
+    emit: Callable[[Event], None]
+    monotonic: Callable[[], float]
+    header_tokens: Callable[[], int] = lambda: 0
+    plan: Callable[[], str | None] = lambda: None
+
+    @property
+    def role(self) -> str:
+        return self.ledger.role
+
+    def view(self, state: JournalState) -> View:
+        """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
+        between only lengthen the tail."""
+        rounds = rounds_for(self.rounds_getter(), self.role)
+        return View(rounds, rounds.anchored(state.current), self.ledger, self.header_tokens(), self.config.model)
+
+    def run(self, ask: Ask, allowed: Callable[[], str | None], *, forced: bool = False) -> CompactedMessage | None:
+        """Return the last compaction that was published; None where there was a reason not to.
+
+        *allowed* says just before each publication why it may not happen any more, or None. Raises what getter,
+        journal, trigger, strategies and summarizer raise, ``SummaryRejected``, and ``StaleCompaction`` where what was
+        read is no longer current.
+        """
+        state = self.journal.read()
+        view = self.view(state)
+        skip, verdict = self._judge(view, state.held_round_id, state.generation, forced=forced)
+        if skip is not None:
+            self._skipped(skip, view, state.generation)
+            return None
+        work = Work(self.config, verdict, self.plan(), ask, self.emit, self.monotonic)
+        view = replace(view, work=work)
+        base, published = state.generation, None
+        for strategy in self.strategies:
+            if published is not None and not forced and not self.trigger(view):
+                break
+            began = self.monotonic()
+            for overlay in strategy(view):
+                if not isinstance(overlay, CompactedMessage):
+                    raise TypeError(
+                        f"a strategy gave {type(overlay).__name__}; this version publishes CompactedMessage"
+                    )
+                published = self._publish(overlay, view, base, allowed, began)
+                base, began = published.generation, self.monotonic()
+                view = replace(view, compaction=published)
+        if published is None:
+            self._skipped(_nothing_to_cover(view), view, state.generation)
+        return published
+
+    def _judge(
+        self, view: View, held_round_id: str | None, generation: int, *, forced: bool
+    ) -> tuple[Skip | None, Verdict]:
+        """Return the reason not to run, if there is one, and what the trigger says."""
+        if not self.config.enabled:
+            return Skip.DISABLED, Verdict(False)
+        if view.total == 0:
+            return Skip.EMPTY, Verdict(False)
+        if forced:
+            return None, Verdict(True)
+        if held_round_id is not None and view.rounds[-1].id == held_round_id:
+            return Skip.HELD, Verdict(False)
+        verdict = self.trigger.verdict(view)
+        self.emit(
+            Evaluated(
+                role=self.role, generation=generation, holds=verdict.holds, rounds=view.total, tail=view.tail_length
+            )
+        )
+        return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
+
+    def _skipped(self, reason: Skip, view: View, generation: int) -> None:
+        self.emit(
+            Skipped(
+                role=self.role,
+                generation=generation,
+                reason=reason,
+                rounds=view.total,
+                tail=view.tail_length,
+                closed=view.closed,
+            )
+        )
+
+    def _publish(
+        self, made: CompactedMessage, view: View, base: int, allowed: Callable[[], str | None], began: float
+    ) -> CompactedMessage:
+        covered = view.rounds[view.end : made.end_index]
+        before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
+        if reason := allowed():
+            raise StaleCompaction(reason)
+        published = self.journal.publish(made, base=base, round_ids=[round_.id for round_ in covered])
+        after = replace(view, compaction=published).compaction_tokens
+        self.emit(
+            Published(
+                role=self.role,
+                generation=published.generation,
+                start=published.start_index,
+                end=made.end_index,
+                tokens_before=before,
+                tokens_after=after,
+                seconds=self.monotonic() - began,
+                usage=published.usage,
+                model=published.model,
+            )
+        )
+        # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
+        return published.model_copy(update={"end_index": made.end_index})
+
+
+def _nothing_to_cover(view: View) -> Skip:
+    return Skip.NOTHING_CLOSED if view.closed <= view.end else Skip.NOTHING_NEW

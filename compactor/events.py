@@ -1,0 +1,149 @@
+"""Every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import ClassVar
+
+from memory.events import Event
+
+__all__ = [
+    "CompactionEvent",
+    "Discarded",
+    "Evaluated",
+    "Failed",
+    "ModelUnknown",
+    "Prepared",
+    "Published",
+    "Reverted",
+    "Skip",
+    "Skipped",
+    "Started",
+    "Stopped",
+]
+
+
+class Skip(StrEnum):
+    """Why a compactor did nothing."""
+
+    DISABLED = "disabled"  # config.enabled is False
+    EMPTY = "empty"  # there is no round
+    HELD = "held"  # reverted, and no round is newer than the revert
+    BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
+    NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
+    NOTHING_NEW = "nothing_new"  # retaining the recent rounds leaves none to cover
+
+
+class CompactionEvent(Event):
+    role: str = ""
+    #: The generation that the decision was based on.
+    generation: int = 0
+
+
+class Evaluated(CompactionEvent):
+    """The trigger was looked at."""
+
+    name: ClassVar[str] = "compaction.evaluated"
+    level: ClassVar[str] = "debug"
+    holds: bool
+    forced: bool = False
+    #: Visible rounds in all, and behind the compaction's end.
+    rounds: int
+    tail: int
+
+
+class Skipped(CompactionEvent):
+    """There was a reason to do nothing."""
+
+    name: ClassVar[str] = "compaction.skipped"
+    level: ClassVar[str] = "debug"
+    reason: Skip
+    rounds: int
+    tail: int
+    closed: int
+
+
+class Started(CompactionEvent):
+    """A summarizer is about to be asked for rounds *start* to *end*."""
+
+    name: ClassVar[str] = "compaction.started"
+    start: int
+    end: int
+    #: Tokens of the previous summary and the new rounds, as the summarizer reads them.
+    tokens_before: int
+
+
+class Prepared(CompactionEvent):
+    """A summary has passed its checks; nobody sees it yet."""
+
+    name: ClassVar[str] = "compaction.prepared"
+    level: ClassVar[str] = "debug"
+    start: int
+    end: int
+    tokens_before: int
+    tokens_after: int
+    seconds: float
+    usage: Mapping[str, int] | None = None
+    model: str | None = None
+
+
+class Published(CompactionEvent):
+    """A compaction became the one that views show; *generation* is its own."""
+
+    name: ClassVar[str] = "compaction.published"
+    start: int
+    end: int
+    tokens_before: int
+    tokens_after: int
+    #: From the first request to publication.
+    seconds: float
+    #: How many requests it took.
+    requests: int = 1
+    usage: Mapping[str, int] | None = None
+    model: str | None = None
+
+
+class Failed(CompactionEvent):
+    """A cycle failed; the published compaction stands and the next try is *retry_in* seconds away."""
+
+    name: ClassVar[str] = "compaction.failed"
+    level: ClassVar[str] = "warning"
+    #: The class of the error, or the name of the check that a summary did not pass.
+    error: str
+    failures: int
+    retry_in: float
+    circuit_open: bool = False
+
+
+class Discarded(CompactionEvent):
+    """A result came that nobody may see any more."""
+
+    name: ClassVar[str] = "compaction.discarded"
+    #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind`` or ``interpreter_exit``.
+    reason: str
+
+
+class Reverted(CompactionEvent):
+    """The compaction before became current again; *generation* is the new one."""
+
+    name: ClassVar[str] = "compaction.reverted"
+    #: Where the compaction ends now; 0 where there is none.
+    end: int
+
+
+class Stopped(CompactionEvent):
+    """The compactor stopped by itself."""
+
+    name: ClassVar[str] = "compaction.stopped"
+    level: ClassVar[str] = "warning"
+    reason: str
+
+
+class ModelUnknown(CompactionEvent):
+    """Nobody knows the model's tokenizer or window; the default stands in."""
+
+    name: ClassVar[str] = "tokens.model_unknown"
+    level: ClassVar[str] = "warning"
+    model: str
+    encoding: str

@@ -1,0 +1,118 @@
+"""For tests of hosts as well as ours: a summarizer that does as it is told, and a clock that stands still."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from .summarizers.base import Summary, SummaryRequest
+
+__all__ = ["FakeClock", "ScriptedSummarizer"]
+
+Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summary"]
+
+
+class ScriptedSummarizer:
+    """Gives *answers* in turn (texts, exceptions to raise, or functions of the request), then a default one.
+
+    It remembers every request, and how many calls were in flight at once. After ``hold()`` calls wait until
+    ``release()``; ``started`` is set as soon as one has begun.
+    """
+
+    def __init__(self, answers: Iterable[Answer] = (), *, default: Answer | None = None) -> None:
+        self._answers = iter(tuple(answers))
+        self._default = default
+        self._lock = threading.Lock()  # guards the counters and the script
+        self._gate = threading.Event()
+        self._gate.set()
+        #: Set once a call has begun.
+        self.started = threading.Event()
+        self.requests: list[SummaryRequest] = []
+        self.in_flight = 0
+        self.most_in_flight = 0
+
+    def __call__(self, request: SummaryRequest) -> str | Summary:
+        with self._lock:
+            self.requests.append(request)
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            answer = next(self._answers, self._default)
+        self.started.set()
+        try:
+            self._gate.wait()
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is None:
+                return f"Summary of rounds 1-{request.end_index}."
+            return answer(request) if callable(answer) else answer
+        finally:
+            with self._lock:
+                self.in_flight -= 1
+
+    def hold(self) -> Self:
+        """Let calls wait from now on."""
+        self.started.clear()
+        self._gate.clear()
+        return self
+
+    def release(self) -> None:
+        """Let all that wait, and all that come, go on."""
+        self._gate.set()
+
+    def __enter__(self) -> Self:
+        return self.hold()
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
+
+class FakeClock:
+    """A ``Clock`` that moves only by ``advance``, in whose thread the calls that are due are made, in order."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._count = itertools.count()
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._lock = threading.Lock()  # guards _elapsed and _calls; not held while calling
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        with self._lock:
+            call = (self._elapsed + seconds, next(self._count), callback)
+            heapq.heappush(self._calls, call)
+
+        def cancel() -> None:
+            with self._lock:
+                if call in self._calls:
+                    self._calls.remove(call)
+                    heapq.heapify(self._calls)
+
+        return cancel
+
+    @property
+    def waiting(self) -> list[float]:
+        """How many seconds each call that is to be made is away, the next one first."""
+        with self._lock:
+            return [at - self._elapsed for at, _, _ in sorted(self._calls, key=lambda call: call[:2])]
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass, and make the calls that come due."""
+        until = self._elapsed + seconds
+        while True:
+            with self._lock:
+                if not self._calls or self._calls[0][0] > until:
+                    self._elapsed = until
+                    return
+                at, _, callback = heapq.heappop(self._calls)
+                self._elapsed = max(self._elapsed, at)
+            callback()

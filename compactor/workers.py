@@ -1,0 +1,78 @@
+"""Where cycles run: a daemon thread of the compactor's own, or a host's executor."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["DaemonThread", "Worker", "interpreter_is_exiting"]
+
+Job = Callable[[], object]
+
+
+class Worker(Protocol):
+    """Runs jobs some time, on some thread. ``concurrent.futures.Executor`` is one."""
+
+    def submit(self, fn: Job, /) -> object: ...
+
+
+class DaemonThread:
+    """One thread that runs jobs in order. It starts with the first job, and never keeps the interpreter from exiting.
+
+    Not a ``ThreadPoolExecutor``: that one is waited for at exit, however long a model takes to answer.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, if it does not run yet. Not to be called from two threads at once."""
+        if self._thread is None:
+            thread = threading.Thread(target=_serve, args=(self._jobs,), name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def submit(self, fn: Job, /) -> None:
+        self.start()
+        self._jobs.put(fn)
+
+    def close(self) -> None:
+        """Let the thread end once it has done what it was given."""
+        self._jobs.put(None)
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until the thread has ended; return whether it has."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    def __del__(self) -> None:
+        self.close()  # a compactor that nobody stopped and nobody holds takes its thread along
+
+
+def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # while it waits, the thread holds on to nothing of the last cycle
+
+
+_exiting = False
+
+
+def _note_exit() -> None:
+    global _exiting  # noqa: PLW0603  (set once, when the interpreter says so)
+    _exiting = True
+
+
+atexit.register(_note_exit)
+
+
+def interpreter_is_exiting() -> bool:
+    """Return whether the interpreter is shutting down: then other threads' modules may be half gone."""
+    return _exiting or sys.is_finalizing()
