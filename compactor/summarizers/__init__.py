@@ -1,0 +1,14 @@
+"""Who makes the text of a summary. None of them imports a model's client before it is asked."""
+
+from .base import Summarizer, SummarizerError, Summary, SummaryRequest
+from .llm_api import as_summarizer
+from .openai import OpenAISummarizer
+
+__all__ = [
+    "OpenAISummarizer",
+    "Summarizer",
+    "SummarizerError",
+    "Summary",
+    "SummaryRequest",
+    "as_summarizer",
+]

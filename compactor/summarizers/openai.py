@@ -1,0 +1,462 @@
+"""A summarizer that asks any OpenAI-compatible endpoint, and believes no answer that it has not checked.
+
+It tries once: waiting and trying again is the compactor's part.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import re
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from .base import SummarizerError, Summary, SummaryRequest, strip_tags
+
+__all__ = ["OpenAISummarizer", "read_answer"]
+
+#: No summary is as long as this; an answer that is would only fill the memory.
+MAX_ANSWER_BYTES = 10_000_000
+
+_OPENAI = "https://api.openai.com/v1"
+_NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's own machine do not
+_REASONING = re.compile(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
+_OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
+_OURS = {"messages": "the request's messages", "model": "model=", "stream": "nothing", "timeout": "timeout="}
+
+
+class OpenAISummarizer:
+    """Return the model's summary of what ``request.messages`` ask for; raise ``SummarizerError`` for anything else.
+
+    *timeout* is the time for the whole call, in seconds. Of an ``openai.OpenAI`` given as *client* only the body of a
+    good answer is under it, and may take one read longer; all else about that client is its owner's. *extra* goes to
+    ``chat.completions.create`` as it is and wins over everything here. Reasoning models get no *temperature*, which
+    they refuse, and their *max_output_tokens* includes their thoughts. One summarizer serves any number of threads.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        temperature: float | None = None,
+        max_output_tokens: int | None = None,
+        reasoning_effort: str | None = None,
+        timeout: float = 60.0,
+        extra: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(model, str) or not model.strip():
+            raise ValueError("model= must be the name of a model, such as 'gpt-5-mini'")
+        if not 0 < timeout < math.inf:
+            raise ValueError("timeout= must be a number of seconds above 0")
+        if max_output_tokens is not None and max_output_tokens < 1:
+            raise ValueError("max_output_tokens= must be at least 1, or None for no limit")
+        for name in extra or ():
+            if name in _OURS:
+                raise ValueError(f"extra= may not contain {name!r}; use {_OURS[name]} instead")
+        self.model = model
+        self._temperature = temperature
+        self._max_output_tokens = max_output_tokens
+        self._reasoning_effort = reasoning_effort
+        self._timeout = timeout
+        self._extra = dict(extra or {})
+        self._clock = clock
+        self._closed = False
+        self._given = client
+        #: Clients made here, by process: after a fork the parent's connections must not be used by both.
+        self._made: dict[int, Any] = {}
+        if client is None:
+            # Settled here, so that the key goes to no other address than the one it was checked against.
+            self._base_url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or _OPENAI
+            self._endpoint = _endpoint(self._base_url)
+            self._key = SecretStr(_key(api_key, self._endpoint))
+        else:
+            if base_url is not None or api_key is not None:
+                raise ValueError("give either client= or base_url= and api_key=: a client has its own")
+            _check_client(client)
+            self._endpoint = "the given client's endpoint"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(model={self.model!r}, endpoint={self._endpoint!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections, for good. A client that was given stays open: it is its owner's."""
+        self._closed = True
+        while self._made:
+            _, client = self._made.popitem()
+            client.close()
+
+    def __call__(self, request: SummaryRequest) -> Summary:
+        arguments = self._arguments(request)
+        try:
+            answer = self._ask(arguments)
+            return read_answer(answer, self.model)
+        except SummarizerError:
+            raise
+        except Exception as exc:  # whatever a client raises is a failure of this call, and only that
+            raise self._explain(exc, arguments) from exc
+
+    def _arguments(self, request: SummaryRequest) -> dict[str, Any]:
+        reasoning = _REASONING.search(self.model) is not None
+        arguments: dict[str, Any] = {"model": self.model, "messages": _sendable(request.messages)}
+        if self._temperature is not None and not reasoning:
+            arguments["temperature"] = self._temperature
+        if self._reasoning_effort is not None:
+            arguments["reasoning_effort"] = self._reasoning_effort
+        # Nothing is derived from target_tokens: a limit cuts the answer off, it does not make it shorter.
+        if self._max_output_tokens is not None and not self._extra.keys() & set(_OUTPUT_LIMITS):
+            arguments["max_completion_tokens" if reasoning else "max_tokens"] = self._max_output_tokens
+        return arguments | self._extra
+
+    def _ask(self, arguments: dict[str, Any]) -> Any:
+        client = self._client()  # before the time runs: importing openai takes half a second
+        openai = _openai_of(client)
+        if openai is None:
+            return _not_awaitable(client.chat.completions.create(**arguments, timeout=self._timeout))
+        limit = _Limit(self._timeout, self._clock)
+        # Connecting tries one address after the other, each for this long.
+        timeout = openai.Timeout(self._timeout, connect=min(self._timeout, 10.0))
+        token = _limit.set(limit)
+        try:
+            create = client.chat.completions.with_streaming_response.create
+            with create(**arguments, timeout=timeout) as response:
+                return _parse(_read(response.iter_bytes(), limit))
+        finally:
+            _limit.reset(token)
+
+    def _client(self) -> Any:
+        if self._closed:
+            raise SummarizerError(f"{self!r} is closed; make a new one")
+        if self._given is not None:
+            with_options = getattr(self._given, "with_options", None)
+            return with_options(max_retries=0, timeout=self._timeout) if callable(with_options) else self._given
+        process = os.getpid()
+        client = self._made.get(process)
+        if client is None:
+            # No lock, which a fork could leave locked for ever: of two threads that make one, one's is kept.
+            made = self._make_client()
+            client = self._made.setdefault(process, made)
+            if client is not made:
+                made.close()
+        return client
+
+    def _make_client(self) -> Any:
+        import openai
+
+        connections = openai.DefaultHttpxClient()
+        _limit_connections(connections)
+        weakref.finalize(self, connections.close)
+        return openai.OpenAI(
+            api_key=self._key.get_secret_value(),
+            base_url=self._base_url,
+            max_retries=0,
+            http_client=connections,
+        )
+
+    def _explain(self, exc: Exception, arguments: Mapping[str, Any]) -> SummarizerError:
+        """Return what went wrong and what to do about it, in our own words: an error's text may quote the request."""
+        name, status = type(exc).__name__, getattr(exc, "status_code", None)
+        if isinstance(status, int):
+            # A traceback prints the cause as well, and its text quotes the response, which may quote anything.
+            exc.args = (f"HTTP {status}",)
+            remedy = _remedy(status, getattr(exc, "code", None), getattr(exc, "param", None), arguments)
+            headers = getattr(getattr(exc, "response", None), "headers", None)
+            return SummarizerError(
+                f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
+            )
+        if isinstance(exc, TimeoutError) or "Timeout" in name:
+            return SummarizerError(f"{_too_slow(self._timeout)} ({name} from {self._endpoint})")
+        if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":
+            return SummarizerError(
+                f"no connection to {self._endpoint}, or it broke off ({name}): check that the server runs"
+                " and that base_url= and the network are right"
+            )
+        if isinstance(exc, TypeError):
+            return SummarizerError(
+                f"the client does not take these arguments ({name}): what it does not know goes into"
+                " extra={'extra_body': {...}}"
+            )
+        return SummarizerError(f"asking {self._endpoint} failed ({name}): the cause is kept with this error")
+
+
+def read_answer(answer: Any, model: str | None) -> Summary:
+    """Return the summary in a chat completion, an object or its JSON; raise ``SummarizerError`` if there is none."""
+    choices = _field(answer, "choices")
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        inside = "an error" if _field(answer, "error") is not None else "no choices"
+        raise SummarizerError(f"the answer holds {inside}: check that model= and base_url= are right")
+    finish, message = _field(choices[0], "finish_reason"), _field(choices[0], "message")
+    if message is None:
+        raise SummarizerError("the answer's first choice holds no message: check that base_url= is a chat endpoint")
+    if finish == "length":
+        raise SummarizerError(
+            "the answer was cut off at its limit of tokens: raise max_output_tokens= (a reasoning model's thoughts"
+            " count), or ask for a shorter summary"
+        )
+    if finish == "content_filter" or _field(message, "refusal"):
+        raise SummarizerError("the model refused, or a filter stopped it: choose another model= or another prompt")
+    if finish in ("tool_calls", "function_call") or _field(message, "tool_calls") or _field(message, "function_call"):
+        raise SummarizerError("the model called a tool instead of answering: do not offer tools in extra=")
+    text = strip_tags(_text(_field(message, "content")))
+    if not text:
+        raise SummarizerError("empty answer: check that model= is a chat model, and raise max_output_tokens= if set")
+    named = _field(answer, "model")
+    return Summary(text, _usage(_field(answer, "usage")), named if isinstance(named, str) and named else model)
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _text(content: Any) -> str:
+    """Return what is text in *content*; some servers answer in parts, thoughts among them."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return ""
+    parts = (_field(part, "text") for part in content if _field(part, "type") in ("text", "output_text"))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _usage(usage: Any) -> dict[str, int] | None:
+    """Return the counts that are there and are counts; None where there are none."""
+    counts = {
+        "input_tokens": _field(usage, "prompt_tokens"),
+        "output_tokens": _field(usage, "completion_tokens"),
+        "cached_tokens": _field(_field(usage, "prompt_tokens_details"), "cached_tokens"),
+    }
+    return {name: n for name, n in counts.items() if type(n) is int and n >= 0} or None
+
+
+def _sendable(value: Any) -> Any:
+    """Return a copy of *value* without lone surrogates: UTF-8 has none, and one of them would stop every summary."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {key: _sendable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sendable(item) for item in value]
+    return value
+
+
+def _endpoint(base_url: str) -> str:
+    """Return *base_url* as it may be shown: without a password or a query. Raises ``ValueError`` if it is none."""
+    try:
+        url = urlsplit(base_url)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = None
+    if not host or url.scheme not in {"http", "https"}:
+        raise ValueError("base_url= must be an address such as http://localhost:11434/v1")
+    where = f"[{host}]" if ":" in host else host
+    return f"{url.scheme}://{where}{f':{port}' if port else ''}{url.path}"
+
+
+def _key(api_key: str | None, endpoint: str) -> str:
+    key = (api_key or os.environ.get("OPENAI_API_KEY", "")).strip()
+    if not key:
+        host = urlsplit(endpoint).hostname or ""
+        if host != "openai.com" and not host.endswith(".openai.com"):
+            return _NO_KEY_NEEDED
+        raise SummarizerError(
+            "no API key: set OPENAI_API_KEY, or pass base_url= of a server that needs none, or use"
+            " ExtractiveSummarizer(), which asks no model"
+        )
+    # Checked here because the client's own error would print the header, and the key with it.
+    if not all("!" <= character <= "~" for character in key):
+        raise SummarizerError("the API key holds characters that no key has; copy it again")
+    return key
+
+
+def _check_client(client: Any) -> None:
+    openai = sys.modules.get("openai")
+    if openai is not None and isinstance(client, openai.AsyncOpenAI):
+        raise TypeError("client= must be synchronous: pass openai.OpenAI(...) instead of AsyncOpenAI")
+    if not callable(getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)):
+        raise TypeError("client= must have chat.completions.create, as openai.OpenAI has")
+
+
+def _openai_of(client: Any) -> Any:
+    """Return the openai module if *client* is one of its clients, else None. Who has such a client has imported it."""
+    openai = sys.modules.get("openai")
+    return openai if openai is not None and isinstance(client, openai.OpenAI) else None
+
+
+def _not_awaitable(answer: Any) -> Any:
+    if not inspect.isawaitable(answer):
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise SummarizerError("client= is asynchronous: pass one whose chat.completions.create returns the answer")
+
+
+def _read(chunks: Iterable[bytes], limit: _Limit) -> bytes:
+    body = bytearray()
+    for chunk in chunks:
+        limit.left()
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise SummarizerError(_TOO_LARGE)
+    return bytes(body)
+
+
+def _parse(body: bytes) -> Any:
+    if not body.strip():
+        raise SummarizerError("the answer is empty: check the server's own log")
+    if body.lstrip().startswith(b"<"):
+        raise SummarizerError("the answer is a web page: check that base_url= is right; it usually ends in /v1")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise SummarizerError(f"the answer is not JSON ({type(exc).__name__}): check the server's own log") from exc
+
+
+_REMEDIES = {
+    401: "check the key, in api_key= or OPENAI_API_KEY",
+    403: "the key may not use this; check its permissions, or choose another model=",
+    404: "check model= and base_url=, which usually ends in /v1",
+    413: "the request is too large; lower summarizer_input_tokens",
+    429: "too many requests at once; wait, or ask for a higher limit",
+}
+
+
+def _remedy(status: int, code: Any, param: Any, arguments: Mapping[str, Any]) -> str:
+    if code == "context_length_exceeded":
+        return "the request is longer than the model's window; lower summarizer_input_tokens"
+    if code == "insufficient_quota":
+        return "the account has no credit left; add some, or use another key"
+    if isinstance(param, str) and param in _OUTPUT_LIMITS and param in arguments:
+        other = _OUTPUT_LIMITS[1 - _OUTPUT_LIMITS.index(param)]
+        return f"it refuses {param!r}; pass extra={{{other!r}: ...}} instead"
+    if isinstance(param, str) and param in arguments:
+        return f"it refuses this {param!r}; leave it out, or give another value"
+    if status >= 500:
+        return "it failed by itself; if that lasts, look at its log or status page"
+    return _REMEDIES.get(status, "check model=, and what extra= and the other parameters hold")
+
+
+def _retry_after(headers: Any) -> float | None:
+    """Return the seconds in a ``Retry-After`` header, given as a number or a date; None where it makes no sense."""
+    value = headers.get("retry-after") if hasattr(headers, "get") else None
+    if not isinstance(value, str):
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(value)
+        except (ValueError, OverflowError):
+            return None
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+# The limits of one call. httpx knows only limits for each single read and write: a server that sends a byte now and
+# then, in the headers or in the body of an error too, outlives them. So every read and write is cut to what is left.
+
+_TOO_LARGE = f"the answer is larger than {MAX_ANSWER_BYTES // 1_000_000} MB: check that base_url= is right"
+
+
+def _too_slow(seconds: float) -> str:
+    return f"no whole answer within {seconds:g} s: raise timeout=, or choose a faster model="
+
+
+class _Limit:
+    """What one call may still take: time, and bytes from the network."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._end = clock() + seconds
+        self._received = 0
+
+    def left(self) -> float:
+        """Return the seconds left, always above 0; raise ``SummarizerError`` where there are none."""
+        left = self._end - self._clock()
+        if left <= 0:
+            raise SummarizerError(_too_slow(self._seconds))
+        return left
+
+    def receive(self, count: int) -> None:
+        self._received += count
+        if self._received > MAX_ANSWER_BYTES:
+            raise SummarizerError(_TOO_LARGE)
+
+
+#: The limit of the call that runs in this thread.
+_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+
+
+def _within(timeout: float | None) -> float | None:
+    limit = _limit.get()
+    if limit is None:
+        return timeout
+    return limit.left() if timeout is None else min(timeout, limit.left())
+
+
+class _LimitedStream:
+    """A connection whose every wait ends with the call it is for."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        received: bytes = self._stream.read(max_bytes, timeout=_within(timeout))
+        if limit := _limit.get():
+            limit.receive(len(received))
+        return received
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        # In pieces: a server that reads slowly holds up a long write just as one that writes slowly does a read.
+        for start in range(0, len(buffer), 16_384):
+            self._stream.write(buffer[start : start + 16_384], timeout=_within(timeout))
+
+    def start_tls(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
+        return _LimitedStream(self._stream.start_tls(*args, timeout=_within(timeout), **more))
+
+
+class _LimitedBackend:
+    """Makes limited connections."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def connect_tcp(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
+        return _LimitedStream(self._backend.connect_tcp(*args, timeout=_within(timeout), **more))
+
+
+def _limit_connections(http_client: Any) -> None:
+    """Limit every connection that *http_client* makes.
+
+    httpx has no public place for this. Where its inside has changed, nothing happens, and what is left is the check
+    between the pieces of a body.
+    """
+    for transport in (getattr(http_client, "_transport", None), *getattr(http_client, "_mounts", {}).values()):
+        pool: Any = getattr(transport, "_pool", None)
+        if hasattr(pool, "_network_backend"):
+            pool._network_backend = _LimitedBackend(pool._network_backend)
