@@ -18,7 +18,7 @@ from .summarizers.base import Summary, SummaryRequest
 from .triggers import Trigger, Verdict
 from .view import View, rounds_for
 
-__all__ = ["Ask", "Cycle", "Strategy", "Work"]
+__all__ = ["Ask", "Cycle", "Strategy"]
 
 Strategy = Callable[[View], Iterable[Overlay]]
 #: Asks the summarizer, within its deadline; raises what the summarizer raises.
@@ -26,19 +26,17 @@ Ask = Callable[[SummaryRequest], "str | Summary"]
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a strategy that asks a model may use, for as long as one cycle lasts."""
+class _Work:
+    """The ``Work`` of one cycle."""
 
     config: CompactorConfig
-    #: Why the trigger holds; nothing where the cycle was forced.
-    verdict: Verdict
+    mark: int | None
     plan: str | None
     _ask: Ask
     _emit: Callable[[Event], None]
     _monotonic: Callable[[], float]
 
     def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
-        """Return an accepted summary. Raises what the summarizer raises, or ``SummaryRejected``."""
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
         self._emit(Started(**span, tokens_before=source_tokens))
@@ -101,7 +99,7 @@ class Cycle:
         if skip is not None:
             self._skipped(skip, view, state.generation)
             return None
-        work = Work(self.config, verdict, self.plan(), ask, self.emit, self.monotonic)
+        work = _Work(self.config, verdict.mark, self.plan(), ask, self.emit, self.monotonic)
         view = replace(view, work=work)
         base, published = state.generation, None
         for strategy in self.strategies:

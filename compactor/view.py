@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Protocol, overload
 
 from memory.frozen import FrozenMapping
 from memory.overlays import CompactedMessage
 from memory.rounds import Attachment, Post, Round, RoundState
 from memory.visibility import Rounds, seen_by
 
+from .config import CompactorConfig
 from .ledger import Ledger
+from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
 from .units import MESSAGE_TOKENS, PROMPT_TOKENS, units_of
 
-if TYPE_CHECKING:
-    from .cycle import Work
-
-__all__ = ["HostRounds", "View", "rounds_for"]
+__all__ = ["HostRounds", "View", "Work", "rounds_for"]
 
 
 def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
@@ -114,6 +113,25 @@ def _post(item: Any, number: int) -> Post:
 def _word(item: Any, name: str) -> str:
     word = getattr(item, name, "")
     return str(getattr(word, "value", word) or "")
+
+
+class Work(Protocol):
+    """What a strategy that asks a model may use, for as long as one cycle lasts."""
+
+    @property
+    def config(self) -> CompactorConfig: ...
+
+    @property
+    def mark(self) -> int | None:
+        """The number of tokens that the prompt has passed, where that is why there is work."""
+
+    @property
+    def plan(self) -> str | None:
+        """The agent's plan as text, where there is one."""
+
+    def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
+        """Return an accepted summary of *source*, what *request* replaces. Raises what the summarizer raises, or
+        ``SummaryRejected``."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from memory.overlays import CompactedMessage
 
-from ..cycle import Work
 from ..summarizers.base import SummaryRequest
 from ..transcript import Room, Step, steps
-from ..view import View
+from ..view import View, Work
 
 __all__ = ["compact_rounds", "planned_end"]
 
@@ -58,7 +57,7 @@ def planned_end(view: View, work: Work) -> int:
     names a number of tokens that the prompt has passed, fewer are retained: as few as it takes to reach half of it.
     """
     end = min(view.closed, view.total - work.config.retain_recent)
-    mark = work.verdict.mark
+    mark = work.mark
     if mark is not None:
         ahead = view.header_tokens + (work.config.target_tokens or view.compaction_tokens)
         while end < view.closed and ahead + view.tokens_behind(max(end, 0)) > mark // 2:
