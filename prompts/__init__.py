@@ -107,7 +107,7 @@ def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
     if len(raw) > MAX_SIZE:
         raise PromptError(f"prompt {name}: is over {MAX_SIZE // 1024} KB; a prompt is a page of text")
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise PromptError(f"prompt {name}: is not UTF-8 text (byte {exc.start}); save it as UTF-8") from None
     try:

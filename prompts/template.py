@@ -36,8 +36,7 @@ CLOSING = (
 # Stands before "tokens" and "characters" where no length is wished for.
 _NO_TARGET = "a reasonable number of"
 
-# Possessive, so that white space after "<" is read once however long it is.
-_TAG = re.compile(rf"<(?=\s*+(?:/\s*+)?+(?:{'|'.join(TAGS)})(?![\w.:-]))", re.IGNORECASE)
+_TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{'|'.join(TAGS)})(?![\w.:-]))", re.IGNORECASE)
 _PLACEHOLDER = re.compile(rf"\{{(\{{)?({'|'.join(PLACEHOLDERS)})\}}(?(1)\}})")
 _CLOSING_TAG = re.compile(r"</[^<>]*>")
 
