@@ -6,8 +6,6 @@ import logging
 import sys
 from typing import Any, TextIO
 
-import structlog
-
 from memory.events import Event, EventHook
 
 __all__ = ["log_events", "logger_to"]
@@ -18,6 +16,8 @@ def log_events(logger: Any | None = None) -> EventHook:
 
     The event's name is the message and its facts are the fields. Events never hold what was said.
     """
+    import structlog
+
     log = logger if logger is not None else structlog.get_logger("compactor")
 
     def write(event: Event) -> None:
@@ -31,6 +31,8 @@ def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = 
 
     structlog's global configuration is left as it is.
     """
+    import structlog
+
     renderer: Any = (
         structlog.processors.JSONRenderer(default=str) if json else structlog.dev.ConsoleRenderer(colors=False)
     )

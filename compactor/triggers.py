@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -96,6 +95,8 @@ def when(condition: Condition) -> Trigger:
     def judge(view: View) -> Verdict:
         said = condition(view)
         if inspect.isawaitable(said):
+            import asyncio
+
             said = asyncio.run(_awaited(said))
         return said if isinstance(said, Verdict) else Verdict(bool(said))
 
