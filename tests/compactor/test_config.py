@@ -514,7 +514,7 @@ def test_a_file_is_read(folder: Path, start: bytes) -> None:
     ("text", "message"),
     [
         pytest.param(b"", "is not JSON (line 1, column 1", id="empty"),
-        pytest.param(b'{\n  "compaction.threshold": 7,\n}', "is not JSON (line 3, column 1", id="trailing comma"),
+        pytest.param(b'{\n  "a": 7\n  "b": 8\n}', "is not JSON (line 3, column 3", id="no comma"),
         pytest.param(b"\x89PNG\xff", "is not UTF-8 text (byte 0); save it as UTF-8", id="binary"),
         pytest.param('{"a": 1}'.encode("utf-16"), "is not UTF-8 text", id="utf-16"),
         pytest.param(b'{"a": ' + b"9" * 5_000 + b"}", "is not JSON that can be read (ValueError)", id="a huge number"),
