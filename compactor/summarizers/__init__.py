@@ -1,10 +1,12 @@
 """Who makes the text of a summary. None of them imports a model's client before it is asked."""
 
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
+from .extractive import ExtractiveSummarizer
 from .llm_api import as_summarizer
 from .openai import OpenAISummarizer
 
 __all__ = [
+    "ExtractiveSummarizer",
     "OpenAISummarizer",
     "Summarizer",
     "SummarizerError",
