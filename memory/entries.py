@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
-
-from pydantic import ValidationError
 
 from .errors import StoreError
 from .frozen import EMPTY
@@ -21,8 +20,8 @@ __all__ = [
     "Entry",
     "HeaderAdded",
     "PostAdded",
-    "RoundClosing",
     "RoundFailed",
+    "RoundFinished",
     "RoundOpened",
 ]
 
@@ -45,7 +44,7 @@ class PostAdded(Record):
     post: Post
 
 
-class RoundClosing(Record):
+class RoundFinished(Record):
     round_id: Text
 
 
@@ -68,7 +67,7 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "header": HeaderAdded,
         "round opened": RoundOpened,
         "post added": PostAdded,
-        "round closed": RoundClosing,
+        "round closed": RoundFinished,
         "round failed": RoundFailed,
         "compaction published": CompactionPublished,
         "compaction reverted": CompactionReverted,
@@ -96,11 +95,11 @@ class Entry:
         number: int = 0,
     ) -> None:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
-        self.id = id or new_id()
+        self.id = new_id() if id is None else id
         self.kind = kind
         #: Place in the session's log, from 1 without gaps; 0 before it is stored.
         self.number = number
-        self.created_at = created_at or utc_now()
+        self.created_at = utc_now() if created_at is None else created_at
         self._record = record
         self._body = body
 
@@ -113,7 +112,7 @@ class Entry:
         """The record as ASCII-escaped JSON, which holds lone surrogates and NUL where UTF-8 and SQL would not."""
         if self._body is None:
             assert self._record is not None  # noqa: S101  (one of the two is given)
-            self._body = json.dumps(self._record.model_dump(), default=datetime.isoformat, separators=(",", ":"))
+            self._body = _to_ascii(self._record.model_dump())
         return self._body
 
     @property
@@ -121,8 +120,8 @@ class Entry:
         """What happened; None for a kind that this version does not know. Raises ``StoreError`` for a broken body."""
         if self._record is None and self.kind in KINDS:
             try:
-                self._record = KINDS[self.kind].model_validate(json.loads(self.body))
-            except (ValueError, RecursionError, ValidationError) as error:
+                self._record = KINDS[self.kind].model_validate(_from_ascii(self.body))
+            except (ValueError, RecursionError) as error:
                 raise StoreError(
                     f"entry {self.number} ({self.kind}) of the log cannot be read; nothing was changed:"
                     f" restore the session from a backup, or open it with the version that wrote it"
@@ -131,15 +130,36 @@ class Entry:
 
     def numbered(self, number: int) -> Entry:
         """Return the same entry at its place in the log."""
-        copy = Entry(self.kind, record=self._record, body=self._body, id=self.id, created_at=self.created_at)
-        copy.number = number
-        return copy
+        return Entry(
+            self.kind, record=self._record, body=self._body, id=self.id, created_at=self.created_at, number=number
+        )
 
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, Entry) and (self.id, self.kind, self.body) == (other.id, other.kind, other.body)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return (self.id, self.kind, self.body) == (other.id, other.kind, other.body)
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:  # no content: entries end up in logs and assertion messages
         return f"<Entry {self.number} {self.kind!r} id={self.id}>"
+
+
+#: The two halves of a character beyond the basic plane, apart: what comes of joining text that was cut between them.
+_HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+def _to_ascii(value: Any) -> str:
+    body = json.dumps(value, default=datetime.isoformat, separators=(",", ":"))
+    if "\\ud" in body:
+        text = json.dumps(value, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False)
+        if _HALVES.search(text):
+            # A JSON parser would join the halves. Such a body is a string that holds the JSON, escaped once more.
+            body = json.dumps(text.encode("unicode_escape").decode("ascii"))
+    return body
+
+
+def _from_ascii(body: str) -> Any:
+    value = json.loads(body)
+    return json.loads(value.encode("ascii").decode("unicode_escape")) if isinstance(value, str) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -38,6 +39,8 @@ EMPTY = FrozenMapping()
 
 #: How deep a value may nest. JSON parsers and printers recurse too, and give up near here.
 MAX_DEPTH = 200
+#: How long an integer may be: Python refuses to print or parse much longer ones.
+MAX_BITS = 14_000
 
 
 def freeze(value: Any, depth: int = 0) -> Any:
@@ -45,8 +48,10 @@ def freeze(value: Any, depth: int = 0) -> Any:
 
     Raises ``MessageError`` for what JSON cannot hold: such a value would be lost when the session is saved.
     """
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if value is None or isinstance(value, str):
         return value
+    if isinstance(value, (int, float)):
+        return _number(value)
     if depth > MAX_DEPTH:
         raise MessageError(f"this value is nested more than {MAX_DEPTH} deep; flatten it")
     if isinstance(value, Mapping):
@@ -57,6 +62,14 @@ def freeze(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(freeze(item, depth + 1) for item in value)
     raise MessageError(f"{type(value).__name__} cannot be stored as JSON; convert it to text, numbers, lists and dicts")
+
+
+def _number(value: int | float) -> int | float:
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise MessageError(f"an integer of more than {MAX_BITS} bits cannot be stored; convert it to text")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise MessageError("JSON has no infinite numbers and no NaN; convert them to text or null")
+    return value
 
 
 def freeze_mapping(value: Any) -> FrozenMapping:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
+from .forking import renewed_after_fork
+
 __all__ = ["Hooks", "Notifications", "describe"]
 
 P = ParamSpec("P")
@@ -26,8 +28,12 @@ class Hooks(Generic[P]):
 
     def __init__(self, on_error: Callable[[Callable[P, object], Exception], None]) -> None:
         self._on_error = on_error
-        self._lock = threading.Lock()  # guards the replacing of _entries, and is held over nothing else
         self._entries: tuple[tuple[object, Callable[P, object]], ...] = ()
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # guards the replacing of _entries, and is held over nothing else
 
     def add(self, callback: Callable[P, object]) -> Callable[[], None]:
         """Add *callback*; return a function that takes it out again, however often that is called."""

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, overload
 
 from . import messages as chat
-from .entries import (
-    CompactionPublished,
-    CompactionReverted,
-    Entry,
-    HeaderAdded,
-    PostAdded,
-    RoundClosing,
-    RoundFailed,
-    RoundOpened,
-)
-from .errors import Conflict, RoundClosed, StaleCompaction
+from .entries import Entry, HeaderAdded, PostAdded, RoundFailed, RoundFinished, RoundOpened
+from .errors import Conflict, MessageError, RoundClosed, StoreError
 from .events import Event, EventHook, HookFailed, ProviderFailed
 from .forking import renewed_after_fork
 from .hooks import Hooks, Notifications, describe
-from .overlays import CompactedMessage, CompactionProvider, JournalState
+from .journal import RoleJournal
+from .overlays import CompactedMessage, CompactionProvider
 from .recall import text_behind
-from .rounds import Clock, Post, Record, Round, new_id, utc_now
+from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
+from .snapshot import LiveRound, Snapshot, applied
 from .stores import InMemoryStore, Store
-from .visibility import LiveRound, Rounds, Snapshot, sees
+from .visibility import Rounds, sees
 
 __all__ = ["Conversation", "Memory", "RoleJournal"]
 
 T = TypeVar("T")
+
+PURGED = "the log of this session no longer reaches to entry {}, as if it had been purged; go on with a new Memory"
+
+
+class UnknownRound(KeyError):
+    """This Memory does not know a round; another that writes to the session may have opened it."""
 
 
 class Conversation:
@@ -65,19 +63,18 @@ class Memory:
         self._store: Store = InMemoryStore() if store is None else store
         self._clock = clock
         self._new_id = new_id
-        self._lock = threading.Lock()  # one writer at a time: held over an append, guards all below it
-        self._numbers: dict[str, int] = {}
-        self._own_open: str | None = None  # the round that this Memory opened and did not close
-        self._journals: dict[str, JournalState] = {}
-        self._published: dict[str, tuple[CompactedMessage, ...]] = {}
-        self.snapshot = Snapshot(numbers=self._numbers)  # replaced under the lock, read without
-        self._providers: dict[str, CompactionProvider] = {}  # replaced, never changed
-        self._notifications = Notifications()
+        self.snapshot = Snapshot()  # replaced under the lock, read without
+        self._own_round = ""  # id of the newest round that this Memory opened
+        self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
         self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
+        self._after_fork()
         renewed_after_fork(self)
-        with self._lock:
-            self._catch_up()
+        self._catch_up()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # one writer at a time: held over an append
+        self._notifications = Notifications()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -88,33 +85,35 @@ class Memory:
         id: str | None = None,  # noqa: A002  (the record's name for it)
         extra: Mapping[str, Any] | None = None,
     ) -> Round:
-        """Open a round and return it; the one before is finished, if this Memory opened it and it is still open."""
+        """Open a round and return it; the one before is finished, if this Memory opened it and it is still open.
+
+        Raises ``MessageError`` for an id that another round has, and for what cannot be stored.
+        """
         opened = self._opening(user_query, id, extra)
-        round_ = self._write(lambda: self._open(opened), lambda: self._round(opened.round_id))
-        self._announce(opened=True)
+        round_ = self._write(lambda now: self._open(now, opened), lambda now: now.live[-1].round)
+        self._announce(opened=round_.number)
         return round_
 
+    @overload
+    def add_post(self, round_: Round | str, post: Post, /) -> Post: ...
+    @overload
     def add_post(
-        self,
-        round_: Round | str,
-        post: Post | None = None,
-        /,
-        *,
-        send_from: str = "",
-        send_to: str = "",
-        message: str = "",
-        **fields: Any,
-    ) -> Post:
+        self, round_: Round | str, /, *, send_from: str, send_to: str, message: str = "", **fields: Any
+    ) -> Post: ...
+    def add_post(self, round_: Round | str, post: Post | None = None, /, **fields: Any) -> Post:
         """Add a post to an open round and return it. Raises ``RoundClosed`` for a closed one, and writes nothing.
 
         Give its fields (those of ``Post``), or a ready ``Post``. Costs the same however many posts the round has.
         """
-        round_id = round_ if isinstance(round_, str) else round_.id
         if post is None:
-            fields.setdefault("id", self._new_id())
-            fields.setdefault("created_at", self._clock())
-            post = Post(send_from=send_from, send_to=send_to, message=message, **fields)
-        added = self._write(lambda: (self._adding(round_id, post),), lambda: self._require_open(round_id).posts[-1])
+            post = made(Post, **{"id": self._new_id(), "created_at": self._clock()} | fields)
+        elif fields or not isinstance(post, Post):
+            raise TypeError("give add_post() a ready Post, or its fields by name; not both")
+        round_id = round_ if isinstance(round_, str) else round_.id
+        added = self._write(
+            lambda now: [_added(self._require_open(now, round_id), post)],
+            lambda now: self._require_open(now, round_id).posts[-1],
+        )
         self._announce()
         return added
 
@@ -124,19 +123,19 @@ class Memory:
         Finishing what is finished, and failing what has failed, changes nothing. Raises ``RoundClosed`` for finishing
         a failed round, ``KeyError`` for one that is not of this session.
         """
-        round_id = round_ if isinstance(round_, str) else round_.id
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
+        round_id = round_ if isinstance(round_, str) else round_.id
 
-        def records() -> Iterable[Record]:
-            present = self._round(round_id)
+        def records(now: Snapshot) -> Iterable[Record]:
+            present = self._require(now, round_id)
             if present.state == state:
                 return
             if present.state == "failed":
                 raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
-            yield RoundFailed(round_id=round_id) if state == "failed" else RoundClosing(round_id=round_id)
+            yield RoundFailed(round_id=round_id) if state == "failed" else RoundFinished(round_id=round_id)
 
-        closed = self._write(records, lambda: self._round(round_id))
+        closed = self._write(records, lambda now: self._require(now, round_id))
         self._announce()
         return closed
 
@@ -145,40 +144,31 @@ class Memory:
 
         System messages before the first round are the header. A message that comes while no round is open (the first
         of all, or after ``finish_round``) opens one with an empty ``user_query``; user messages in a row share one.
-        Raises ``MessageError`` for what is not a chat message; nothing is written then.
+        The newest round is finished when the next is opened, whoever opened it: here rounds are told apart by the
+        user's messages alone. Raises ``MessageError`` for what is not a chat message; nothing is written then.
         """
-        parsed = chat.parse(message)
-        post = parsed.post.model_copy(update={"id": self._new_id(), "created_at": self._clock()})
-        query = self._opening(post.message, None, chat.query_extra(post))
-        empty = self._opening("", None, None)
-
-        def records() -> Iterable[Record]:
-            live = self.snapshot.live
-            newest = live[-1] if live and not live[-1].opened.closed else None
-            if parsed.is_header and self.snapshot.total == 0:
-                yield HeaderAdded(post=post)
-            elif parsed.is_query and (newest is None or chat.has_answer(newest)):
-                yield from self._open(query)
-            elif newest is None:
-                yield from self._open(empty)
-                yield PostAdded(round_id=empty.round_id, post=post.model_copy(update={"number": 1}))
-            else:
-                yield self._adding(newest.opened.id, post)
-
-        before = self.snapshot.total
-        self._announce(opened=self._write(records, lambda: self.snapshot.total) > before)
+        self._append(chat.parse(message))
 
     @classmethod
     def from_messages(
         cls, conversation: Iterable[Mapping[str, Any]], session_id: str | None = None, **options: Any
     ) -> Memory:
-        """Return a Memory that holds *conversation*, messages in OpenAI's format. Takes the options of ``Memory``."""
+        """Return a Memory that holds *conversation*, messages in OpenAI's format. Takes the options of ``Memory``.
+
+        Raises ``MessageError`` with the place of the first that is not a chat message; nothing is written then.
+        """
+        parsed = []
+        for place, message in enumerate(conversation, 1):
+            try:
+                parsed.append(chat.parse(message))
+            except MessageError as error:
+                raise MessageError(f"message {place}: {error}") from error
         memory = cls(session_id, **options)
-        for message in conversation:
-            memory.append(message)
+        for one in parsed:
+            memory._append(one)
         return memory
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     @property
     def header(self) -> tuple[Post, ...]:
@@ -214,14 +204,14 @@ class Memory:
         """
         return text_behind(self.snapshot.rounds(role, include_failed=True), ref, hide_failed=bool(role))
 
-    # -- hooks and providers ------------------------------------------------------------------------------------------
+    # -- hooks and providers -----------------------------------------------------------------------------------------
 
     def on_round_added(self, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Call ``callback(total_rounds)`` after each ``create_round``, in its thread; return what stops that."""
+        """Call ``callback(total_rounds)`` after each round that is opened, in its thread; return what stops that."""
         return self._round_hooks.add(callback)
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:
-        """Call *callback* with each event of this Memory (a hook or provider that failed)."""
+        """Call *callback* with each event of this Memory (a hook or provider that failed); return what stops that."""
         return self._event_hooks.add(callback)
 
     def register_compaction_provider(self, role: str, provider: CompactionProvider) -> Callable[[], None]:
@@ -249,227 +239,133 @@ class Memory:
             try:
                 return provider.get_compaction()
             except Exception as error:  # noqa: BLE001  (a broken provider must not break the chat)
-                self._event_hooks(ProviderFailed(session=self.session_id, role=role, error=describe(error)))
-        return self._journals.get(role, JournalState()).current
+                self._report_provider(role, error)
+        return self.snapshot.journal(role).current
 
-    def _notify_providers(self) -> None:
-        total = self.snapshot.total
-        told: set[int] = set()
-        for role, provider in self._providers.items():
-            if id(provider) in told:  # one provider may serve several roles
-                continue
-            told.add(id(provider))
-            try:
-                provider.notify_rounds_changed(total)
-            except Exception as error:  # noqa: BLE001
-                self._event_hooks(ProviderFailed(session=self.session_id, role=role, error=describe(error)))
-
-    def _report_hook(self, callback: Callable[..., object], error: Exception) -> None:
-        self._event_hooks(HookFailed(session=self.session_id, hook=describe(callback), error=describe(error)))
-
-    # -- the log ------------------------------------------------------------------------------------------------------
-
-    def _write(self, records: Callable[[], Iterable[Record]], done: Callable[[], T]) -> T:
-        """Append what *records* gives and return ``done()``, both under the lock.
-
-        When another writer was faster, what it wrote is read first and *records* is asked again.
-        """
-        with self._lock:
-            while True:
-                entries = [Entry.of(record, created_at=self._clock()) for record in records()]
-                if not entries:
-                    return done()
-                try:
-                    self._store.append(self.session_id, entries, self.snapshot.number)
-                except Conflict:
-                    self._catch_up()
-                    continue
-                for number, entry in enumerate(entries, self.snapshot.number + 1):
-                    self._apply(entry.record, number)
-                    if isinstance(entry.record, RoundOpened):
-                        self._own_open = entry.record.round_id
-                return done()
-
-    def _catch_up(self) -> None:
-        for entry in self._store.read(self.session_id, self.snapshot.number):
-            self._apply(entry.record, entry.number)
-
-    def _opening(self, user_query: str, round_id: str | None, extra: Mapping[str, Any] | None) -> RoundOpened:
-        return RoundOpened(
-            round_id=self._new_id() if round_id is None else round_id,
-            user_query=user_query,
-            created_at=self._clock(),
-            extra=extra or {},
-        )
-
-    def _open(self, opened: RoundOpened) -> Iterable[Record]:
-        if opened.round_id in self._numbers:
-            raise RoundClosed(f"there is a round {opened.round_id!r} already; give another id, or none")
-        before = self._live(self._own_open)
-        if before is not None and not before.opened.closed:
-            yield RoundClosing(round_id=before.opened.id)
-        yield opened
-
-    def _adding(self, round_id: str, post: Post) -> PostAdded:
-        number = self._require_open(round_id).count + 1
-        return PostAdded(round_id=round_id, post=post.model_copy(update={"number": number}))
-
-    def _announce(self, *, opened: bool = False) -> None:
-        total = self.snapshot.total
+    def _announce(self, *, opened: int = 0) -> None:
+        """Tell hooks of the round that was *opened*, if one was, and every provider that something happened."""
 
         def notify() -> None:
-            if opened:
-                self._round_hooks(total)
-            self._notify_providers()
+            try:
+                if opened:
+                    self._round_hooks(opened)
+            finally:
+                self._notify_providers()
 
         self._notifications.send(notify)
 
-    def _round(self, round_id: str) -> Round:
-        number = self._numbers.get(round_id)
-        if number is None:
-            raise KeyError(f"no round {round_id!r} in this session; use one that create_round() returned")
-        return self.snapshot.rounds(include_failed=True)[number - 1]
+    def _notify_providers(self) -> None:
+        total = self.snapshot.total
+        # One provider may serve several roles.
+        for role, provider in {id(provider): (role, provider) for role, provider in self._providers.items()}.values():
+            try:
+                provider.notify_rounds_changed(total)
+            except Exception as error:  # noqa: BLE001
+                self._report_provider(role, error)
 
-    def _live(self, round_id: str | None) -> LiveRound | None:
-        return next((item for item in self.snapshot.live if item.opened.id == round_id), None)
+    def _report_hook(self, callback: Callable[..., object], error: Exception) -> None:
+        failed = HookFailed(at=self._clock(), session=self.session_id, hook=describe(callback), error=describe(error))
+        self._event_hooks(failed)
 
-    def _require_open(self, round_id: str) -> LiveRound:
-        live = self._live(round_id)
-        if live is None or live.opened.closed:
-            number = self._numbers.get(round_id)
-            if number is None:
-                raise KeyError(f"no round {round_id!r} in this session; use one that create_round() returned")
-            raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
-        return live
+    def _report_provider(self, role: str, error: Exception) -> None:
+        self._event_hooks(ProviderFailed(at=self._clock(), session=self.session_id, role=role, error=describe(error)))
 
-    def _apply(self, record: Record | None, number: int) -> None:
-        """Take one entry of the log into the snapshot. The only place where anything changes."""
-        before = replace(self.snapshot, number=number)
-        match record:
-            case HeaderAdded(post=post):
-                self.snapshot = replace(before, header=(*before.header, post))
-            case RoundOpened():
-                self.snapshot = self._opened(before, record)
-            case PostAdded(round_id=round_id, post=post):
-                live = self._require_open(round_id)
-                live.posts.append(post)
-                self.snapshot = self._with_live(before, replace(live, count=live.count + 1))
-            case RoundClosing(round_id=round_id):
-                self.snapshot = self._closed(before, round_id, "finished")
-            case RoundFailed(round_id=round_id):
-                self.snapshot = self._closed(before, round_id, "failed")
-            case CompactionPublished(role=role, compaction=compaction):
-                self._published[role] = (*self._published.get(role, ()), compaction)
-                self._journals[role] = JournalState(compaction.generation, compaction)
-                self.snapshot = before
-            case CompactionReverted(role=role, generation=generation):
-                self._published[role] = kept = self._published.get(role, ())[:-1]
-                newest = before.rounds(include_failed=True)[-1].id if before.total else ""
-                self._journals[role] = JournalState(generation, kept[-1] if kept else None, newest)
-                self.snapshot = before
-            case _:  # an entry that only a newer version knows
-                self.snapshot = before
+    # -- the log -----------------------------------------------------------------------------------------------------
 
-    def _opened(self, before: Snapshot, record: RoundOpened) -> Snapshot:
-        number = before.total + 1
-        self._numbers[record.round_id] = number
-        opened = Round(
-            id=record.round_id,
-            user_query=record.user_query,
-            created_at=record.created_at,
-            extra=record.extra,
-            number=number,
+    def _write(self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T]) -> T:
+        """Append what *records* makes of the present snapshot, and return what *done* makes of the one after.
+
+        Both are called under the lock. When another writer was faster, or wrote of a round that is not known here,
+        what it wrote is read first and *records* is asked again.
+        """
+        behind = False
+        try:
+            with self._lock:
+                while True:
+                    try:
+                        entries = [Entry.of(record, created_at=self._clock()) for record in records(self.snapshot)]
+                        if entries:
+                            self._store.append(self.session_id, entries, self.snapshot.number)
+                        break
+                    except UnknownRound:
+                        if not self._catch_up():
+                            raise
+                    except Conflict as conflict:
+                        if not self._catch_up():
+                            raise StoreError(PURGED.format(self.snapshot.number)) from conflict
+                    behind = True
+                for entry in entries:
+                    self.snapshot = applied(self.snapshot, entry.record, self.snapshot.number + 1)
+                    if isinstance(entry.record, RoundOpened):
+                        self._own_round = entry.record.round_id
+                return done(self.snapshot)
+        finally:
+            if behind:
+                self._announce()  # of what the other writer did
+
+    def _catch_up(self) -> bool:
+        """Read what other writers appended; return whether there was anything."""
+        before = self.snapshot.number
+        for entry in self._store.read(self.session_id, before):
+            self.snapshot = applied(self.snapshot, entry.record, entry.number)
+        return self.snapshot.number > before
+
+    def _append(self, parsed: chat.Parsed) -> None:
+        post = parsed.post.model_copy(update={"id": self._new_id(), "created_at": self._clock()})
+        opened = None
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            nonlocal opened
+            opened, newest = None, now.newest_open
+            if parsed.is_header and now.total == 0:
+                yield HeaderAdded(post=post)
+            elif parsed.is_query and (newest is None or newest.answered):
+                opened = self._opening(post.message, None, post.extra)
+                yield from self._open(now, opened, newest)
+            elif newest is None:
+                opened = self._opening("", None, None)
+                yield from self._open(now, opened)
+                yield PostAdded(round_id=opened.round_id, post=post.model_copy(update={"number": 1}))
+            else:
+                yield _added(newest, post)
+
+        total = self._write(records, lambda now: now.total)
+        self._announce(opened=total if opened else 0)
+
+    def _opening(self, user_query: str, round_id: str | None, extra: Mapping[str, Any] | None) -> RoundOpened:
+        return made(
+            RoundOpened,
+            round_id=self._new_id() if round_id is None else round_id,
+            user_query=user_query,
+            created_at=self._clock(),
+            extra={} if extra is None else extra,
         )
-        return replace(before, live=(*before.live, LiveRound(opened, [], 0)))
 
-    def _with_live(self, before: Snapshot, changed: LiveRound) -> Snapshot:
-        live = tuple(changed if item.opened.id == changed.opened.id else item for item in before.live)
-        return replace(before, live=live)
-
-    def _closed(self, before: Snapshot, round_id: str, state: Literal["finished", "failed"]) -> Snapshot:
-        number = self._numbers[round_id]
-        after = before
-        if state == "failed":
-            after = replace(after, failed=tuple(sorted((*after.failed, number))))
-        live = self._live(round_id)
-        if live is None:
-            return self._settled_failed(after, number)
-        after = self._with_live(after, replace(live, opened=live.opened.model_copy(update={"state": state})))
-        return self._settle(after)
+    def _open(self, now: Snapshot, opened: RoundOpened, before: LiveRound | None = None) -> Iterable[Record]:
+        """Give what opens a round: first the end of *before*, and of this Memory's own, if they are open."""
+        if opened.round_id in now.numbers:
+            raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
+        own = now.open_round(self._own_round)
+        for round_id in sorted({item.opened.id for item in (own, before) if item is not None}):
+            yield RoundFinished(round_id=round_id)
+        yield opened
 
     @staticmethod
-    def _settle(after: Snapshot) -> Snapshot:
-        """Move the closed rounds at the head of the live ones to the settled, where they stay as they are."""
-        settled, visible, live = after.settled_count, after.visible_count, after.live
-        while live and live[0].opened.closed:
-            round_, live = live[0].round, live[1:]
-            after.settled.append(round_)
-            settled += 1
-            if round_.state != "failed":
-                after.visible.append(round_)
-                visible += 1
-        return replace(after, settled_count=settled, visible_count=visible, live=live)
+    def _require(now: Snapshot, round_id: str) -> Round:
+        found = now.round(round_id)
+        if found is None:
+            raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
+        return found
 
-    @staticmethod
-    def _settled_failed(after: Snapshot, number: int) -> Snapshot:
-        """Hide a settled round. Readers hold the lists, so they are copied: rare, and the only step that costs O(n)."""
-        settled = after.settled[: after.settled_count]
-        settled[number - 1] = settled[number - 1].model_copy(update={"state": "failed"})
-        visible = [round_ for round_ in settled if round_.state != "failed"]
-        return replace(after, settled=settled, visible=visible, visible_count=len(visible), epoch=after.epoch + 1)
-
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self._notifications = Notifications()
+    @classmethod
+    def _require_open(cls, now: Snapshot, round_id: str) -> LiveRound:
+        found = now.open_round(round_id)
+        if found is None:
+            number = cls._require(now, round_id).number
+            raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
+        return found
 
 
-class RoleJournal:
-    """One role's compactions in a Memory's log."""
-
-    def __init__(self, memory: Memory, role: str) -> None:
-        self._memory = memory
-        self._role = role
-
-    def read(self) -> JournalState:
-        memory = self._memory
-        state = memory._journals.get(self._role, JournalState())
-        return state._replace(current=memory.snapshot.rounds(self._role).anchored(state.current))
-
-    def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
-        memory, role = self._memory, self._role
-        published = compaction
-
-        def records() -> Iterable[Record]:
-            nonlocal published
-            state = memory._journals.get(role, JournalState())
-            rounds = memory.snapshot.rounds(include_failed=True)
-            if state.generation != base:
-                raise StaleCompaction("generation")
-            if not all(self._still_covered(rounds, round_id) for round_id in round_ids):
-                raise StaleCompaction("rounds_changed")
-            end = memory._numbers.get(compaction.end_round_id or "", 0)
-            current = state.current.end_number if state.current else 0
-            if end <= (current or 0):
-                raise StaleCompaction("behind")
-            published = compaction.model_copy(
-                update={"generation": base + 1, "end_number": end, "created_at": memory._clock()}
-            )
-            yield CompactionPublished(role=role, compaction=published)
-
-        return memory._write(records, lambda: published)
-
-    @staticmethod
-    def _still_covered(rounds: Rounds, round_id: str) -> bool:
-        end = rounds.end_of(round_id)
-        return end is not None and rounds[end - 1].state == "finished"
-
-    def revert(self) -> CompactedMessage | None:
-        memory, role = self._memory, self._role
-
-        def records() -> Iterable[Record]:
-            state = memory._journals.get(role, JournalState())
-            if state.current is not None:
-                yield CompactionReverted(role=role, generation=state.generation + 1)
-
-        memory._write(records, lambda: None)
-        return self.read().current
+def _added(live: LiveRound, post: Post) -> PostAdded:
+    """Return what adds *post* to an open round, as its next."""
+    return PostAdded(round_id=live.opened.id, post=post.model_copy(update={"number": live.count + 1}))

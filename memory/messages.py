@@ -12,11 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import MessageError
-from .frozen import EMPTY, freeze_mapping, thaw
+from .frozen import freeze_mapping, thaw
 from .rounds import USER, Post, Round, ToolCall
-from .visibility import LiveRound
 
-__all__ = ["ASSISTANT", "TOOL", "Parsed", "from_post", "from_round", "has_answer", "parse", "query_extra", "text_of"]
+__all__ = [
+    "ASSISTANT",
+    "TOOL",
+    "Parsed",
+    "came_as_message",
+    "from_post",
+    "from_round",
+    "parse",
+    "query_message",
+    "repeats_query",
+    "text_of",
+    "text_with_calls",
+]
 
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"
@@ -44,39 +55,35 @@ class Parsed:
 def parse(message: Mapping[str, Any]) -> Parsed:
     """Return *message* as a post. Raises ``MessageError`` naming what is wrong with it."""
     if not isinstance(message, Mapping):
-        raise MessageError(f"a chat message is a mapping with a role, not {type(message).__name__}")
+        raise MessageError(
+            f"a chat message is a mapping with a role, not {type(message).__name__}; many give one by model_dump()"
+        )
     role = message.get("role")
     if not isinstance(role, str) or role not in _SENDERS:
         raise MessageError(f"the message's role must be one of {', '.join(_SENDERS)}")
     sender = _SENDERS[role]
-    tool_call_id = message.get("tool_call_id")
-    if tool_call_id is not None and not isinstance(tool_call_id, str):
-        raise MessageError("tool_call_id must be a string: the id of the call that this answers")
     post = Post(
         send_from=sender,
         send_to=USER if sender == ASSISTANT else ASSISTANT,
-        message=_text_in(message.get("content")),
-        tool_calls=tuple(_tool_calls(message.get("tool_calls"))),
-        tool_call_id=tool_call_id,
+        message=_text_in(message.get("content")) or _refusal(message),
+        # Where another role's message has such a key, it says nothing about calls, and is kept as it is.
+        tool_calls=tuple(_tool_calls(message.get("tool_calls"))) if role == ASSISTANT else (),
+        tool_call_id=_tool_call_id(message) if role == TOOL else None,
     )
     plain = _plain(post, role)
     kept = {key: value for key, value in message.items() if key not in plain or not _same(plain[key], value)}
     absent = [key for key in plain if key not in message]
-    extra = ({_KEPT: kept} if kept else {}) | ({_ABSENT: absent} if absent else {})
+    is_query = role == "user"
+    # A user's message always has it: so an empty one leaves a trace, and one said twice is not taken for a repetition.
+    extra = ({_KEPT: kept} if kept or is_query else {}) | ({_ABSENT: absent} if absent else {})
     if extra:
         post = post.model_copy(update={"extra": freeze_mapping(extra)})
-    return Parsed(post, is_header=role in _SYSTEM, is_query=role == "user")
+    return Parsed(post, is_header=role in _SYSTEM, is_query=is_query)
 
 
-def query_extra(post: Post) -> Mapping[str, Any]:
-    """Return what a round must keep beside its ``user_query`` to give the user's message back."""
-    return post.extra if post.extra or post.message else {_KEPT: {"content": ""}}
-
-
-def has_answer(live: LiveRound) -> bool:
-    """Return whether anybody but the user has said something in an open round."""
-    opened_by_user = bool(live.opened.user_query) or _KEPT in live.opened.extra
-    return not opened_by_user or any(post.send_from != USER for post in live.posts[: live.count])
+def came_as_message(extra: Mapping[str, Any]) -> bool:
+    """Return whether what has this ``extra`` came in as a user's chat message."""
+    return _KEPT in extra
 
 
 def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
@@ -91,7 +98,7 @@ def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
 
 def query_message(round_: Round) -> dict[str, Any] | None:
     """Return the user's query as a chat message; None for a round that the user did not open."""
-    if not round_.user_query and _KEPT not in round_.extra:
+    if not round_.user_query and not came_as_message(round_.extra):
         return None
     if round_.post_list and repeats_query(round_.post_list[0], round_) and round_.post_list[0].attachment_list:
         return {"role": "user", "content": text_of(round_.post_list[0])}
@@ -100,7 +107,8 @@ def query_message(round_: Round) -> dict[str, Any] | None:
 
 def repeats_query(post: Post, round_: Round) -> bool:
     """Return whether *post* hands the round's query to an agent: multi-agent hosts say it in both places."""
-    return post.send_from == USER and bool(post.message) and post.message == round_.user_query
+    same = post.send_from == USER and bool(post.message) and post.message == round_.user_query
+    return same and not came_as_message(post.extra)
 
 
 def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
@@ -116,7 +124,7 @@ def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
             return _restored(_plain(post, known), post.extra)
     if post.tool_call_id is not None:
         return _plain(post, "tool")
-    return {"role": "user", "content": f"{sender}: {text_of(post)}"}
+    return {"role": "user", "content": f"{sender}: {text_with_calls(post)}"}
 
 
 def text_of(post: Post) -> str:
@@ -126,6 +134,12 @@ def text_of(post: Post) -> str:
     parts = [post.message] if post.message else []
     parts += [f"[{attachment.type}]\n{attachment.content}" for attachment in post.attachment_list]
     return "\n\n".join(parts)
+
+
+def text_with_calls(post: Post) -> str:
+    """Return the same with the tool calls, one a line: for readers who cannot be handed calls."""
+    calls = [f"{post.send_from} calls {call.name}({call.arguments}) as {call.id}" for call in post.tool_calls]
+    return "\n".join([*([text_of(post)] if text_of(post) else []), *calls])
 
 
 def _plain(post: Post, role: str) -> dict[str, Any]:
@@ -142,10 +156,11 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
 
 
 def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    if extra:
-        plain.update(thaw(extra.get(_KEPT, EMPTY)))
-        for key in extra.get(_ABSENT, ()):
-            plain.pop(key, None)
+    kept, absent = extra.get(_KEPT), extra.get(_ABSENT)
+    if isinstance(kept, Mapping):  # a host may have its own idea of these keys
+        plain.update(thaw(kept))
+    for key in absent if isinstance(absent, tuple) else ():
+        plain.pop(key, None)
     return plain
 
 
@@ -180,6 +195,18 @@ def _text_in_part(part: Any) -> str:
         if isinstance(part.get(key), str):
             return str(part[key])
     return f"[{part.get('type', 'part')}]"
+
+
+def _refusal(message: Mapping[str, Any]) -> str:
+    refusal = message.get("refusal")
+    return refusal if isinstance(refusal, str) else ""
+
+
+def _tool_call_id(message: Mapping[str, Any]) -> str | None:
+    answers = message.get("tool_call_id")
+    if answers is not None and not isinstance(answers, str):
+        raise MessageError("tool_call_id must be a string: the id of the call that this answers")
+    return answers
 
 
 def _tool_calls(calls: Any) -> Iterator[ToolCall]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from .frozen import EMPTY
+from .frozen import EMPTY, freeze_mapping
 from .rounds import Extra, Record, Text
 
 __all__ = ["CompactedMessage", "CompactionProvider", "Journal", "JournalState", "Overlay", "Reduction"]
@@ -33,7 +33,7 @@ class CompactedMessage(Record):
     #: The summarizer's model, where it said so.
     model: Text | None = None
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
-    usage: Mapping[str, int] | None = None
+    usage: Annotated[Mapping[str, int], AfterValidator(freeze_mapping)] | None = None
     extra: Extra = EMPTY
 
     @property
@@ -106,7 +106,7 @@ class Journal(Protocol):
         """Make *compaction* current and return it with its generation; *round_ids* are the newly covered rounds.
 
         Raises ``StaleCompaction`` unless *base* is the current generation, all of *round_ids* are still closed and
-        visible, and the end moves forward.
+        visible, no open round lies before the end, and the end moves forward.
         """
 
     def revert(self) -> CompactedMessage | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .messages import repeats_query, text_of
+from .messages import repeats_query, text_with_calls
 from .rounds import USER, Post, Round
 
 __all__ = ["post_reference", "range_reference", "round_text", "text_behind"]
@@ -27,24 +27,23 @@ def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False)
     """Return the original text behind *ref*; *rounds* are all rounds of the log. Raises ``KeyError`` for none."""
     match = _REFERENCE.fullmatch(ref)
     if match is None:
-        raise KeyError(f"{ref!r} is not a reference; they look like r12, r3-r9 or r12.p3")
+        raise KeyError(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9 or r12.p3")
     first, place, last = (int(part) if part is not None else None for part in match.groups())
     assert first is not None  # noqa: S101  (the pattern's first group always matches)
     final = first if last is None else last
     if not 1 <= first <= final <= len(rounds):
-        raise KeyError(f"no {ref!r}: this session has rounds 1 to {len(rounds)}")
+        raise KeyError(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
     found = [round_ for round_ in rounds[first - 1 : final] if not (hide_failed and round_.state == "failed")]
+    if not found:
+        raise KeyError(f"there is no {ref} to see: what failed is hidden; give another reference")
     if place is None:
-        if not found:
-            raise KeyError(f"no {ref!r}: it failed and is hidden")
         return "\n\n".join(map(round_text, found))
-    for round_ in found:
-        if place == 0:
-            return round_.user_query
-        for post in round_.post_list:
-            if post.number == place:
-                return text_of(post)
-    raise KeyError(f"no {ref!r}: there is no such post to see")
+    if place == 0:
+        return found[0].user_query
+    for post in found[0].post_list:
+        if post.number == place:
+            return text_with_calls(post)
+    raise KeyError(f"there is no {ref} to see; give r{first} for the whole round")
 
 
 def round_text(round_: Round) -> str:
@@ -60,6 +59,4 @@ def _lines(round_: Round) -> Iterator[str]:
         if place == 0 and repeats_query(post, round_) and not post.attachment_list:
             continue
         to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
-        yield f"{post.send_from}{to}: {text_of(post)}"
-        for call in post.tool_calls:
-            yield f"{post.send_from} calls {call.name}({call.arguments}) as {call.id}"
+        yield f"{post.send_from}{to}: {text_with_calls(post)}"

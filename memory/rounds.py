@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 
+from .errors import MessageError
 from .frozen import EMPTY, freeze_mapping
 
-__all__ = ["USER", "Attachment", "Clock", "Post", "Round", "RoundState", "ToolCall", "new_id", "utc_now"]
+__all__ = ["USER", "Attachment", "Clock", "Post", "Round", "RoundState", "ToolCall", "made", "new_id", "utc_now"]
 
 #: The role that asks.
 USER = "User"
@@ -36,7 +37,21 @@ def utc_now() -> datetime:
 class Record(BaseModel):
     """A frozen record; unknown fields are refused, so that a typing mistake is not stored for ever."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Errors end up in logs: they name the field and never show what was in it.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+R = TypeVar("R", bound=Record)
+
+
+def made(record: type[R], /, **fields: Any) -> R:
+    """Return a *record* of *fields*. Raises ``MessageError``, which names the wrong ones and not what they hold."""
+    try:
+        return record(**fields)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False)
+        wrong = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        raise MessageError(f"this is no {record.__name__}, and nothing was stored: {wrong}") from error
 
 
 class Attachment(Record):

@@ -11,8 +11,8 @@ __all__ = ["InMemoryStore", "Store", "open_store"]
 
 def open_store(url: str = "memory://") -> Store:
     """Return the store behind *url*. Raises ``StoreError`` for one that this version cannot open."""
-    scheme = url.partition(":")[0]
-    if scheme == "memory":
+    scheme, found, _ = url.partition("://")
+    if scheme == "memory" and found:
         return InMemoryStore()
-    # The rest of a URL may hold a password.
-    raise StoreError(f"no store for {scheme!r} URLs; use memory://")
+    # Only the scheme is shown: the rest of a URL may hold a password.
+    raise StoreError(f"there is no store for {scheme + found if found else 'this'!r}; the URL must be memory://")

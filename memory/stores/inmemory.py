@@ -17,8 +17,11 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._sessions: dict[str, list[Entry]] = {}
-        self._lock = threading.Lock()  # guards _sessions and its lists against writers; readers need none
+        self._after_fork()
         renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # guards _sessions and its lists against writers; readers need none
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
@@ -55,6 +58,3 @@ class InMemoryStore:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()

@@ -1,0 +1,159 @@
+"""What a store keeps of an entry is ASCII text, and gives the very same record back."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory import Attachment, CompactedMessage, Post, StoreError, ToolCall
+from memory.entries import (
+    KINDS,
+    CompactionPublished,
+    CompactionReverted,
+    Entry,
+    HeaderAdded,
+    PostAdded,
+    RoundFailed,
+    RoundFinished,
+    RoundOpened,
+)
+from memory.frozen import MAX_BITS, MAX_DEPTH
+from memory.rounds import Record
+
+NOON = datetime(2026, 2, 3, 12, 0, 0, 123456, tzinfo=UTC)
+POST = Post(
+    id="p",
+    send_from="Planner",
+    send_to="User",
+    message="m",
+    attachment_list=(Attachment(id="a", type="plan", content="c", extra={"k": [1, None, {"x": 1.5}]}),),
+    tool_calls=(ToolCall(id="c", name="f", arguments="{}"),),
+    tool_call_id="c0",
+    kind="tool_result",
+    number=3,
+    created_at=NOON,
+    extra={"unknown": True},
+)
+RECORDS: list[Record] = [
+    HeaderAdded(post=POST),
+    RoundOpened(round_id="r", user_query="q", created_at=NOON, extra={"openai": {}}),
+    PostAdded(round_id="r", post=POST),
+    RoundFinished(round_id="r"),
+    RoundFailed(round_id="r"),
+    CompactionPublished(
+        role="Planner",
+        compaction=CompactedMessage(
+            start_index=1, end_index=4, summary="s", end_round_id="r", generation=2, end_number=5, created_at=NOON,
+            model="m", usage={"input_tokens": 1}, extra={"k": 1},
+        ),
+    ),
+    CompactionReverted(role="Planner", generation=3),
+]  # fmt: skip
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)
+#: Many high and low halves of characters, in every order.
+halves = st.text(st.sampled_from('\ud83d\ude00\ud800\udfff😀\\u"é\0a'), max_size=12)
+
+
+def reread(record: Record) -> Record | None:
+    """Return what becomes of *record* on its way through a store that keeps text."""
+    entry = Entry.of(record)
+    assert entry.body.isascii()
+    assert "\0" not in entry.body
+    return Entry(entry.kind, body=entry.body).record
+
+
+def test_every_kind_of_entry_is_tried_here() -> None:
+    """A kind that is added is added to these tests."""
+    assert {type(record) for record in RECORDS} == set(KINDS.values())
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_an_entry_gives_its_record_back(record: Record) -> None:
+    """Ids, numbers, stamps and nested values survive saving and loading."""
+    again = reread(record)
+    assert again == record
+    assert hash(again) == hash(record)
+    json.loads(Entry.of(record).body)
+
+
+@given(st.one_of(any_text, halves), st.dictionaries(halves, st.lists(halves, max_size=2), max_size=2))
+@settings(deadline=None, max_examples=150)
+def test_any_text_survives(text: str, extra: dict[str, list[str]]) -> None:
+    """Also a character whose two halves were joined again, as streaming does: JSON alone would merge them into one."""
+    record = PostAdded(round_id=text, post=Post(send_from=text, send_to="", message=text, extra=extra))
+    assert reread(record) == record
+
+
+def test_values_at_the_limits_survive() -> None:
+    """What a record takes, a store can keep: the deepest nesting, the longest integer, a stamp of any zone."""
+    deep: dict[str, object] = {}
+    for _ in range(MAX_DEPTH - 1):
+        deep = {"in": deep}
+    zone = timezone(timedelta(hours=5, minutes=30))
+    post = Post(
+        send_from="a", send_to="b", created_at=NOON.astimezone(zone), extra={"deep": deep, "long": (1 << MAX_BITS) - 1}
+    )
+    assert reread(PostAdded(round_id="r", post=post)) == PostAdded(round_id="r", post=post)
+
+
+def test_the_record_an_entry_was_made_of_is_not_copied() -> None:
+    """A store in memory pays for no text."""
+    entry = Entry.of(RECORDS[0])
+    assert entry.record is RECORDS[0]
+    assert entry.numbered(4).record is RECORDS[0]
+
+
+def test_text_is_made_once() -> None:
+    """Numbering an entry does not print it again."""
+    entry = Entry.of(RECORDS[0])
+    assert entry.body is entry.body is entry.numbered(2).body
+
+
+def test_an_entry_keeps_its_id_and_stamp_when_it_is_numbered() -> None:
+    """By its id a commit whose reply was lost is recognised."""
+    entry = Entry("round closed", body='{"round_id":"r"}', id="", created_at=NOON)
+    numbered = entry.numbered(7)
+    assert (numbered.id, numbered.created_at, numbered.number, entry.number) == ("", NOON, 7, 0)
+    assert numbered == entry
+    assert hash(numbered) == hash(entry)
+
+
+def test_entries_of_the_same_record_are_two() -> None:
+    """The same thing may happen twice; each gets an id of its own."""
+    first, second = Entry.of(RECORDS[3]), Entry.of(RECORDS[3])
+    assert first != second
+    assert first.body == second.body
+    assert first != "round closed"
+
+
+def test_an_entry_shows_no_content() -> None:
+    """Entries end up in logs and assertion messages."""
+    entry = Entry.of(RoundOpened(round_id="r", user_query="swordfish", created_at=NOON))
+    assert "swordfish" in entry.body
+    assert "swordfish" not in repr(entry)
+    assert "round opened" in repr(entry)
+
+
+def test_a_kind_of_a_newer_version_is_no_error() -> None:
+    """A session stays readable by the version before; what it does not know it leaves alone."""
+    entry = Entry("pinned", body='{"post_id":"p"}', number=3)
+    assert entry.record is None
+    assert entry.body == '{"post_id":"p"}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "null", "[]", "7", '"text"', '"\\u00e9"', "{}", '{"round_id":7}', '{"round_id":"r","swordfish":1}', "[" * 100_000],
+    ids=["empty", "cut off", "null", "list", "number", "string", "non-ASCII string", "no field", "wrong type", "unknown field", "deep"],
+)  # fmt: skip
+def test_a_broken_body_is_an_error_with_the_remedy(body: str) -> None:
+    """It names the entry, keeps the cause, and shows nothing of what the entry holds."""
+    with pytest.raises(StoreError, match=r"entry 12 \(round closed\).*backup") as raised:
+        _ = Entry("round closed", body=body, number=12).record
+    assert raised.value.__cause__ is not None
+    assert "swordfish" not in str(raised.value)
