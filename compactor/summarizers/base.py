@@ -18,24 +18,24 @@ RequestKind = Literal["rounds", "tool_run", "large_post"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRequest:
-    """Everything a summarizer may want to know. A model needs only ``messages``."""
+    """Everything a summarizer may want to know. A model needs only ``messages``. Its repr shows no conversation."""
 
     role: str = ""
     kind: RequestKind = "rounds"
     #: What the summary replaces, together with ``rounds``. None the first time.
-    previous: CompactedMessage | None = None
+    previous: CompactedMessage | None = field(default=None, repr=False)
     #: The new rounds only, with the posts that ``role`` sees. A round too long for one request is split over several
     #: requests: then each holds a slice of its posts, and of a long post's text.
-    rounds: Sequence[Round] = ()
+    rounds: Sequence[Round] = field(default=(), repr=False)
     #: The span of ``rounds``, from 1, both inclusive, in the numbering of the role's visible rounds.
     start_index: int = 1
     end_index: int = 0
     #: How long the answer should be, in tokens; None: no wish.
     target_tokens: int | None = None
     #: The agent's plan as text, where there is one.
-    plan: str | None = None
+    plan: str | None = field(default=None, repr=False)
     #: The chat messages to send: what the prompt template rendered.
-    messages: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .answers import read_answer
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest, strip_tags
-from .openai import read_answer
 
 __all__ = ["as_summarizer"]
 

@@ -6,15 +6,13 @@ It tries once: waiting and trying again is the compactor's part.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import os
 import re
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
@@ -22,12 +20,11 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from .base import SummarizerError, Summary, SummaryRequest, strip_tags
+from .answers import parse_body, read_answer, read_body
+from .base import SummarizerError, Summary, SummaryRequest
+from .limits import Limit, current, limit_connections, too_slow
 
-__all__ = ["OpenAISummarizer", "read_answer"]
-
-#: No summary is as long as this; an answer that is would only fill the memory.
-MAX_ANSWER_BYTES = 10_000_000
+__all__ = ["OpenAISummarizer"]
 
 _OPENAI = "https://api.openai.com/v1"
 _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's own machine do not
@@ -133,16 +130,16 @@ class OpenAISummarizer:
         openai = _openai_of(client)
         if openai is None:
             return _not_awaitable(client.chat.completions.create(**arguments, timeout=self._timeout))
-        limit = _Limit(self._timeout, self._clock)
+        limit = Limit(self._timeout, self._clock)
         # Connecting tries one address after the other, each for this long.
         timeout = openai.Timeout(self._timeout, connect=min(self._timeout, 10.0))
-        token = _limit.set(limit)
+        token = current.set(limit)
         try:
             create = client.chat.completions.with_streaming_response.create
             with create(**arguments, timeout=timeout) as response:
-                return _parse(_read(response.iter_bytes(), limit))
+                return parse_body(read_body(response.iter_bytes(), limit))
         finally:
-            _limit.reset(token)
+            current.reset(token)
 
     def _client(self) -> Any:
         if self._closed:
@@ -164,7 +161,7 @@ class OpenAISummarizer:
         import openai
 
         connections = openai.DefaultHttpxClient()
-        _limit_connections(connections)
+        limit_connections(connections)
         weakref.finalize(self, connections.close)
         return openai.OpenAI(
             api_key=self._key.get_secret_value(),
@@ -185,7 +182,7 @@ class OpenAISummarizer:
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
             )
         if isinstance(exc, TimeoutError) or "Timeout" in name:
-            return SummarizerError(f"{_too_slow(self._timeout)} ({name} from {self._endpoint})")
+            return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
         if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":
             return SummarizerError(
                 f"no connection to {self._endpoint}, or it broke off ({name}): check that the server runs"
@@ -197,55 +194,6 @@ class OpenAISummarizer:
                 " extra={'extra_body': {...}}"
             )
         return SummarizerError(f"asking {self._endpoint} failed ({name}): the cause is kept with this error")
-
-
-def read_answer(answer: Any, model: str | None) -> Summary:
-    """Return the summary in a chat completion, an object or its JSON; raise ``SummarizerError`` if there is none."""
-    choices = _field(answer, "choices")
-    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
-        inside = "an error" if _field(answer, "error") is not None else "no choices"
-        raise SummarizerError(f"the answer holds {inside}: check that model= and base_url= are right")
-    finish, message = _field(choices[0], "finish_reason"), _field(choices[0], "message")
-    if message is None:
-        raise SummarizerError("the answer's first choice holds no message: check that base_url= is a chat endpoint")
-    if finish == "length":
-        raise SummarizerError(
-            "the answer was cut off at its limit of tokens: raise max_output_tokens= (a reasoning model's thoughts"
-            " count), or ask for a shorter summary"
-        )
-    if finish == "content_filter" or _field(message, "refusal"):
-        raise SummarizerError("the model refused, or a filter stopped it: choose another model= or another prompt")
-    if finish in ("tool_calls", "function_call") or _field(message, "tool_calls") or _field(message, "function_call"):
-        raise SummarizerError("the model called a tool instead of answering: do not offer tools in extra=")
-    text = strip_tags(_text(_field(message, "content")))
-    if not text:
-        raise SummarizerError("empty answer: check that model= is a chat model, and raise max_output_tokens= if set")
-    named = _field(answer, "model")
-    return Summary(text, _usage(_field(answer, "usage")), named if isinstance(named, str) and named else model)
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def _text(content: Any) -> str:
-    """Return what is text in *content*; some servers answer in parts, thoughts among them."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence):
-        return ""
-    parts = (_field(part, "text") for part in content if _field(part, "type") in ("text", "output_text"))
-    return "".join(part for part in parts if isinstance(part, str))
-
-
-def _usage(usage: Any) -> dict[str, int] | None:
-    """Return the counts that are there and are counts; None where there are none."""
-    counts = {
-        "input_tokens": _field(usage, "prompt_tokens"),
-        "output_tokens": _field(usage, "completion_tokens"),
-        "cached_tokens": _field(_field(usage, "prompt_tokens_details"), "cached_tokens"),
-    }
-    return {name: n for name, n in counts.items() if type(n) is int and n >= 0} or None
 
 
 def _sendable(value: Any) -> Any:
@@ -310,27 +258,6 @@ def _not_awaitable(answer: Any) -> Any:
     raise SummarizerError("client= is asynchronous: pass one whose chat.completions.create returns the answer")
 
 
-def _read(chunks: Iterable[bytes], limit: _Limit) -> bytes:
-    body = bytearray()
-    for chunk in chunks:
-        limit.left()
-        body += chunk
-        if len(body) > MAX_ANSWER_BYTES:
-            raise SummarizerError(_TOO_LARGE)
-    return bytes(body)
-
-
-def _parse(body: bytes) -> Any:
-    if not body.strip():
-        raise SummarizerError("the answer is empty: check the server's own log")
-    if body.lstrip().startswith(b"<"):
-        raise SummarizerError("the answer is a web page: check that base_url= is right; it usually ends in /v1")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise SummarizerError(f"the answer is not JSON ({type(exc).__name__}): check the server's own log") from exc
-
-
 _REMEDIES = {
     401: "check the key, in api_key= or OPENAI_API_KEY",
     403: "the key may not use this; check its permissions, or choose another model=",
@@ -369,94 +296,3 @@ def _retry_after(headers: Any) -> float | None:
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-# The limits of one call. httpx knows only limits for each single read and write: a server that sends a byte now and
-# then, in the headers or in the body of an error too, outlives them. So every read and write is cut to what is left.
-
-_TOO_LARGE = f"the answer is larger than {MAX_ANSWER_BYTES // 1_000_000} MB: check that base_url= is right"
-
-
-def _too_slow(seconds: float) -> str:
-    return f"no whole answer within {seconds:g} s: raise timeout=, or choose a faster model="
-
-
-class _Limit:
-    """What one call may still take: time, and bytes from the network."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._end = clock() + seconds
-        self._received = 0
-
-    def left(self) -> float:
-        """Return the seconds left, always above 0; raise ``SummarizerError`` where there are none."""
-        left = self._end - self._clock()
-        if left <= 0:
-            raise SummarizerError(_too_slow(self._seconds))
-        return left
-
-    def receive(self, count: int) -> None:
-        self._received += count
-        if self._received > MAX_ANSWER_BYTES:
-            raise SummarizerError(_TOO_LARGE)
-
-
-#: The limit of the call that runs in this thread.
-_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
-
-
-def _within(timeout: float | None) -> float | None:
-    limit = _limit.get()
-    if limit is None:
-        return timeout
-    return limit.left() if timeout is None else min(timeout, limit.left())
-
-
-class _LimitedStream:
-    """A connection whose every wait ends with the call it is for."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        received: bytes = self._stream.read(max_bytes, timeout=_within(timeout))
-        if limit := _limit.get():
-            limit.receive(len(received))
-        return received
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        # In pieces: a server that reads slowly holds up a long write just as one that writes slowly does a read.
-        for start in range(0, len(buffer), 16_384):
-            self._stream.write(buffer[start : start + 16_384], timeout=_within(timeout))
-
-    def start_tls(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
-        return _LimitedStream(self._stream.start_tls(*args, timeout=_within(timeout), **more))
-
-
-class _LimitedBackend:
-    """Makes limited connections."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def connect_tcp(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
-        return _LimitedStream(self._backend.connect_tcp(*args, timeout=_within(timeout), **more))
-
-
-def _limit_connections(http_client: Any) -> None:
-    """Limit every connection that *http_client* makes.
-
-    httpx has no public place for this. Where its inside has changed, nothing happens, and what is left is the check
-    between the pieces of a body.
-    """
-    for transport in (getattr(http_client, "_transport", None), *getattr(http_client, "_mounts", {}).values()):
-        pool: Any = getattr(transport, "_pool", None)
-        if hasattr(pool, "_network_backend"):
-            pool._network_backend = _LimitedBackend(pool._network_backend)

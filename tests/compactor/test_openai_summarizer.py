@@ -40,9 +40,9 @@ from model_server import (
     status,
 )
 
-from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
+from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, SummaryRequest, limits
 from compactor.summarizers import openai as module
-from compactor.summarizers.openai import read_answer
+from compactor.summarizers.answers import read_answer
 
 REQUEST = SummaryRequest(messages=[{"role": "user", "content": "the SECRET-PLAN of the conversation"}])
 KEY = "sk-do-not-show-this-key"
@@ -480,10 +480,8 @@ def test_every_wait_of_a_connection_is_cut_to_what_is_left() -> None:
 
     pool = SimpleNamespace(_network_backend=Backend())
     strange = SimpleNamespace()
-    module._limit_connections(
-        SimpleNamespace(_transport=strange, _mounts={"a": None, "b": SimpleNamespace(_pool=pool)})
-    )
-    module._limit_connections(strange)
+    limits.limit_connections(SimpleNamespace(_transport=strange, _mounts={"a": None, "b": SimpleNamespace(_pool=pool)}))
+    limits.limit_connections(strange)
     assert pool._network_backend.sleep(1) == 1
     names = ["connect h", "tls", "write 16384", "write 3616", "read"]
 
@@ -491,7 +489,7 @@ def test_every_wait_of_a_connection_is_cut_to_what_is_left() -> None:
     assert waits == [(name, None) for name in names]
 
     moments = iter(range(100))
-    token = module._limit.set(module._Limit(8, lambda: float(next(moments))))
+    token = limits.current.set(limits.Limit(8, lambda: float(next(moments))))
     try:
         waits.clear()
         use(pool._network_backend, None)
@@ -501,7 +499,7 @@ def test_every_wait_of_a_connection_is_cut_to_what_is_left() -> None:
             use(pool._network_backend, 1.5)
         assert waits == list(zip(names, [1.5, 1], strict=False))
     finally:
-        module._limit.reset(token)
+        limits.current.reset(token)
 
 
 # Clients and threads
