@@ -1,0 +1,59 @@
+"""What every test gets: no network but loopback, Hypothesis at two speeds, and the real dialogues where they are."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
+
+# No deadlines: how long an example takes says more of the machine than of the code.
+settings.register_profile("quick", max_examples=30, deadline=None)
+settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("index") and os.environ.get("TEST_PACKAGE_INDEX") != "1":
+        pytest.skip("asks the package index; set TEST_PACKAGE_INDEX=1, as .ci/run does")
+
+
+@pytest.fixture(scope="session")
+def data() -> list[dict[str, Any]]:
+    """The airline dialogues: ``{"id", "messages"}`` each, in OpenAI's chat format."""
+    if not DATA.is_file():
+        pytest.skip(f"the real dialogues are not on this machine: {DATA} is missing")
+    return [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that asks the network fails wherever it runs, even where the code under test survives that."""
+    asked: list[str] = []
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and not _is_loopback(str(address[0])):
+            asked.append(str(address[0]))
+            raise OSError("there is no network but loopback in tests")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+    yield
+    assert not asked, "the test asked the network"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
