@@ -1,0 +1,53 @@
+"""Fails unless the tests reach far enough: covered branches of each package, and lines of test to lines of source."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGES = ("memory", "compactor", "prompts")
+LEAST_BRANCHES = 0.95
+LEAST_TESTS = 1.3
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def lines(folder: str) -> int:
+    files = (ROOT / folder).rglob("*.py")
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def branches() -> dict[str, float]:
+    """Return the share of branches that the tests take, by package."""
+    report = subprocess.run(
+        [sys.executable, "-m", "coverage", "json", "-q", "-o", "-"], cwd=ROOT, check=True, capture_output=True
+    )
+    shares = {}
+    for package in PACKAGES:
+        files = [
+            found["summary"] for path, found in json.loads(report.stdout)["files"].items() if _top(path) == package
+        ]
+        taken, there = (sum(summary[key] for summary in files) for key in ("covered_branches", "num_branches"))
+        shares[package] = taken / there
+    return shares
+
+
+def _top(path: str) -> str:
+    return Path(path).parts[0]
+
+
+def main() -> str | None:
+    shares, ratio = branches(), lines("tests") / sum(map(lines, PACKAGES))
+    print(*(f"{package}: {share:.1%} of branches" for package, share in shares.items()), sep=", ")
+    print(f"{ratio:.2f} lines of test per line of source")
+    if min(shares.values()) < LEAST_BRANCHES:
+        return f"less than {LEAST_BRANCHES:.0%} of the branches of a package are covered: test what is missing above"
+    if ratio < LEAST_TESTS:
+        return f"fewer than {LEAST_TESTS} lines of test per line of source: what is not tested yet?"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
