@@ -1,0 +1,66 @@
+"""The fenced blocks of a page, and a place to run them in: no key, no network, a model on loopback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import ModelServer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_FENCE = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    page: str
+    line: int
+    language: str
+    #: What follows the language.
+    info: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    def run(self) -> dict[str, Any]:
+        """Run the block as a script is run, and return its names. Its lines are those of the page in a traceback."""
+        code = compile("\n" * self.line + self.text, str(ROOT / self.page), "exec")
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(code, names)  # noqa: S102  (our own pages)
+        return names
+
+
+def blocks(page: str, *languages: str) -> list[Block]:
+    """Return the blocks of a page that are in one of *languages*; all of them where none is named."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [
+        Block(page, text.count("\n", 0, match.start()) + 1, match["language"], match["info"].strip(), match["text"])
+        for match in _FENCE.finditer(text)
+    ]
+    return [block for block in found if not languages or block.language in languages]
+
+
+@contextmanager
+def reader(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Iterator[ModelServer]:
+    """Be a reader of *page*: in a folder with the files that it shows, with a model on loopback, typing what is *said*."""
+    for language, name in (("json", "config.json"), ("yaml", "planner.yaml")):
+        for block in blocks(page, language):
+            (folder / name).write_text(block.text, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    typed = iter([*said, ""])
+    monkeypatch.setattr("builtins.input", lambda _prompt="": next(typed))
+    with ModelServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none-is-needed-on-loopback")
+        yield server
