@@ -71,7 +71,7 @@ def parse(message: Mapping[str, Any]) -> Parsed:
         tool_call_id=_tool_call_id(message) if role == TOOL else None,
     )
     plain = _plain(post, role)
-    kept = {key: value for key, value in message.items() if key not in plain or not _same(plain[key], value)}
+    kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
     absent = [key for key in plain if key not in message]
     is_query = role == "user"
     # A user's message always has it: so an empty one leaves a trace, and one said twice is not taken for a repetition.
@@ -162,17 +162,6 @@ def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
     for key in absent if isinstance(absent, tuple) else ():
         plain.pop(key, None)
     return plain
-
-
-def _same(mine: object, theirs: object) -> bool:
-    """Return whether two values are equal as JSON: ``1``, ``1.0`` and ``True`` are three things there."""
-    if type(mine) is not type(theirs):
-        return False
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key]) for key in mine)
-    if isinstance(mine, list) and isinstance(theirs, list):
-        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
-    return mine == theirs
 
 
 def _text_in(content: Any) -> str:

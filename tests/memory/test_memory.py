@@ -327,6 +327,7 @@ def test_rounds_are_a_read_only_sequence() -> None:
     assert rounds == made
     assert rounds != made[:4]
     assert rounds != "rounds"
+    assert rounds != 5
     assert (rounds[0], rounds[-1], rounds[1:3], rounds[::-2]) == (made[0], made[4], tuple(made[1:3]), tuple(made[::-2]))
     assert rounds.index(made[2]) == 2
     assert made[3] in rounds

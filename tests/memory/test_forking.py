@@ -1,0 +1,133 @@
+"""A forked child works on, whatever other threads of the parent held at that moment."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from memory import forking
+
+ROOT = Path(__file__).parents[2]
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+
+#: The scripts begin with this. A child that hangs is ended with a traceback, and its exit code tells.
+PRELUDE = """
+    import faulthandler, os, threading
+    from memory import InMemoryStore, Memory
+
+    def in_child(work):
+        pid = os.fork()
+        if pid == 0:
+            faulthandler.dump_traceback_later(60, exit=True)
+            try:
+                work()
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+def run(script: str) -> None:
+    """Run *script* in a process of its own. Fails with what it wrote unless it ends well."""
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(PRELUDE) + dedent(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["well"]
+
+
+@needs_fork
+def test_a_child_writes_and_reads_though_another_thread_held_every_lock() -> None:
+    """That thread does not exist in the child, and would never release them."""
+    run("""
+        class Slow(InMemoryStore):
+            def append(self, session, entries, after):
+                if threading.current_thread().name == "slow":
+                    with self._lock, memory._round_hooks._lock, memory._event_hooks._lock:
+                        held.set()
+                        release.wait()
+                return super().append(session, entries, after)
+
+        held, release = threading.Event(), threading.Event()
+        memory = Memory("s", store=Slow())
+        round_ = memory.create_round("before")
+        slow = threading.Thread(target=lambda: memory.create_round("slow"), name="slow")
+        slow.start()
+        held.wait()
+
+        def work():
+            totals = []
+            memory.on_round_added(totals.append)
+            memory.on_event(print)
+            memory.add_post(round_, send_from="a", send_to="b", message="in the child")
+            memory.create_round("in the child")
+            assert totals == [2]
+            assert [r.user_query for r in memory.get_role_rounds("a")[0]] == ["before", "in the child"]
+            assert memory.conversation.rounds == Memory("s", store=memory._store).conversation.rounds
+
+        code = in_child(work)
+        release.set()
+        slow.join()
+        assert code == 0, code
+        assert [r.user_query for r in memory.conversation.rounds] == ["before", "slow"]
+        print("well")
+    """)
+
+
+@needs_fork
+def test_a_child_that_a_hook_forks_notifies_at_once() -> None:
+    """The notification in progress is the parent's; the child's own need not wait for it."""
+    run("""
+        memory, heard, codes = Memory(), [], []
+
+        def work():
+            memory.create_round("in the child")
+            assert heard == [1, 2], heard
+
+        def hook(total):
+            heard.append(total)
+            if total == 1:
+                codes.append(in_child(work))
+
+        memory.on_round_added(hook)
+        memory.create_round("q")
+        assert codes == [0], codes
+        assert heard == [1], heard
+        print("well")
+    """)
+
+
+class Renewed:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def _after_fork(self) -> None:
+        self.times += 1
+
+
+def test_what_lives_is_renewed_and_what_is_gone_is_forgotten() -> None:
+    """Registering keeps nothing alive."""
+    living, dying = Renewed(), Renewed()
+    forking.renewed_after_fork(living)
+    forking.renewed_after_fork(living)
+    forking.renewed_after_fork(dying)
+    del dying
+    gc.collect()
+    assert [one for one in forking._renewables if isinstance(one, Renewed)] == [living]
+    forking._renew_all()
+    assert living.times == 1

@@ -1,0 +1,242 @@
+"""Publishing is a compare-and-set on the generation; a revert is a new generation too, and all of it is in the log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, StaleCompaction
+from memory.entries import CompactionPublished
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def memory_of(count: int, store: InMemoryStore | None = None) -> Memory:
+    memory = Memory("s", store=store, clock=lambda: NOON)
+    for number in range(1, count + 1):
+        memory.finish_round(memory.create_round(f"query {number}", id=str(number)))
+    return memory
+
+
+def made(end: int, summary: str = "s", **more: object) -> CompactedMessage:
+    return CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary=summary, **more)
+
+
+def publish(
+    memory: Memory, start: int, end: int, *, base: int, role: str = "Planner", **more: object
+) -> CompactedMessage:
+    """Publish what covers rounds *start* to *end* of the log, on top of what covered those before."""
+    ids = [str(number) for number in range(start, end + 1)]
+    return memory.journal(role).publish(made(end, **more), base=base, round_ids=ids)
+
+
+def kinds(store: InMemoryStore) -> list[str]:
+    return [entry.kind for entry in store.read("s") if entry.kind.startswith("compaction")]
+
+
+def test_a_memorys_journal_is_a_journal() -> None:
+    """Compactors are written against the protocol."""
+    journal: Journal = memory_of(0).journal("Planner")
+    assert journal.read() == JournalState(generation=0, current=None, held_round_id=None)
+
+
+def test_what_is_published_becomes_current_and_is_in_the_log() -> None:
+    """With its generation, its stamp and the number of its last round; all else is as it was made."""
+    store = InMemoryStore()
+    memory = memory_of(6, store)
+    published = publish(memory, 1, 4, base=0, summary="{they}", model="m", usage={"input_tokens": 9}, extra={"k": 1})
+    assert published == made(4, "{they}", model="m", usage={"input_tokens": 9}, extra={"k": 1}).model_copy(
+        update={"generation": 1, "end_number": 4, "created_at": NOON}
+    )
+    assert memory.journal("Planner").read() == JournalState(1, published, None)
+    assert memory.get_role_rounds("Planner")[1] == published
+    *_, entry = store.read("s")
+    assert entry.record == CompactionPublished(role="Planner", compaction=published)
+
+
+def test_roles_publish_apart() -> None:
+    """Each has generations of its own."""
+    memory = memory_of(6)
+    publish(memory, 1, 2, base=0)
+    publish(memory, 3, 4, base=1)
+    publish(memory, 1, 3, base=0, role="CodeInterpreter")
+    assert memory.journal("Planner").read().generation == 2
+    assert memory.journal("CodeInterpreter").read().generation == 1
+    assert memory.journal("Stranger").read() == JournalState()
+
+
+@pytest.mark.parametrize("base", [0, 2])
+def test_a_compaction_from_another_generation_is_stale(base: int) -> None:
+    """Nothing is written; what is current stays."""
+    store = InMemoryStore()
+    memory = memory_of(6, store)
+    current = publish(memory, 1, 2, base=0)
+    with pytest.raises(StaleCompaction, match="generation") as raised:
+        publish(memory, 3, 4, base=base)
+    assert raised.value.reason == "generation"
+    assert memory.journal("Planner").read().current == current
+    assert kinds(store) == ["compaction published"]
+
+
+@pytest.mark.parametrize("end", [2, 3])
+def test_a_compaction_that_does_not_move_forward_is_behind(end: int) -> None:
+    """The anchor never goes back, nor stays."""
+    memory = memory_of(6)
+    publish(memory, 1, 3, base=0)
+    with pytest.raises(StaleCompaction) as raised:
+        memory.journal("Planner").publish(made(end), base=1, round_ids=[])
+    assert raised.value.reason == "behind"
+
+
+@pytest.mark.parametrize("failed", ["2", "4"])
+def test_a_compaction_one_of_whose_rounds_failed_meanwhile_is_discarded(failed: str) -> None:
+    """What failed must not reach a prompt through the summary."""
+    memory = memory_of(6)
+    memory.finish_round(failed, state="failed")
+    with pytest.raises(StaleCompaction) as raised:
+        publish(memory, 1, 4, base=0)
+    assert raised.value.reason == "rounds_changed"
+
+
+def test_a_round_of_the_summary_before_may_have_failed() -> None:
+    """Only the rounds that are newly covered are looked at; the ones before were published."""
+    memory = memory_of(6)
+    publish(memory, 1, 3, base=0)
+    memory.finish_round("2", state="failed")
+    published = publish(memory, 4, 5, base=1)
+    assert (published.end_index, published.last_round) == (4, 5)
+
+
+def test_rounds_added_meanwhile_do_not_make_a_compaction_stale() -> None:
+    """The chat goes on while a model summarises."""
+    memory = memory_of(4)
+    for name in ("5", "6"):
+        memory.create_round("meanwhile", id=name)
+    assert publish(memory, 1, 4, base=0).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("end_round_id", "round_ids"),
+    [("4", ["4"]), ("5", ["5"]), ("3", ["2", "4"]), ("unknown", []), (None, []), ("3", ["unknown"])],
+    ids=["open", "behind an open one", "covers an open one", "unknown end", "no end", "unknown round"],
+)
+def test_a_compaction_ends_before_the_first_open_round(end_round_id: str | None, round_ids: list[str]) -> None:
+    """Also where another Memory has it open; and at a round of this session."""
+    store = InMemoryStore()
+    memory_of(3, store)
+    Memory("s", store=store).create_round("open elsewhere", id="4")
+    memory = Memory("s", store=store)
+    memory.finish_round(memory.create_round("mine", id="5"))
+    compaction = made(3).model_copy(update={"end_round_id": end_round_id})
+    with pytest.raises(StaleCompaction) as raised:
+        memory.journal("Planner").publish(compaction, base=0, round_ids=round_ids)
+    assert raised.value.reason == "rounds_changed"
+    assert publish(memory, 1, 3, base=0).end_index == 3
+
+
+def test_indices_are_those_of_the_present() -> None:
+    """What is read back fits the rounds that are read with it, whatever has failed since."""
+    memory = memory_of(6)
+    memory.finish_round("1", state="failed")
+    published = memory.journal("Planner").publish(made(5), base=0, round_ids=["2", "3", "4", "5"])
+    assert (published.end_index, published.last_round) == (4, 5)
+    memory.finish_round("3", state="failed")
+    assert memory.journal("Planner").read().current.end_index == 3
+
+
+# -- reverting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_revert_brings_the_compaction_before_back() -> None:
+    """As a new generation; the newest round of that moment is what the trigger waits to be passed."""
+    memory = memory_of(6)
+    first = publish(memory, 1, 2, base=0)
+    publish(memory, 3, 4, base=1)
+    assert memory.journal("Planner").revert() == first
+    assert memory.journal("Planner").read() == JournalState(3, first, held_round_id="6")
+    assert memory.get_role_rounds("Planner")[1] == first
+
+
+def test_reverting_goes_back_to_nothing_and_stays_there() -> None:
+    """Then there is nothing to write."""
+    store = InMemoryStore()
+    memory = memory_of(6, store)
+    publish(memory, 1, 2, base=0)
+    journal = memory.journal("Planner")
+    assert journal.revert() is None
+    assert journal.read() == JournalState(2, None, held_round_id="6")
+    assert memory.get_role_rounds("Planner")[1] is None
+    assert journal.revert() is None
+    assert kinds(store) == ["compaction published", "compaction reverted"]
+
+
+def test_a_compaction_made_before_a_revert_is_stale() -> None:
+    """A late result does not undo what a person has undone."""
+    memory = memory_of(6)
+    publish(memory, 1, 2, base=0)
+    memory.journal("Planner").revert()
+    with pytest.raises(StaleCompaction) as raised:
+        publish(memory, 3, 4, base=1)
+    assert raised.value.reason == "generation"
+
+
+def test_publishing_goes_on_after_a_revert() -> None:
+    """From the anchor that was reverted to, which may lie before the one that was withdrawn."""
+    memory = memory_of(6)
+    first = publish(memory, 1, 2, base=0)
+    publish(memory, 3, 5, base=1)
+    memory.journal("Planner").revert()
+    third = publish(memory, 3, 4, base=3)
+    assert memory.journal("Planner").read() == JournalState(4, third, held_round_id=None)
+    assert memory.journal("Planner").revert() == first
+    assert memory.journal("Planner").revert() is None
+    assert memory.journal("Planner").read().generation == 6
+
+
+def test_publications_and_reverts_survive_a_resume() -> None:
+    """The log has all of them, so a revert after a restart goes where it would have gone before."""
+    store = InMemoryStore()
+    memory = memory_of(6, store)
+    first = publish(memory, 1, 2, base=0)
+    publish(memory, 3, 4, base=1)
+    publish(memory, 5, 6, base=2)
+    memory.journal("Planner").revert()
+    resumed = Memory("s", store=store)
+    assert resumed.journal("Planner").read() == memory.journal("Planner").read()
+    assert resumed.journal("Planner").revert() == first
+
+
+# -- several writers ---------------------------------------------------------------------------------------------------
+
+
+def test_of_two_memories_that_publish_on_one_generation_one_wins() -> None:
+    """The other learns of it by the conflict, though it had not read the log."""
+    store = InMemoryStore()
+    one, two = memory_of(6, store), Memory("s", store=store)
+    won = publish(one, 1, 4, base=0)
+    with pytest.raises(StaleCompaction) as raised:
+        publish(two, 1, 5, base=0)
+    assert raised.value.reason == "generation"
+    assert two.journal("Planner").read().current == won
+    assert kinds(store) == ["compaction published"]
+
+
+def test_a_round_that_failed_elsewhere_makes_a_compaction_stale() -> None:
+    """Though this Memory had not heard of it."""
+    store = InMemoryStore()
+    one, two = memory_of(6, store), Memory("s", store=store)
+    one.finish_round("3", state="failed")
+    with pytest.raises(StaleCompaction) as raised:
+        publish(two, 1, 4, base=0)
+    assert raised.value.reason == "rounds_changed"
+
+
+def test_a_publication_survives_a_conflict_that_does_not_concern_it() -> None:
+    """Its indices are those after what was added meanwhile."""
+    store = InMemoryStore()
+    one, two = memory_of(6, store), Memory("s", store=store)
+    one.finish_round("6", state="failed")
+    one.create_round("new")
+    assert publish(two, 1, 4, base=0).generation == 1
+    assert two.get_role_rounds("Planner")[0].end_of("6") == 5

@@ -1,0 +1,350 @@
+"""get_role_rounds is one consistent snapshot, and what follows the compaction in it is exactly the tail."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory import CompactedMessage, InMemoryStore, Memory, Post, Round
+from memory.visibility import seen_by, sees
+
+ROLES = ["Planner", "CodeInterpreter", "User", "Recepta"]
+
+
+def memory_of(count: int, *, posts: int = 0) -> Memory:
+    memory = Memory()
+    for number in range(1, count + 1):
+        round_ = memory.create_round(str(number))
+        for _ in range(posts):
+            memory.add_post(round_, send_from="Planner", send_to="User", message="m")
+        memory.finish_round(round_)
+    return memory
+
+
+def compact(memory: Memory, role: str, end: int, summary: str = "s") -> CompactedMessage:
+    """Publish a compaction of the first *end* visible rounds."""
+    journal, rounds = memory.journal(role), memory.rounds_getter(role)()
+    state = journal.read()
+    start = state.current.end_index if state.current else 0
+    compaction = CompactedMessage(start_index=1, end_index=end, end_round_id=rounds[end - 1].id, summary=summary)
+    return journal.publish(compaction, base=state.generation, round_ids=[round_.id for round_ in rounds[start:end]])
+
+
+def queries(rounds: object) -> list[str]:
+    return [round_.user_query for round_ in rounds]
+
+
+def tail(memory: Memory, role: str = "Planner", **options: bool) -> list[str]:
+    rounds, compaction = memory.get_role_rounds(role, **options)
+    return queries(rounds[compaction.end_index if compaction else 0 :])
+
+
+# -- what a role sees --------------------------------------------------------------------------------------------------
+
+
+def test_a_role_sees_the_posts_it_sent_or_received() -> None:
+    """Other roles' posts never reach it; rounds and queries reach every role."""
+    memory = Memory()
+    round_ = memory.create_round("q")
+    for sender, receiver in [("User", "Planner"), ("Planner", "CodeInterpreter"), ("CodeInterpreter", "CodeInterpreter"),
+                             ("CodeInterpreter", "Planner"), ("Planner", "User")]:  # fmt: skip
+        memory.add_post(round_, send_from=sender, send_to=receiver, message=f"{sender}>{receiver}")
+    memory.create_round("nothing for anybody")
+
+    def seen(role: str) -> list[list[int]]:
+        return [[post.number for post in round_.post_list] for round_ in memory.get_role_rounds(role)[0]]
+
+    assert seen("Planner") == [[1, 2, 4, 5], []]
+    assert seen("CodeInterpreter") == [[2, 3, 4], []]
+    assert seen("Stranger") == [[], []]
+    assert seen("") == [[1, 2, 3, 4, 5], []]
+    assert queries(memory.get_role_rounds("Stranger")[0]) == ["q", "nothing for anybody"]
+
+
+def test_a_round_of_which_a_role_sees_all_is_not_copied() -> None:
+    """Reading it costs nothing then."""
+    post = Post(send_from="Planner", send_to="User")
+    round_ = Round(user_query="q", post_list=(post,))
+    assert seen_by("Planner", round_) is seen_by("", round_) is round_
+    assert seen_by("Other", round_).post_list == ()
+    assert round_.post_list == (post,)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.tuples(st.sampled_from(ROLES), st.sampled_from(ROLES)), max_size=4), st.sampled_from(["finished", "failed"])),
+        max_size=5,
+    ),
+    st.sampled_from(ROLES),
+)  # fmt: skip
+@settings(deadline=None, max_examples=60)
+def test_other_roles_posts_never_reach_a_role(log: list, role: str) -> None:
+    """Not in its rounds, its messages or its recall, and failed rounds not at all: over arbitrary conversations."""
+    memory, hidden, shown = Memory(), [], []
+    for posts, state in log:
+        round_ = memory.create_round("")
+        for sender, receiver in posts:
+            mark = f"mark-{len(hidden) + len(shown)}-end"
+            memory.add_post(round_, send_from=sender, send_to=receiver, message=mark)
+            own = role in (sender, receiver)
+            (shown if own and state == "finished" else hidden).append(mark)
+        memory.finish_round(round_, state=state)
+    rounds, _ = memory.get_role_rounds(role)
+    assert all(sees(role, post) for round_ in rounds for post in round_.post_list)
+    recalled = []
+    for number, whole in enumerate(memory.conversation.rounds, 1):
+        for ref in (f"r{number}", *(f"r{number}.p{place}" for place in range(len(whole.post_list) + 1))):
+            try:
+                recalled.append(memory.reload(ref, role=role))
+            except KeyError:
+                pass
+    for everything in (repr(list(rounds)), repr(memory.messages(role)), repr(recalled)):
+        assert [mark for mark in hidden if mark in everything] == []
+        assert [mark for mark in shown if mark not in everything] == []
+
+
+def test_a_getter_gives_what_get_role_rounds_gives() -> None:
+    """It is what a compactor is made with."""
+    memory = memory_of(3, posts=2)
+    getter = memory.rounds_getter("User")
+    memory.finish_round(memory.conversation.rounds[1], state="failed")
+    assert getter() == memory.get_role_rounds("User")[0]
+    assert getter().role == "User"
+    assert len(getter()) == 2
+
+
+def test_rounds_of_one_role_can_be_seen_as_another_at_the_same_moment() -> None:
+    """A compactor that is handed every round looks at them as its own role."""
+    memory = memory_of(2, posts=1)
+    rounds = memory.conversation.rounds
+    memory.create_round("later")
+    assert [len(round_.post_list) for round_ in rounds.seen_as("Stranger")] == [0, 0]
+    assert rounds.seen_as("Planner") == memory.get_role_rounds("Planner")[0][:2]
+    assert memory.get_role_rounds("Stranger")[0].seen_as("").role == "Stranger"
+
+
+# -- failed rounds -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_it_was_finished", [False, True])
+def test_failed_rounds_are_hidden_unless_asked_for(after_it_was_finished: bool) -> None:
+    """Whether a round failed at once or later."""
+    memory = Memory()
+    for number in range(1, 6):
+        round_ = memory.create_round(str(number))
+        if after_it_was_finished:
+            memory.finish_round(round_)
+        if number in (2, 5):
+            memory.finish_round(round_, state="failed")
+    assert tail(memory) == ["1", "3", "4"]
+    assert tail(memory, include_failure_rounds=True) == ["1", "2", "3", "4", "5"]
+    assert queries(memory.conversation.rounds) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_round_that_failed_behind_an_open_one_is_hidden_too() -> None:
+    """Where several rounds are open, each is closed for itself."""
+    store = InMemoryStore()
+    Memory("s", store=store).create_round("open elsewhere")
+    memory = Memory("s", store=store)
+    for name in ("a", "b", "c"):
+        memory.create_round(name, id=name)
+    memory.finish_round("b", state="failed")
+    rounds, _ = memory.get_role_rounds("Planner")
+    assert queries(rounds) == ["open elsewhere", "a", "c"]
+    assert [rounds.end_of(name) for name in ("a", "b", "c", "none")] == [2, 2, 3, None]
+    memory.finish_round("a", state="failed")
+    assert queries(memory.get_role_rounds("Planner")[0]) == ["open elsewhere", "c"]
+
+
+def test_settled_counts_the_closed_rounds_before_the_first_open_one() -> None:
+    """A compaction goes up to there; an equal epoch says that those rounds are still what they were."""
+    memory = memory_of(3)
+    rounds = memory.rounds_getter("Planner")()
+    assert (rounds.settled, len(rounds)) == (3, 3)
+    memory.create_round("open")
+    later = memory.rounds_getter("Planner")()
+    assert (later.settled, len(later), later.epoch) == (3, 4, rounds.epoch)
+    assert later.log_number == rounds.log_number + 1
+    memory.finish_round(memory.create_round("fails while open"), state="failed")
+    assert memory.rounds_getter("Planner")().epoch == rounds.epoch
+    memory.finish_round(rounds[0], state="failed")
+    after = memory.rounds_getter("Planner")()
+    assert (after.settled, len(after)) == (3, 3)
+    assert after.epoch != rounds.epoch
+
+
+# -- the compaction's place --------------------------------------------------------------------------------------------
+
+
+def test_the_tail_begins_right_after_the_compaction() -> None:
+    """rounds[compaction.end_index:] is every round that the summary does not cover, and no other."""
+    memory = memory_of(10)
+    compact(memory, "Planner", 7)
+    assert tail(memory) == ["8", "9", "10"]
+    assert tail(memory, "CodeInterpreter") == queries(memory.conversation.rounds)
+    memory.create_round("11")
+    assert tail(memory) == ["8", "9", "10", "11"]
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_failed_round_never_shifts_the_cut(include: bool) -> None:
+    """Whether it failed before it could be compacted, after it was, or after the cut: the tail is what was not covered."""
+    memory = memory_of(10)
+    memory.finish_round(memory.conversation.rounds[1], state="failed")  # 2, before the compaction
+    compact(memory, "Planner", 6)  # covers 1 3 4 5 6 7
+    memory.finish_round(memory.conversation.rounds[2], state="failed")  # 3, covered
+    memory.finish_round(memory.conversation.rounds[8], state="failed")  # 9, in the tail
+    rounds, compaction = memory.get_role_rounds("Planner", include_failure_rounds=include)
+    assert compaction is not None
+    assert compaction.end_index == (7 if include else 5)
+    assert queries(rounds[compaction.end_index :]) == (["8", "9", "10"] if include else ["8", "10"])
+
+
+def test_the_cut_stays_where_the_last_covered_round_itself_failed() -> None:
+    """The anchor is found by its place in the log, whether it is still visible or not."""
+    memory = memory_of(6)
+    compact(memory, "Planner", 4)
+    memory.finish_round(memory.conversation.rounds[3], state="failed")
+    _, compaction = memory.get_role_rounds("Planner")
+    assert (compaction.end_index, compaction.last_round) == (3, 4)
+    assert tail(memory) == ["5", "6"]
+
+
+def test_a_compaction_all_of_whose_rounds_failed_covers_none() -> None:
+    """Its end shrinks to 0; the tail is all that is left."""
+    memory = memory_of(5)
+    compact(memory, "Planner", 2)
+    for number in (0, 1):
+        memory.finish_round(memory.conversation.rounds[number], state="failed")
+    _, compaction = memory.get_role_rounds("Planner")
+    assert (compaction.start_index, compaction.end_index) == (1, 0)
+    assert tail(memory) == ["3", "4", "5"]
+
+
+class Provider:
+    """Gives one compaction, and may do something just before it does."""
+
+    def __init__(self, compaction: CompactedMessage | None, before: Callable[[], object] = lambda: None) -> None:
+        self.compaction, self.before = compaction, before
+
+    def get_compaction(self) -> CompactedMessage | None:
+        self.before()
+        return self.compaction
+
+    def notify_rounds_changed(self, total_rounds: int | None = None) -> None:
+        """Nothing to do."""
+
+
+def test_a_provider_is_asked_before_the_rounds_are_read() -> None:
+    """A round that fails, or is added, while it answers, does not tear the two apart."""
+    memory = memory_of(6)
+    anchor = memory.conversation.rounds[3]
+    given_out = CompactedMessage(start_index=1, end_index=4, end_round_id=anchor.id, summary="s")
+
+    def meanwhile() -> None:
+        memory.finish_round(memory.conversation.rounds[0], state="failed")
+        memory.create_round("7")
+
+    memory.register_compaction_provider("Planner", Provider(given_out, meanwhile))
+    rounds, compaction = memory.get_role_rounds("Planner")
+    assert compaction.end_index == 3
+    assert queries(rounds[compaction.end_index :]) == ["5", "6", "7"]
+    assert given_out.end_index == 4
+
+
+@pytest.mark.parametrize("anchor", [None, "of another session"])
+@pytest.mark.parametrize(("end", "given_end"), [(3, 3), (99, 5)])
+def test_a_compaction_without_a_known_anchor_goes_by_its_index(anchor: str | None, end: int, given_end: int) -> None:
+    """Providers of other hosts know no ids; an index past the end is cut to the length."""
+    memory = memory_of(5)
+    provider = Provider(CompactedMessage(start_index=1, end_index=end, end_round_id=anchor, summary="s"))
+    memory.register_compaction_provider("Planner", provider)
+    assert memory.get_role_rounds("Planner")[1].end_index == given_end
+
+
+def test_a_provider_that_has_none_means_none() -> None:
+    """A role's provider speaks for the role, not the log."""
+    memory = memory_of(5)
+    compact(memory, "Planner", 3)
+    memory.register_compaction_provider("Planner", Provider(None))
+    assert memory.get_role_rounds("Planner")[1] is None
+
+
+def test_an_older_snapshot_does_not_know_newer_rounds() -> None:
+    """It places nothing by a round that it does not hold."""
+    memory = memory_of(2)
+    rounds = memory.rounds_getter("Planner")()
+    newer = memory.create_round("3")
+    assert rounds.end_of(newer.id) is None
+    assert memory.rounds_getter("Planner")().end_of(newer.id) == 3
+    late = CompactedMessage(start_index=1, end_index=3, end_round_id=newer.id, summary="s")
+    assert rounds.anchored(late).end_index == 2
+    assert rounds.anchored(None) is None
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_the_tail_is_what_no_compaction_covered_and_no_failure_hid(data: st.DataObject) -> None:
+    """For any order of rounds, failures and compactions, by the log's own numbers."""
+    memory, failed, anchor = Memory(), set(), 0
+    for _ in range(data.draw(st.integers(1, 14))):
+        total = len(memory.conversation.rounds)
+        act = data.draw(st.sampled_from(["add", "add", "fail", "compact"]))
+        if act == "add" or total == 0:
+            memory.finish_round(memory.create_round(str(total + 1)))
+        elif act == "fail":
+            number = data.draw(st.integers(1, total))
+            memory.finish_round(memory.conversation.rounds[number - 1], state="failed")
+            failed.add(number)
+        else:
+            visible = [number for number in range(1, total + 1) if number not in failed]
+            fresh = [number for number in visible if number > anchor]
+            if fresh:
+                anchor = data.draw(st.sampled_from(fresh))
+                compact(memory, "Planner", visible.index(anchor) + 1)
+        expected = range(anchor + 1, len(memory.conversation.rounds) + 1)
+        assert tail(memory) == [str(number) for number in expected if number not in failed]
+        assert tail(memory, include_failure_rounds=True) == [str(number) for number in expected]
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def measured(memory: Memory) -> tuple[int, float]:
+    """Return the bytes that a snapshot and its tail take, and the seconds, the least of many."""
+
+    def read() -> None:
+        rounds, compaction = memory.get_role_rounds("Planner")
+        assert len(rounds[compaction.end_index :]) == 3
+
+    read()
+    tracemalloc.start()
+    read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    seconds = []
+    for _ in range(100):
+        began = time.perf_counter()
+        for _ in range(10):
+            read()
+        seconds.append(time.perf_counter() - began)
+    return peak, min(seconds)
+
+
+def test_10000_rounds_cost_what_100_do() -> None:
+    """get_role_rounds and the tail are O(1) in the length of the history, failed rounds and all."""
+    costs = []
+    for count in (100, 10_000):
+        memory = memory_of(count + 2)
+        for place in (1, -1):
+            memory.finish_round(memory.conversation.rounds[place], state="failed")
+        compact(memory, "Planner", count - 3)
+        costs.append(measured(memory))
+    (bytes_short, seconds_short), (bytes_long, seconds_long) = costs
+    assert bytes_long < bytes_short + 1_000
+    assert seconds_long < 3 * seconds_short
