@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 PACKAGES = ("memory", "compactor", "prompts")
@@ -24,18 +25,13 @@ def branches() -> dict[str, float]:
     report = subprocess.run(
         [sys.executable, "-m", "coverage", "json", "-q", "-o", "-"], cwd=ROOT, check=True, capture_output=True
     )
-    shares = {}
-    for package in PACKAGES:
-        files = [
-            found["summary"] for path, found in json.loads(report.stdout)["files"].items() if _top(path) == package
-        ]
-        taken, there = (sum(summary[key] for summary in files) for key in ("covered_branches", "num_branches"))
-        shares[package] = taken / there
-    return shares
-
-
-def _top(path: str) -> str:
-    return Path(path).parts[0]
+    taken: Counter[str] = Counter()
+    there: Counter[str] = Counter()
+    for path, found in json.loads(report.stdout)["files"].items():
+        package = Path(path).parts[0]
+        taken[package] += found["summary"]["covered_branches"]
+        there[package] += found["summary"]["num_branches"]
+    return {package: taken[package] / there[package] for package in PACKAGES}
 
 
 def main() -> str | None:
