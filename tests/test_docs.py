@@ -1,0 +1,180 @@
+"""The pages say what is so: links lead somewhere, names exist, code runs, tables match the code."""
+
+from __future__ import annotations
+
+import re
+import tokenize
+import tomllib
+from pathlib import Path
+
+import pytest
+from fenced import ROOT, Block, blocks, reader
+
+import prompts
+from compactor import CompactorConfig, Settings
+
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+PAGES = ["README.md", "CHANGELOG.md", *DOCS]
+
+
+def text_of(page: str) -> str:
+    """Return the page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+# -- links and places ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    """Whoever follows a link between the pages arrives."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if target.startswith(("https://", "http://")):
+            continue
+        file, _, heading = target.partition("#")
+        place = (ROOT / page).parent / file if file else ROOT / page
+        assert place.exists(), target
+        assert not heading or heading in anchors(place), target
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    """A page that nothing links to is not read."""
+    reached, todo = set(), ["README.md"]
+    while todo:
+        page = todo.pop()
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)#\s]+\.md)", text_of(page)):
+            path = ((ROOT / page).parent / target).resolve().relative_to(ROOT).as_posix()
+            todo += [path] if path not in reached else []
+    assert set(DOCS) <= reached
+
+
+@pytest.mark.parametrize("page", ["README.md", *DOCS])
+def test_files_named_on_the_pages_exist(page: str) -> None:
+    """A page that says where something is kept or tested is right about the place."""
+    for span in re.findall(r"`((?:memory|prompts|compactor|tests|docs|examples|\.ci)/[\w./]+)`", text_of(page)):
+        assert (ROOT / span).exists(), span
+
+
+# -- code ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [block for page in DOCS for block in blocks(page, "python")], ids=str)
+def test_code_blocks_of_the_docs_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block runs by itself; one titled "before" is other people's code, and not run."""
+    if block.info == 'title="before"':
+        return
+    with reader(block.page, tmp_path, monkeypatch, said=[]):
+        block.run()
+
+
+@pytest.mark.parametrize("block", [block for page in DOCS for block in blocks(page, "yaml")], ids=str)
+def test_prompts_of_the_docs_can_be_used(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "planner.yaml"
+    path.write_text(block.text, encoding="utf-8")
+    assert CompactorConfig(prompt_template_path=str(path)).prompt.render("<conversation/>")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_variables_on_the_pages_set_what_they_name(page: str) -> None:
+    """An environment variable that a page shows is one that the settings know."""
+    shown = re.findall(r"\b(COMPACTOR_\w+)=(\w+)", (ROOT / page).read_text(encoding="utf-8"))
+    assert shown
+    for variable, value in shown:
+        name = variable.rpartition("__")[2].lower().replace("compaction_prompt_path", "prompt_template_path")
+        role = "planner" if "PLANNER" in variable else ""
+        config = Settings.from_dict({}, env={variable: value}).for_role(role)
+        assert str(getattr(config, name)).lower() == value
+
+
+def test_shell_blocks_of_the_docs_only_set_variables() -> None:
+    """A command in a block of the docs would be one that nobody runs."""
+    lines = [line for page in DOCS for block in blocks(page, "sh") for line in block.text.splitlines()]
+    assert all(line.startswith("export COMPACTOR_") for line in lines)
+
+
+# -- names ---------------------------------------------------------------------------------------------------------------
+
+
+def names_in_use() -> set[str]:
+    """Return the names in the source, and its strings of one word: keys, events and the like."""
+    names = {*prompts.shipped(), *prompts.PLACEHOLDERS}
+    for package in ("memory", "compactor", "prompts"):
+        for path in (ROOT / package).rglob("*.py"):
+            with tokenize.open(path) as file:
+                tokens = list(tokenize.generate_tokens(file.readline))
+            words = {token.string for token in tokens if token.type in (tokenize.NAME, tokenize.STRING)}
+            names |= {part for word in words if re.fullmatch(r"[\w.\"]+", word) for part in word.strip('"').split(".")}
+    return names
+
+
+#: Names on the pages that are not ours: other projects', the shell's, and those that examples make up.
+FOREIGN = {
+    "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
+    "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
+    "architecture": {"fork"},
+    "coming-from": {
+        "RoundCompressor",
+        "round_compressor",
+        "compress_rounds",
+        "rounds_to_retain",
+        "rounds_to_compress",
+        "rounds_formatter",
+        "prompt_compression",
+        "compression_prompt_path",
+        "code_generator",
+        "llm_alias",
+        "processed_rounds",
+        "PREVIOUS_SUMMARY",
+        "SUMMARY",
+        "compose_conversation_for_prompt",
+        "compose_conversation",
+        "taskweaver",
+        "compaction",
+        "true",
+        "false",
+        "logger",
+    },
+}
+
+
+@pytest.mark.parametrize("page", ["README.md", *DOCS])
+def test_names_on_the_pages_exist(page: str) -> None:
+    """What a page calls by name is called that in the code: a renamed thing is renamed on the pages."""
+    known = names_in_use() | FOREIGN.get(Path(page).stem, set())
+    for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text_of(page)):
+        if re.search(r"[\s/\\]|\.(?:py|md|ya?ml|jsonl?|toml)\b", re.sub(r"\(.*", "", span)):
+            continue  # a command, a path, a file
+        # Without strings, and without variables, which are tried above.
+        written = re.findall(r"\b[A-Za-z_]\w+", re.sub(r"\".*?\"|'.*?'|COMPACTOR_\w+=\w+", "", span))
+        missing = [name for name in written if name not in known]
+        assert not missing, f"`{span}` on {page}"
+
+
+def test_the_table_of_fields_is_the_configuration() -> None:
+    """Every field stands in the table with its default, in the order of the class, and no other does."""
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \|", text_of("docs/configuration.md"), re.MULTILINE)
+    assert rows == [
+        (name, repr(field.default).replace("'", '"')) for name, field in CompactorConfig.model_fields.items()
+    ]
+
+
+def test_the_readmes_table_of_keys_has_the_defaults() -> None:
+    rows = re.findall(r"^\| `compaction\.(\w+)` \| (\w+) \|", text_of("README.md"), re.MULTILINE)
+    assert len(rows) == 5
+    for name, default in rows:
+        assert default == str(CompactorConfig.model_fields[name].default).lower()
+
+
+# -- changelog -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_changelog_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = re.findall(r"^## \[(.+?)\] - (?:\d{4}-\d\d-\d\d|unreleased)$", text_of("CHANGELOG.md"), re.MULTILINE)
+    assert versions[0] == project["version"]
