@@ -323,17 +323,18 @@ def measured(memory: Memory) -> tuple[int, float]:
         assert len(rounds[compaction.end_index :]) == 3
 
     read()
-    tracemalloc.start()
-    read()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    seconds = []
+    peaks, seconds = [], []
+    for _ in range(5):
+        tracemalloc.start()
+        read()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
     for _ in range(100):
         began = time.perf_counter()
         for _ in range(10):
             read()
         seconds.append(time.perf_counter() - began)
-    return peak, min(seconds)
+    return min(peaks), min(seconds)
 
 
 def test_10000_rounds_cost_what_100_do() -> None:
