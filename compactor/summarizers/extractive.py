@@ -1,0 +1,287 @@
+"""A summarizer with no model: it keeps the lines that tell most, as they were said. The embedded default.
+
+How a line is chosen:
+
+* Its *gain* is the sum over its terms (identifiers, amounts, dates, names, content words: see ``facts``) of
+  ``kind x rarity squared``, the heaviest term counting fully and each next one a fifth less. Rarity is the inverse
+  document frequency over lines, scaled to 0..1. Identifiers and numbers gain by being central: by 0.1 for each doubling
+  of the rounds they recur in, by 0.4 for each further kind of speaker who used them, so that what a tool returned and
+  the user came back to outweighs what nobody mentioned again.
+* A term that a chosen line already holds counts a tenth. So lines cover what there is to know instead of repeating it:
+  summarisation as a submodular function (Lin and Bilmes 2011), chosen greedily with lazy evaluation (Minoux 1978).
+* The gain is multiplied by who said it (``statements``: the user 2.5, a tool's result 1, a thought 0.35), by how recent
+  it is except for the user's words, by 1.3 if it was worth keeping last time; and divided by its cost in tokens and by
+  how many lines are of its shape, since the thousandth line of a log is no news.
+* Standing instructions of the user come first, in up to a third of the space; what does not fit there takes part in the
+  rest with 1.6 times the weight. A newer value of a thing removes the older.
+
+What the centroid family (SumBasic, LexRank) rewards is how usual a sentence's words are; that loses ids and numbers,
+which are what an agent cannot find again. The weights are round numbers, measured by a script in ``benchmarks``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from compactor.tokens import count_tokens
+
+from .base import Summary, SummaryRequest
+from .facts import CJK, Assignment, Content, assignment, content
+from .instructions import instruction_strength
+from .statements import Section, Statement, from_rounds, from_summary
+
+__all__ = ["ExtractiveSummarizer"]
+
+Count = Callable[[str], int]
+
+
+class ExtractiveSummarizer:
+    """Summarise by choosing: deterministic, offline, in any language, never a word that was not said."""
+
+    def __init__(self, *, target_tokens: int = 1000, count: Count | None = None) -> None:
+        if target_tokens < 1:
+            raise ValueError(f"target_tokens is {target_tokens}; give a number of tokens, at least 1")
+        self._target = target_tokens
+        self._count = count or count_tokens
+
+    def __call__(self, request: SummaryRequest) -> Summary:
+        """Return a summary within the target, and well below what it replaces; empty only where nothing was said."""
+        target = self._target if request.target_tokens is None else request.target_tokens
+        budget = max(1, min(target, self._worthwhile(request)))
+        previous = request.previous.summary if request.previous else ""
+        statements = [*from_summary(previous), *from_rounds(request.rounds, queries=request.kind == "rounds")]
+        lines = _weighed(_current(_distinct(statements)), self._count)
+        return Summary(_fit(lines, _chosen(lines, budget, self._count), budget, self._count))
+
+    def _worthwhile(self, request: SummaryRequest) -> int:
+        """Return the length above which a summary would save too little: half of what is new, most of what is old."""
+        new = sum(map(self._count, _texts(request)))
+        return new // 2 + (self._count(request.previous.summary) * 17 // 20 if request.previous else 0)
+
+
+def _texts(request: SummaryRequest) -> Iterator[str]:
+    for round_ in request.rounds:
+        if request.kind == "rounds":
+            yield round_.user_query
+        for post in round_.post_list:
+            if request.kind != "rounds" or post.message != round_.user_query:
+                yield post.message
+            yield from (attachment.content for attachment in post.attachment_list)
+            yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
+
+
+# --- what is still true -----------------------------------------------------------------------------------------------
+
+
+def _distinct(statements: Iterable[Statement]) -> list[Statement]:
+    """Return *statements* without repetitions: each stands where it was said last, as an instruction if it ever was."""
+    latest: dict[tuple[bool, str], Statement] = {}
+    for statement in statements:
+        key = (statement.of_user, " ".join(_WORDS.findall(statement.text.casefold())) or statement.text)
+        earlier = latest.pop(key, None)
+        ruled = earlier is not None and earlier.section is Section.INSTRUCTIONS
+        latest[key] = replace(statement, section=Section.INSTRUCTIONS) if ruled else statement
+    return list(latest.values())
+
+
+_WORDS = re.compile(r"\w+")
+
+
+def _current(statements: Sequence[Statement]) -> list[Statement]:
+    """Return *statements* without those whose thing has a newer value; what replaces an instruction is one."""
+    known: defaultdict[tuple[bool, frozenset[str]], list[tuple[int, Assignment]]] = defaultdict(list)
+    current: list[Statement | None] = list(statements)
+    for place in range(len(statements) - 1, -1, -1):
+        statement = statements[place]
+        said = assignment(statement.text)
+        if said is None:
+            continue
+        newer = known[statement.of_user, said.subject]
+        by = next(
+            (p for p, other in newer if statements[p].source != statement.source and _replaces(other, said)), None
+        )
+        if by is None:
+            if len(newer) < 8:
+                newer.append((place, said))
+            continue
+        current[place] = None
+        if statement.section is Section.INSTRUCTIONS:
+            current[by] = replace(statements[by], section=Section.INSTRUCTIONS)
+    return [statement for statement in current if statement]
+
+
+def _replaces(newer: Assignment, older: Assignment) -> bool:
+    both, either = newer.words & older.words, newer.words | older.words
+    return newer.change or not either or 2 * len(both) >= len(either)
+
+
+# --- what counts ------------------------------------------------------------------------------------------------------
+
+_COVERED, _NEXT_TERM = 0.1, 0.8
+_RECURRING, _SHARED = 0.1, 0.4
+_RULE, _REQUEST, _COURTESY, _KEPT, _OLDEST = 1.6, 0.6, 0.4, 1.3, 0.7
+#: What a line costs beside its text: without it, scraps of two words would win.
+_COST = 6
+#: A line that adds less is left out even where there is room.
+_LEAST_GAIN = 0.2
+
+_ASKS = re.compile(r"[?？]$|^(?:ok|okay|so|and|then)?,? ?(?:please|let['’]?s|(?:can|could|would) you)\b", re.IGNORECASE)
+_POLITE = re.compile(
+    r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
+    r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    statement: Statement
+    #: Its terms with what each is worth in this conversation.
+    terms: Sequence[tuple[str, float]]
+    #: All that multiplies its gain, over its cost.
+    factor: float
+    cost: int
+
+    def gain(self, covered: set[str]) -> float:
+        """Return what the line adds to lines that hold the terms *covered*."""
+        worths = sorted((worth * _COVERED if term in covered else worth for term, worth in self.terms), reverse=True)
+        return sum(worth * _NEXT_TERM**place for place, worth in enumerate(worths))
+
+
+def _weighed(statements: Sequence[Statement], count: Count) -> list[_Line]:
+    contents = [content(statement.text) for statement in statements]
+    worths = _worths(statements, contents)
+    others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
+    shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
+    last = max((statement.round for statement in statements), default=0) or 1
+    lines = []
+    for statement, said in zip(statements, contents, strict=True):
+        cost = count(f"- {statement.text}\n")
+        weight = statement.weight * (_KEPT if statement.round == 0 else 1)
+        if statement.section is Section.INSTRUCTIONS:
+            weight *= _RULE * max(0.6, instruction_strength(statement.text))
+        elif statement.of_user:
+            weight *= _REQUEST if _ASKS.search(statement.text) else 1
+        else:
+            weight *= _OLDEST + (1 - _OLDEST) * statement.round / last
+            weight *= _COURTESY if statement.spoken and _POLITE.search(statement.text) else 1
+            weight /= shapes[said.shape] ** 0.5 * (1 if statement.spoken else forms[said.form] ** 0.25)
+        terms = [(term, kind * worths[term]) for term, kind in said.terms.items()]
+        lines.append(_Line(statement, terms, weight / (cost + _COST), cost))
+    return lines
+
+
+def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dict[str, float]:
+    """Return for each term how rare it is among the lines and, for identifiers and numbers, how central."""
+    frequency: Counter[str] = Counter()
+    rounds: Counter[str] = Counter()
+    speakers: defaultdict[str, set[str]] = defaultdict(set)
+    latest: dict[str, int] = {}
+    for statement, said in zip(statements, contents, strict=True):
+        speaker = "User" if statement.of_user else "agent" if statement.spoken else statement.section
+        for term, kind in said.terms.items():
+            frequency[term] += 1
+            if kind > 0.65:
+                speakers[term].add(speaker)
+                if latest.get(term) != statement.round:
+                    latest[term] = statement.round
+                    rounds[term] += 1
+    total = len(statements) + 1
+    worths = {term: (math.log(total / times) / math.log(total)) ** 2 for term, times in frequency.items()}
+    for term, times in rounds.items():
+        worths[term] *= 1 + _RECURRING * math.log2(times) + _SHARED * (len(speakers[term]) - 1)
+    return worths
+
+
+# --- what fits --------------------------------------------------------------------------------------------------------
+
+
+def _chosen(lines: Sequence[_Line], budget: int, count: Count) -> list[int]:
+    """Return the places of the lines to keep, best first: instructions in a third of the space, then what adds most."""
+    headings = {section: count(f"{section}\n\n") for section in Section}
+    covered: set[str] = set()
+    rules = [place for place, line in enumerate(lines) if _is_rule(line.statement)]
+    chosen = _greedy(lines, rules, budget // 3, headings, covered)
+    opened = {lines[place].statement.section for place in chosen}
+    room = budget - sum(lines[place].cost for place in chosen) - sum(headings.pop(section) for section in opened)
+    rest = set(range(len(lines))).difference(chosen)
+    return chosen + _greedy(lines, rest, room, headings, covered)
+
+
+def _is_rule(statement: Statement) -> bool:
+    """Whether *statement* is an instruction of the user's, or reads like a rule in a summary by somebody else."""
+    foreign = statement.section is Section.EARLIER and instruction_strength(statement.text) == 1
+    return foreign or statement.section is Section.INSTRUCTIONS
+
+
+def _greedy(
+    lines: Sequence[_Line], places: Iterable[int], room: int, headings: dict[Section, int], covered: set[str]
+) -> list[int]:
+    headings = dict(headings)
+    ranked = ((-lines[place].factor * lines[place].gain(covered), place) for place in places)
+    # Many more than will fit; else a history of like lines would all be weighed again after each choice.
+    heap = heapq.nsmallest(1000 + room, ranked)
+    chosen = []
+    while heap:
+        worth, place = heapq.heappop(heap)
+        line = lines[place]
+        cost = line.cost + headings.get(line.statement.section, 0)
+        if cost > room:
+            continue
+        gain = line.gain(covered)
+        if gain < _LEAST_GAIN or covered.issuperset(term for term, _ in line.terms):
+            continue
+        if line.factor * gain < -worth - 1e-12:
+            # Others were chosen meanwhile that hold some of it; it may still be the best.
+            heapq.heappush(heap, (-line.factor * gain, place))
+            continue
+        chosen.append(place)
+        room -= cost
+        headings.pop(line.statement.section, None)
+        covered.update(term for term, _ in line.terms)
+    return chosen
+
+
+def _fit(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count) -> str:
+    """Return as many of *chosen*, best first, as fit into *budget* tokens when all is counted as one text."""
+    low, high = 0, len(chosen)
+    tried = high
+    while low < high:
+        low, high = (tried, high) if count(_rendered(lines, chosen[:tried])) <= budget else (low, tried - 1)
+        tried = (low + high + 1) // 2
+    if low:
+        return _rendered(lines, chosen[:low])
+    best = max(lines, key=lambda line: line.factor * line.cost * line.gain(set()), default=None)
+    return _clipped(best.statement, budget, count) if best else ""
+
+
+def _rendered(lines: Sequence[_Line], places: Iterable[int]) -> str:
+    found: dict[Section, list[str]] = {section: [] for section in Section}
+    for place in sorted(places):
+        found[lines[place].statement.section].append(f"- {lines[place].statement.text}")
+    return "\n\n".join("\n".join([section, *bullets]) for section, bullets in found.items() if bullets)
+
+
+def _clipped(statement: Statement, budget: int, count: Count) -> str:
+    """Return the beginning of *statement*, cut between words; where even one is too long, inside it."""
+    for head, pieces in (
+        (f"{statement.section}\n- ", _PIECE.findall(statement.text)),
+        ("", _PIECE.findall(statement.text)),
+        ("", list(statement.text)),
+    ):
+        low, high = 0, len(pieces)
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = count(head + "".join(pieces[:middle]).rstrip()) <= budget
+            low, high = (middle, high) if fits else (low, middle - 1)
+        if low:
+            return head + "".join(pieces[:low]).rstrip()
+    return ""
+
+
+_PIECE = re.compile(rf"[{CJK}]|[^\s{CJK}]+|\s+")

@@ -1,0 +1,327 @@
+"""Rounds and an earlier summary as statements: single lines, each of which may stand alone in a summary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from memory.rounds import USER, Attachment, Post, Round, ToolCall
+
+from .facts import CJK
+from .fields import field_lines, structures
+from .instructions import instruction_strength
+
+__all__ = ["Section", "Statement", "from_rounds", "from_summary", "sentences"]
+
+
+class Section(StrEnum):
+    """The headings of a summary, in their order; the next summary is told apart by them."""
+
+    INSTRUCTIONS = "Instructions from the user:"
+    SAID = "What the user said:"
+    EARLIER = "From an earlier summary:"
+    FACTS = "Facts and results:"
+    DONE = "What was done:"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One line that a summary may hold."""
+
+    #: As it is printed, on one line.
+    text: str
+    section: Section
+    #: How much its kind counts: a user's words more than a tool's.
+    weight: float
+    #: The round it comes from, counted from 1 in this request; 0 for the earlier summary.
+    round: int
+    #: The post it comes from: statements of one post never replace each other.
+    source: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _printable(self.text))
+
+    @property
+    def of_user(self) -> bool:
+        return self.section is Section.INSTRUCTIONS or self.section is Section.SAID
+
+    @property
+    def spoken(self) -> bool:
+        """Whether it quotes an agent."""
+        return self.section is Section.FACTS and self.text[-1:] == '"' and ': "' in self.text
+
+
+# How much a kind of statement counts. The order is what matters: what the user said cannot be found out again, results
+# can; what an agent tells the user is distilled already, what agents tell each other is not.
+_USER, _PASTED, _EARLIER, _REPORT, _RESULT, _TALK, _PLAN, _CALL, _THOUGHT = (
+    2.5,
+    0.8,
+    1.5,
+    1.1,
+    1.0,
+    0.8,
+    0.6,
+    0.45,
+    0.35,
+)
+_KEPT = {Section.EARLIER: _EARLIER, Section.FACTS: _RESULT, Section.DONE: _CALL}
+
+#: A user message of more sentences is pasted material, except for its beginning and end.
+_LONG_MESSAGE, _FRAME = 40, 6
+_SENTENCE = 400
+_LINE = 240
+_BLOB = 160
+
+
+def from_summary(summary: str) -> Iterator[Statement]:
+    """Yield the statements of an earlier summary: this module's own bullets as they are, other text by sentences."""
+    section = Section.EARLIER
+    for line in map(str.strip, summary.split("\n")):
+        if line in _HEADINGS:
+            section = Section(line)
+        elif line.startswith("- ") and section is not Section.EARLIER:
+            yield Statement(" ".join(line[2:].split()), section, _KEPT.get(section, _USER), 0, 0)
+        elif line and not line.startswith("#") and not (line.endswith(":") and len(line) < 60):
+            # Under a heading of ours too: what is no bullet there was written by somebody else.
+            for sentence in sentences(_LIST_MARK.sub("", line), _SENTENCE):
+                yield Statement(sentence, Section.EARLIER, _EARLIER, 0, 0)
+
+
+_HEADINGS = frozenset(Section)
+
+
+def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[Statement]:
+    """Yield the statements of *rounds*, oldest first; without the rounds' user queries where *queries* is False."""
+    calls: dict[str, str] = {}
+    plans = _newest_plans(rounds)
+    question = ""
+    source = 0
+    for number, round_ in enumerate(rounds, 1):
+        source += 1
+        if queries:
+            yield from _said(round_.user_query, number, source, question)
+        for post in round_.post_list:
+            source += 1
+            calls.update((call.id, _call_label(call)) for call in post.tool_calls)
+            if post.send_from != USER:
+                yield from _posted(post, calls, plans, number, source)
+            elif not queries or post.message != round_.user_query:
+                yield from _said(post.message, number, source)
+        question = _question(next((post.message for post in reversed(round_.post_list) if post.message), ""))
+
+
+def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
+    found = list(_user_sentences(message))
+    if question and len(found) == 1 and len(found[0][0]) <= 40 and found[0][0][-1] not in "?？":
+        found = [(f'{found[0][0]} (asked: "{question}")', found[0][1])]
+    for place, (sentence, ruled) in enumerate(found):
+        framed = len(found) <= _LONG_MESSAGE or min(place, len(found) - 1 - place) < _FRAME
+        section = Section.INSTRUCTIONS if ruled and framed else Section.SAID
+        yield Statement(sentence, section, _USER if framed else _PASTED, number, source)
+
+
+def _user_sentences(message: str) -> Iterator[tuple[str, bool]]:
+    """Yield (sentence, whether it is an instruction); items listed below a line of instruction are, too."""
+    ruling = False
+    for prose, fields in structures(message):
+        for line in _lines(prose):
+            item = _LIST_MARK.match(line)
+            ruling = ruling and item is not None
+            for sentence in _split(line[item.end() :] if item else line, _SENTENCE):
+                yield sentence, ruling or instruction_strength(sentence) > 0
+            if line.endswith((":", "：")) and not item:
+                ruling = instruction_strength(line) > 0
+        for line in fields:
+            yield from ((part, False) for part in sentences(line, _LINE))
+
+
+def _question(message: str) -> str:
+    """Return the question that *message* ends with, if it is short: an answer such as "yes" means nothing without."""
+    asked = list(sentences(message[-400:], _LINE))[-1:]
+    return asked[0] if asked and asked[0][-1] in "?？" and len(asked[0]) <= 160 else ""
+
+
+# --- agents and tools -------------------------------------------------------------------------------------------------
+
+
+def _posted(post: Post, calls: dict[str, str], plans: set[str], number: int, source: int) -> Iterator[Statement]:
+    sender = _name(post.send_from)
+    if post.tool_call_id is not None:
+        for line in _result_lines(post.message, calls.get(post.tool_call_id, sender)):
+            yield Statement(line, Section.FACTS, _RESULT, number, source)
+    else:
+        weight = _REPORT if post.send_to == USER else _TALK
+        for line in sentences(_BOLD.sub(r"\1", post.message), _LINE):
+            yield Statement(f'{sender}: "{line}"', Section.FACTS, weight, number, source)
+    for attachment in post.attachment_list:
+        yield from _attached(attachment, plans, number, source)
+    for call in post.tool_calls:
+        for line in _call_lines(call, calls[call.id]):
+            yield Statement(line, Section.DONE, _CALL, number, source)
+
+
+def _attached(attachment: Attachment, plans: set[str], number: int, source: int) -> Iterator[Statement]:
+    label, kind = _name(attachment.type), attachment.type.lower()
+    if "plan" in kind:
+        if attachment.id in plans:
+            steps = "; ".join(sentences(attachment.content, _LINE))
+            yield from (
+                Statement(f"{label} → {s}", Section.DONE, _PLAN, number, source) for s in _wrapped(steps, _SENTENCE)
+            )
+    elif any(word in kind for word in _CODE_KINDS):
+        for line in sentences(attachment.content, _LINE):
+            yield Statement(f"{label} → {line}", Section.DONE, _THOUGHT, number, source)
+    else:
+        for line in _result_lines(attachment.content, label):
+            yield Statement(line, Section.FACTS, _RESULT, number, source)
+
+
+_CODE_KINDS = ("thought", "code", "python", "reply", "sql", "verification", "reason", "status")
+_BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
+
+
+def _newest_plans(rounds: Sequence[Round]) -> set[str]:
+    """Return the ids of the plans that no later plan of the same role and type replaces."""
+    newest = {
+        (post.send_from, attachment.type): attachment.id
+        for round_ in rounds
+        for post in round_.post_list
+        for attachment in post.attachment_list
+        if "plan" in attachment.type.lower()
+    }
+    return set(newest.values())
+
+
+def _name(name: str) -> str:
+    """Return a role's, tool's or attachment's name as a label: one short line, whatever the host called it."""
+    return _printable(" ".join(name[:80].split()))[:40] or "unnamed"
+
+
+def _call_label(call: ToolCall) -> str:
+    found = field_lines(call.arguments) if call.arguments.lstrip()[:1] in ("{", "[") else None
+    lines = found[0] if found else []
+    brief = _printable(" ".join(lines[0].split())) if lines else ""
+    return f"{_name(call.name)}({brief})" if 0 < len(brief) <= 60 else _name(call.name)
+
+
+def _call_lines(call: ToolCall, label: str) -> Iterator[str]:
+    if label[-1] == ")" or not any(map(str.isalnum, call.arguments)):
+        yield label
+        return
+    for line in sentences(call.arguments, _LINE):
+        yield f"{label} → {line}"
+
+
+def _result_lines(text: str, label: str) -> Iterator[str]:
+    """Yield the lines of a result; those that mean little alone begin with the call they answer."""
+    name, _, brief = label.partition("(")
+    for prose, fields in structures(text):
+        for line in sentences(prose, _LINE):
+            yield line if " " in line and _PLAIN_WORD.search(line) else f"{label} → {line}"
+        for field in fields:
+            for line in sentences(field, _LINE):
+                # The first field often says what was asked for: no need to say it twice.
+                yield f"{name if brief[:-1] in line else label} → {line}"
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+# What a terminal or a browser acts on, but nobody reads.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# A closing tag of thoughts would make whoever strips thoughts from answers drop all that stands before it.
+_THOUGHT_TAG = re.compile(r"<(/?(?:think|thinking|reasoning|summary))>", re.IGNORECASE)
+
+_LIST_MARK = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
+_END = re.compile(r"[.!?…]{1,4}[\"'”’)\]*]{0,3} (?=\S)|[。！？；]{1,4}[」』”）]{0,2}")
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|etc|approx|fig|inc|ltd|jr|sr|prof|nr|ca|bzw|z\.b|e\.g|i\.e|u\.s|\w)|^\(?\d{1,3})\.$",
+    re.IGNORECASE,
+)
+_CJK_CHAR = re.compile(f"[{CJK}]")
+_PLAIN_WORD = re.compile(rf"[{CJK}]{{2}}|\b[^\W\d_]{{3,40}}\b")
+
+
+def sentences(text: str, limit: int) -> Iterator[str]:
+    """Yield the sentences of *text*, and the fields of what it holds in JSON, each on one line of about *limit*
+    characters; a list of short items stays with the line that introduces it."""
+    for prose, fields in structures(text):
+        for line in _with_items(_lines(prose), limit):
+            yield from _split(line, limit)
+        for field in fields:
+            for line in _lines(field):
+                yield from _split(line, limit)
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line and not line.isspace():
+            yield " ".join(line.split())
+
+
+def _with_items(lines: Iterator[str], limit: int) -> Iterator[str]:
+    """Yield *lines* without list marks, short items joined to the line before them that ends in a colon.
+
+    Such a line without items says nothing, and is left out.
+    """
+    opening, items = "", ""
+    for line in lines:
+        mark = _LIST_MARK.match(line)
+        text = line[mark.end() :] if mark else line
+        if opening and mark and len(text) <= 40 and len(opening) + len(items) + len(text) < limit:
+            items = f"{items}; {text}" if items else f" {text}"
+            continue
+        if items:
+            yield opening + items
+        opening, items = ("", "") if mark or line[-1] not in ":：" else (line, "")
+        if not opening:
+            yield text
+    if items:
+        yield opening + items
+
+
+def _split(line: str, limit: int) -> Iterator[str]:
+    start = 0
+    for match in _END.finditer(line):
+        before = line[max(start, match.start() - 12) : match.start() + 1]
+        if match[0] == ". " and _ABBREVIATION.search(before):
+            continue
+        if len(match[0]) > 3 and line[match.end() : match.end() + 1].islower():
+            continue  # "well... maybe"
+        yield from _wrapped(line[start : match.end()].strip(), limit)
+        start = match.end()
+    yield from _wrapped(line[start:].strip(), limit)
+
+
+def _wrapped(sentence: str, limit: int) -> Iterator[str]:
+    """Yield *sentence* in pieces of at most about *limit* characters, cut between words, if it says anything."""
+    if not any(map(str.isalnum, sentence)):
+        return
+    if len(sentence) <= limit:
+        yield sentence
+        return
+    piece: list[str] = []
+    size = 0
+    for part in (part for word in sentence.split(" ") for part in _parts(word)):
+        if piece and size + len(part) > limit:
+            yield " ".join(piece)
+            piece, size = [], 0
+        piece.append(part)
+        size += len(part) + 1
+    yield " ".join(piece)
+
+
+def _parts(word: str) -> Iterator[str]:
+    """Yield *word*; what is too long for one is text without spaces, or data of which the beginning is enough."""
+    if len(word) <= _BLOB:
+        yield word
+    elif _CJK_CHAR.search(word, 0, _BLOB):
+        yield from (word[i : i + _BLOB] for i in range(0, len(word), _BLOB))
+    else:
+        yield f"{word[:40]}…"
+
+
+def _printable(text: str) -> str:
+    return _THOUGHT_TAG.sub(r"[\1]", _SURROGATE.sub("\ufffd", _CONTROL.sub("", text)))
