@@ -1,0 +1,8 @@
+"""``python -m compactor`` is the command line."""
+
+from __future__ import annotations
+
+from compactor.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What all commands share of a terminal: text shown as text, one line for what is wrong, numbers to read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TextIO
+
+from rich.console import Console
+
+from memory.errors import ContextError
+from memory.events import EventHook
+
+from ..logs import log_events, logger_to
+
+__all__ = [
+    "CannotRun",
+    "event_log",
+    "in_options",
+    "milliseconds",
+    "one_line",
+    "percent",
+    "screen",
+    "shown_live",
+    "visible",
+]
+
+
+class CannotRun(ContextError):
+    """A command cannot do what it was asked; its message is the one line that the user reads."""
+
+
+# Everything that a terminal acts on instead of showing it, line ends and tabs aside: C0 and C1 controls, line and
+# paragraph separators, what turns the direction of writing around, lone surrogates.
+_ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return *text* as it may be printed: what a terminal would act on stands there as ``\\x1b``."""
+    return _ACTED_ON.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def one_line(text: str, limit: int = 10_000) -> str:
+    """Return *text* visible, on one line, of at most *limit* characters."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def in_options(text: str) -> str:
+    """Return an error's *text*, in which the library names its parameters, with the options that set them."""
+    for parameter, option in (("base_url=", "--base-url"), ("api_key=", "OPENAI_API_KEY"), ("model=", "--model")):
+        text = text.replace(parameter, option)
+    return text
+
+
+def screen(file: TextIO | None = None) -> Console:
+    """Return a console on *file*, standard output by default, that takes what it prints as plain text."""
+    return Console(file=file if file is not None else sys.stdout, markup=False, highlight=False, emoji=False)
+
+
+def shown_live(console: Console, log_format: str | None) -> bool:
+    """Return whether a display may redraw itself on *console*: where nothing else writes to the same terminal."""
+    logs_there = log_format is not None and sys.stderr.isatty()
+    return console.is_terminal and not console.is_dumb_terminal and not logs_there
+
+
+def event_log(log_format: str | None) -> list[EventHook]:
+    """Return the hooks that write events to standard error: one for ``json`` and ``console``, none for None."""
+    if log_format is None:
+        return []
+    return [log_events(logger_to(sys.stderr, json=log_format == "json"))]
+
+
+def percent(part: int, whole: int) -> str:
+    """Return how much less *part* is than *whole*."""
+    return f"{100 * (1 - part / whole):.0f}%" if whole else "-"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"

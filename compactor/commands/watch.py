@@ -1,0 +1,73 @@
+"""What a compactor's events add up to, and how they read."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from memory.events import Event
+
+from ..events import Discarded, Failed, Published, Reverted, Skipped, Started, Stopped
+
+__all__ = ["Watch", "sentence"]
+
+
+@dataclass(eq=False)
+class Watch:
+    """Counts one compactor's events, from whatever thread they come. A hook: ``on_event=Watch()``."""
+
+    compactions: int = 0
+    failures: int = 0
+    #: Seconds from first requests to publications, all of them on the compactor's own thread.
+    seconds: float = 0.0
+    #: Its last event that says something to a reader.
+    last: str = ""
+    _outcomes: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)  # guards all above
+
+    def __call__(self, event: Event) -> None:
+        with self._changed:
+            self.last = sentence(event) or self.last
+            if isinstance(event, Published):
+                self.compactions += 1
+                self.seconds += event.seconds
+            elif isinstance(event, Failed):
+                self.failures += 1
+            if isinstance(event, (Published, Failed, Discarded, Skipped, Stopped)):
+                self._outcomes += 1
+                self._changed.notify_all()
+
+    @property
+    def outcomes(self) -> int:
+        """How many cycles have come to an end, one way or another."""
+        with self._changed:
+            return self._outcomes
+
+    def wait_for_outcome(self, after: int, timeout: float) -> bool:
+        """Return True as soon as more than *after* cycles have ended; False if none does in *timeout* seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._outcomes > after, timeout)
+
+
+def sentence(event: Event) -> str:
+    """Return what *event* says to a reader; nothing for those that only say why nothing was to be done."""
+    match event:
+        case Started():
+            return f"compacting rounds {event.start}-{event.end} in the background ({event.tokens_before:,} tokens)"
+        case Published():
+            return (
+                f"rounds {event.start}-{event.end} now read as a summary:"
+                f" {event.tokens_before:,} -> {event.tokens_after:,} tokens, {event.seconds:.1f} s"
+            )
+        case Failed():
+            return f"no summary this time ({event.error}); next try in {event.retry_in:.0f} s"
+        case Reverted(end=0):
+            return "reverted: all rounds are as they were said again"
+        case Reverted():
+            return f"reverted: the summary covers rounds 1-{event.end} again"
+        case Discarded():
+            return f"a summary came too late and was discarded ({event.reason})"
+        case Stopped():
+            return f"stopped ({event.reason})"
+        case _:
+            return ""
