@@ -7,6 +7,7 @@ Prints a table in Markdown. Times are rough where a machine is shared; the ratio
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import threading
@@ -56,17 +57,22 @@ def timed(times: int, act: Callable[[int], object]) -> list[float]:
     return sorted(result)
 
 
-def turns_while_hanging(rounds: int) -> list[float]:
-    """Return the times of turns after *rounds* rounds, none of which could be compacted."""
+def turns_while_hanging(rounds: int) -> tuple[list[float], float]:
+    """Return the times of turns after *rounds* rounds, none of which could be compacted; and that of a full garbage
+    collection then, which Python may choose to do in any of them."""
     memory = grown(rounds)
     summarizer = ScriptedSummarizer().hold()
     with summarizer, ContextCompactor.for_role(memory, "assistant", CompactorConfig(), summarizer) as compactor:
         compose(memory, budget=8_000)  # the rounds that were there before are counted once
         assert summarizer.started.wait(60)
+        gc.collect()
+        gc.disable()
         times = timed(TURNS, lambda number: turn(memory, rounds + number))
+        (collection,) = timed(1, lambda _: gc.collect())
+        gc.enable()
         summarizer.release()
         compactor.stop(60)
-    return times
+    return times, collection
 
 
 def snapshot_and_tail(rounds: int) -> list[float]:
@@ -119,16 +125,17 @@ def main() -> None:
     print("| | median | p99 | longest |\n|---|---|---|---|")
     base = 0.0
     for rounds in SIZES:
-        times = turns_while_hanging(rounds)
+        times, collection = turns_while_hanging(rounds)
         base = base or statistics.median(times)
         print(row(f"turn at round {rounds:,}, summarizer hanging", times, base), flush=True)
+    whole = f"A full garbage collection, which Python does now and then, took {collection:.0f} ms at the last of these."
     base = 0.0
     for rounds in (SIZES[0], SIZES[-1]):
         times = snapshot_and_tail(rounds)
         base = base or statistics.median(times)
         print(row(f"snapshot and tail at round {rounds:,}", times, base), flush=True)
     seconds, more = many_on_few()
-    print(f"\n{COMPACTORS:,} compactors on {THREADS} threads: all published after {seconds:.1f} s,")
+    print(f"\n{whole}\n\n{COMPACTORS:,} compactors on {THREADS} threads: all published after {seconds:.1f} s,")
     print(f"with {more} more threads than the executor's (one timer serves them all).")
 
 
