@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +13,19 @@ from memory.recall import post_reference, range_reference
 from memory.rounds import Round
 from memory.visibility import sees
 
+from .clipping import clip_message
 from .errors import BudgetExceeded
 from .ledger import ledger_of
 from .tokens import TokenCounter, counter_for
-from .units import PROMPT_TOKENS, Message, Unit, count_message, units_of
+from .units import PROMPT_TOKENS, Message, Unit, count_message
 from .view import View
 
 __all__ = ["GRID", "Prompt", "Reduced", "Report", "compose"]
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
 GRID = 0.3
-#: Kept free for the line that says what is left out.
-NOTE_TOKENS = 80
+#: The most that one text may take of the budget once not everything fits.
+LARGEST_SHARE = 0.5
 #: No text is clipped to fewer tokens than this.
 SHORTEST_CLIP = 24
 
@@ -62,12 +63,29 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A unit of the tail with its cost. A fixed one, the newest query, is never left out and never clipped."""
+    """A unit of the tail and what it costs. A fixed one, the newest query, is never left out and never clipped."""
 
     round_: Round
     unit: Unit
     tokens: int
     fixed: bool = False
+    #: What was clipped in it.
+    reductions: tuple[Reduced, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What may become the prompt, in this order, behind what stands at its head."""
+
+    #: Log numbers of the rounds that are left out, some in part, and the line that says so.
+    omitted: tuple[int, ...]
+    note: Sequence[Message]
+    #: The newest query, where it stands before all that is shown.
+    asked: Sequence[_Piece]
+    #: The places of the rounds that are shown whole, whose costs the ledger has summed up.
+    whole: range
+    #: Units of the rounds behind them.
+    pieces: Sequence[_Piece]
 
 
 def compose(
@@ -82,8 +100,10 @@ def compose(
     """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens.
 
     Never waits for a model. Where all of the tail does not fit, its oldest rounds are left out with a line that says
-    which, in steps of ``GRID`` so that the beginning rarely changes; then the newest texts are clipped. A tool call
-    keeps its results, and the newest user query stays whole. Raises ``BudgetExceeded`` where even that is too long.
+    which, in steps of ``GRID`` so that the beginning rarely changes; where a round alone is too long, its large texts
+    are clipped and its oldest posts left out likewise. A tool call keeps its results, and the newest user query stays
+    whole. Raises ``BudgetExceeded`` where even that query does not fit. *counter* takes the place of *model*'s
+    tokenizer; keep one and give it each time, since what it counted is remembered for as long as it is the same.
     """
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
         raise ValueError(f"the budget is a number of tokens, at least 1, not {budget!r}")
@@ -98,224 +118,199 @@ def compose(
 
 
 def _head(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> list[Message]:
-    head: list[Message] = []
+    if isinstance(system, Mapping):
+        raise TypeError("system is a text or a list of messages; put the one message into a list")
     if isinstance(system, str):
-        head.append({"role": "system", "content": system})
-    elif system is not None:
-        head.extend(dict(message) for message in system)
-    head.extend(from_post(post, role) for post in memory.header if sees(role, post))
-    return head
+        system = [{"role": "system", "content": system}] if system else []
+    return [*map(dict, system or ()), *(from_post(post, role) for post in memory.header if sees(role, post))]
 
 
 class _Composition:
     """One prompt in the making.
 
-    The tail is seen as whole rounds first, whose costs the ledger has summed up, and as single units from the newest
-    (or the first open) round on. So cutting costs a search, however long the tail is.
+    Rounds are left out as a whole while that will do; only from one round on, usually the newest, is the tail looked at
+    unit by unit. So a cut costs a search among sums, however long the tail is.
     """
 
     def __init__(self, view: View, head: list[Message], budget: int) -> None:
         self._view = view
-        self._rounds = view.rounds
         self._head = head
-        self._budget = budget
-        self._asked = self._newest_query()
-        #: The first round that is seen as units; those between the compaction's end and it are seen whole.
-        self._fine = max(view.end, min(view.closed, view.total - 1))
-        self._pieces = [piece for place in range(self._fine, view.total) for piece in self._pieces_of(place)]
-        self._whole_tokens = view.closed_tokens(view.end, self._fine)
         self._head_tokens = PROMPT_TOKENS + view.header_tokens + view.compaction_tokens
+        self._budget = budget
+        self._step = max(1, int(budget * GRID))
+        self._count = view.ledger.count
+        #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
+        self._note_tokens = count_message(_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2), self._count)
+        self._seen: dict[int, list[tuple[Round, Unit]]] = {}
+        #: The newest round, or the first open one.
+        self._newest = max(view.end, min(view.closed, view.total - 1))
+        self._asked = self._newest_query()
 
     def prompt(self) -> Prompt:
         """Return the longest prompt that the ladder allows. Raises ``BudgetExceeded``."""
-        asked = self._asked_before(self._view.end)
-        before = self._head_tokens + self._whole_tokens + _cost(self._pieces) + _cost(asked)
-        note: list[Message] = []
-        omitted: tuple[int, ...] = ()
-        if before <= self._budget:
-            pieces = [*asked, *self._shown(self._view.end)]
-        else:
-            pieces, note, omitted = self._cut(before)
-        tokens = self._tokens(pieces, note)
-        reductions: tuple[Reduced, ...] = ()
-        if tokens > self._budget:
-            pieces, reductions = self._clip(pieces, note)
-            tokens = self._tokens(pieces, note)
-        messages = [*self._head, *note, *(message for piece in pieces for message in piece.unit.messages)]
-        return Prompt(messages, tokens, Report(before, tokens, omitted, reductions))
+        draft = self._from_round(self._view.end)
+        before = tokens = self._tokens(draft)
+        if before > self._budget:
+            draft = self._cut(before)
+            tokens = self._tokens(draft)
+        whole = (unit for place in draft.whole for _, unit in self._units(place))
+        units = [*(piece.unit for piece in draft.asked), *whole, *(piece.unit for piece in draft.pieces)]
+        messages = [*self._head, *draft.note, *(message for unit in units for message in unit.messages)]
+        reductions = tuple(reduced for piece in draft.pieces for reduced in piece.reductions)
+        return Prompt(messages, tokens, Report(before, tokens, draft.omitted, reductions))
 
-    def _tokens(self, pieces: Sequence[_Piece], note: Sequence[Message]) -> int:
-        count = self._view.ledger.count
-        return self._head_tokens + _cost(pieces) + sum(count_message(message, count) for message in note)
+    def _tokens(self, draft: _Draft) -> int:
+        note = sum(count_message(message, self._count) for message in draft.note)
+        whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
+        return self._head_tokens + note + _cost(draft.asked) + whole + _cost(draft.pieces)
+
+    def _units(self, place: int) -> list[tuple[Round, Unit]]:
+        if place not in self._seen:
+            self._seen[place] = list(self._view.units(place))
+        return self._seen[place]
+
+    # -- the newest query ---------------------------------------------------------------------------------------------
 
     def _newest_query(self) -> int:
         """Return the place of the newest round in which the user speaks; -1 where there is none."""
-        for place in range(self._view.total - 1, -1, -1):
-            if any(unit.from_user for unit in units_of(self._rounds[place], self._view.role)):
+        view = self._view
+        for place in range(view.total - 1, view.closed - 1, -1):
+            if any(unit.from_user for _, unit in self._units(place)):
                 return place
-        return -1
+        return view.sums.asked[view.closed]
 
-    def _pieces_of(self, place: int) -> list[_Piece]:
-        """Return a round's units with their costs; what the user asks in the newest round where he speaks is fixed."""
-        round_ = self._rounds[place]
-        units = units_of(round_, self._view.role)
-        spoken = [number for number, unit in enumerate(units) if unit.from_user] if place == self._asked else []
-        ledger = self._view.ledger
-        return [
-            _Piece(
-                round_, unit, ledger.open_unit_tokens(round_, unit), bool(spoken) and number in (spoken[0], spoken[-1])
-            )
-            for number, unit in enumerate(units)
-        ]
-
-    def _shown(self, first: int) -> list[_Piece]:
-        """Return the tail from round *first* on."""
-        return [piece for place in range(first, self._fine) for piece in self._pieces_of(place)] + self._pieces
-
-    def _asked_before(self, first: int) -> list[_Piece]:
+    def _query_before(self, first: int) -> list[_Piece]:
         """Return the newest query where it stands before round *first*: it is shown all the same."""
-        if not 0 <= self._asked < first:
-            return []
-        return [piece for piece in self._pieces_of(self._asked) if piece.fixed]
+        return [piece for piece in self._pieces(self._asked) if piece.fixed] if 0 <= self._asked < first else []
+
+    def _pieces(self, place: int) -> list[_Piece]:
+        """Return a round's units with their costs; what the user asks in the newest round where he speaks is fixed."""
+        units = self._units(place)
+        spoken = [number for number, (_, unit) in enumerate(units) if unit.from_user] if place == self._asked else []
+        fixed = spoken[:1] + spoken[-1:]
+        return [
+            _Piece(round_, unit, self._view.open_tokens(round_, unit), number in fixed)
+            for number, (round_, unit) in enumerate(units)
+        ]
 
     # -- leaving out --------------------------------------------------------------------------------------------------
 
-    def _cut(self, before: int) -> tuple[list[_Piece], list[Message], tuple[int, ...]]:
-        """Return what stands behind the first mark of the grid that makes the prompt fit, and the line that says so."""
-        step = max(1, int(self._budget * GRID))
-        repeated = _cost(self._asked_before(self._fine)) if self._asked >= self._view.end else 0
-        excess = before + NOTE_TOKENS + repeated - self._budget
-        mark = -(-excess // step) * step
-        if mark <= self._whole_tokens:
-            first = self._boundary(mark)
-            omitted = tuple(self._rounds[place].number for place in range(self._view.end, first))
-            return [*self._asked_before(first), *self._shown(first)], [_note(omitted, [])], omitted
-        dropped = self._droppable(mark - self._whole_tokens)
-        kept = [piece for number, piece in enumerate(self._pieces) if number not in dropped]
-        gone = [self._pieces[number] for number in sorted(dropped)]
-        whole = tuple(self._rounds[place].number for place in range(self._view.end, self._fine))
-        if not whole and not gone:
-            return [*self._asked_before(self._fine), *kept], [], ()
-        omitted = tuple(dict.fromkeys((*whole, *(piece.round_.number for piece in gone))))
-        return [*self._asked_before(self._fine), *kept], [_note(whole, gone)], omitted
+    def _from_round(self, first: int) -> _Draft:
+        """Return the tail from round *first* on."""
+        pieces = [piece for place in range(self._newest, self._view.total) for piece in self._pieces(place)]
+        omitted = self._numbers(first)
+        note = [_note(omitted)] if omitted else []
+        return _Draft(omitted, note, self._query_before(first), range(first, self._newest), pieces)
+
+    def _cut(self, before: int) -> _Draft:
+        """Return what stands behind the first mark of the grid that makes the prompt fit."""
+        view = self._view
+        repeated = _cost(self._query_before(self._newest)) if self._asked >= view.end else 0
+        mark = self._mark(before + self._note_tokens + repeated - self._budget)
+        first = self._boundary(mark)
+        left_out = view.closed_tokens(view.end, first)
+        if mark <= left_out <= mark + self._step:
+            return self._from_round(first)
+        # Whole rounds are not enough, or one alone is so long that too much would go with it.
+        return self._cut_within(first if left_out < mark else first - 1)
+
+    def _mark(self, excess: int) -> int:
+        return -(-excess // self._step) * self._step
 
     def _boundary(self, mark: int) -> int:
-        """Return the first place among the whole rounds with at least *mark* tail tokens before it."""
-        low, high = self._view.end, self._fine
-        while low < high:
-            middle = (low + high) // 2
-            if self._view.closed_tokens(self._view.end, middle) >= mark:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        """Return the first place with at least *mark* tail tokens before it, at most that of the newest round."""
+        start = self._view.end
+        places = range(start, self._newest)
+        return start + bisect_left(places, mark, key=lambda place: self._view.closed_tokens(start, place))
 
-    def _droppable(self, mark: int) -> set[int]:
-        """Return the oldest units that add up to *mark* tokens, without the last one there is."""
-        free = [number for number, piece in enumerate(self._pieces) if not piece.fixed]
-        dropped: set[int] = set()
-        for number in free[:-1]:
-            if mark <= 0:
+    def _numbers(self, first: int) -> tuple[int, ...]:
+        """Return the log numbers of the rounds between the compaction and round *first*."""
+        return tuple(self._view.sums.numbers[self._view.end : first])
+
+    def _cut_within(self, first: int) -> _Draft:
+        """Return the tail from round *first* on, which is too long: large texts clipped, the oldest units left out.
+
+        Raises ``BudgetExceeded`` where even the newest query is too long.
+        """
+        asked = self._query_before(first)
+        pieces = [piece for place in range(first, self._view.total) for piece in self._pieces(place)]
+        needed = self._head_tokens + _cost(asked) + sum(piece.tokens for piece in pieces if piece.fixed)
+        if needed > self._budget:
+            raise BudgetExceeded(needed, self._budget)
+        room = self._budget - needed - self._note_tokens
+        pieces = self._clip(pieces, room)
+        gone = self._too_old(pieces, room)
+        kept = [piece for number, piece in enumerate(pieces) if number not in gone]
+        left_out = [pieces[number] for number in sorted(gone)]
+        rounds = self._numbers(first)
+        omitted = tuple(dict.fromkeys((*rounds, *(piece.round_.number for piece in left_out))))
+        # Where not even the line fits, the query alone is better than no prompt.
+        note = [_note(rounds, *_ends(left_out))] if omitted and room >= 0 else []
+        return _Draft(omitted, note, asked, range(first, first), kept)
+
+    def _too_old(self, pieces: Sequence[_Piece], room: int) -> set[int]:
+        """Return which of *pieces* go, by number: the oldest, by a step of the grid, so that those kept fit *room*."""
+        free = [(number, piece.tokens) for number, piece in enumerate(pieces) if not piece.fixed]
+        mark = self._mark(sum(tokens for _, tokens in free) - room)
+        gone: set[int] = set()
+        for number, tokens in free:
+            # The newest stays where it fits by itself, though the mark may be behind it.
+            if mark <= 0 or (number == free[-1][0] and tokens <= room):
                 break
-            dropped.add(number)
-            mark -= self._pieces[number].tokens
-        return dropped
+            gone.add(number)
+            mark -= tokens
+        return gone
 
     # -- clipping -----------------------------------------------------------------------------------------------------
 
-    def _clip(self, pieces: list[_Piece], note: list[Message]) -> tuple[list[_Piece], tuple[Reduced, ...]]:
-        """Return *pieces* with their texts clipped to one length, the longest of a halving series that fits."""
-        longest = self._budget // 2
-        while True:
-            limit = max(longest, SHORTEST_CLIP)
-            reductions: list[Reduced] = []
-            clipped = [piece if piece.fixed else self._clipped(piece, limit, reductions) for piece in pieces]
-            tokens = self._tokens(clipped, note)
-            if tokens <= self._budget:
-                return clipped, tuple(reductions)
-            if limit == SHORTEST_CLIP:
-                raise BudgetExceeded(tokens, self._budget)
-            longest //= 2
+    def _clip(self, pieces: Sequence[_Piece], room: int) -> list[_Piece]:
+        """Return *pieces* with no text over a share of the budget, those of the newest so short that it fits *room*."""
+        limit = max(int(self._budget * LARGEST_SHARE), SHORTEST_CLIP)
+        clipped = [self._clipped(piece, limit) for piece in pieces]
+        newest = max((number for number, piece in enumerate(pieces) if not piece.fixed), default=None)
+        while newest is not None and clipped[newest].tokens > room and limit > SHORTEST_CLIP:
+            limit = max(limit // 2, SHORTEST_CLIP)
+            clipped[newest] = self._clipped(pieces[newest], limit)
+        return clipped
 
-    def _clipped(self, piece: _Piece, limit: int, reductions: list[Reduced]) -> _Piece:
-        count = self._view.ledger.count
-        messages = []
+    def _clipped(self, piece: _Piece, limit: int) -> _Piece:
+        """Return *piece* with each text of more than *limit* tokens clipped; as it is where it is fixed."""
+        if piece.fixed or piece.tokens <= limit:
+            return piece
+        messages, reductions = [], []
         for message, post in zip(piece.unit.messages, piece.unit.posts, strict=True):
             ref = post_reference(piece.round_, post)
-            shorter = clip_message(message, limit, ref, count)
+            shorter = clip_message(message, limit, ref, self._count)
             messages.append(shorter)
             if shorter is not message:
-                reductions.append(Reduced(ref, count_message(message, count), count_message(shorter, count)))
-        unit = Unit(tuple(messages), piece.unit.posts, piece.unit.from_user)
-        return _Piece(piece.round_, unit, self._view.ledger.unit_tokens(unit))
+                before, after = count_message(message, self._count), count_message(shorter, self._count)
+                reductions.append(Reduced(ref, before, after))
+        unit = Unit(piece.unit.posts, lambda: messages)
+        return _Piece(piece.round_, unit, self._view.ledger.unit_tokens(unit), reductions=tuple(reductions))
 
 
-def _cost(pieces: Sequence[_Piece]) -> int:
+def _cost(pieces: Iterable[_Piece]) -> int:
     return sum(piece.tokens for piece in pieces)
 
 
-def _note(whole: Sequence[int], gone: Sequence[_Piece]) -> Message:
-    """Return the line that says what is left out and how to read it."""
-    said: list[str] = []
-    if whole:
-        said.append(f"rounds {whole[0]} to {whole[-1]} (reload {range_reference(whole[0], whole[-1])})")
-    if gone:
-        first = post_reference(gone[0].round_, gone[0].unit.posts[0])
-        last = post_reference(gone[-1].round_, gone[-1].unit.posts[-1])
-        said.append(f"the posts from {first} to {last} (reload each by that name)")
-    return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(said)}.]"}
+def _ends(pieces: Sequence[_Piece]) -> tuple[str, ...]:
+    """Return the references of the first and the last post in *pieces*, as the log has them; none where there are none.
 
-
-def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:
-    """Return *message* with each text of more than *limit* tokens clipped to its head and tail around a reference.
-
-    The same object where nothing is that long. A tool call's arguments stay valid JSON.
+    Not those at their ends: a result that came late stands behind its call.
     """
-    changed: Message = {}
-    content = message.get("content")
-    text = content if isinstance(content, str) else _joined(content)
-    if text is not None and count_message({"content": content}, count) > limit:
-        changed["content"] = clip_text(text, limit, ref, count)
-    calls = message.get("tool_calls")
-    if isinstance(calls, list) and any(count(_arguments(call)) > limit for call in calls):
-        changed["tool_calls"] = [_clip_call(call, limit, ref, count) for call in calls]
-    return {**message, **changed} if changed else message
+    places = [
+        (piece.round_.number, post.number if post else 0, post_reference(piece.round_, post))
+        for piece in pieces
+        for post in piece.unit.posts
+    ]
+    return (min(places)[2], max(places)[2]) if places else ()
 
 
-def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
-    """Return head and tail of *text*, about *limit* tokens with the line between them that says what is missing."""
-    mark = f"\n[... {{}} of {len(text):,} characters left out; reload {ref} ...]\n"
-    room = max(limit - count(mark) - 4, 0)
-    head = _end_of(text, room * 2 // 3, count)
-    tail = _end_of(text[::-1], room // 3, count)[::-1] if len(head) < len(text) else ""
-    missing = len(text) - len(head) - len(tail)
-    return text if missing <= 0 else head + mark.format(f"{missing:,}") + tail
-
-
-def _end_of(text: str, tokens: int, count: TokenCounter) -> str:
-    """Return a beginning of *text* of at most *tokens*; only a few times as much of it is looked at."""
-    length = min(len(text), 4 * tokens)
-    while length and (found := count(text[:length])) > tokens:
-        length = min(length - 1, length * tokens // found)
-    return text[:length]
-
-
-def _joined(content: object) -> str | None:
-    """Return the text of content in parts, with a mark for each part that is none; None where there is no content."""
-    if not isinstance(content, list):
-        return None
-    return "\n".join(part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type')}]" for part in content)
-
-
-def _arguments(call: Any) -> str:
-    asked = call.get("function") if isinstance(call, Mapping) else None
-    arguments = asked.get("arguments") if isinstance(asked, Mapping) else None
-    return arguments if isinstance(arguments, str) else ""
-
-
-def _clip_call(call: Any, limit: int, ref: str, count: TokenCounter) -> Any:
-    arguments = _arguments(call)
-    if count(arguments) <= limit:
-        return call
-    shown = json.dumps({"left_out": f"{len(arguments):,} characters; reload {ref}"})
-    return {**call, "function": {**call["function"], "arguments": shown}}
+def _note(rounds: Sequence[int], first_post: str = "", last_post: str = "") -> Message:
+    """Return the line that says what is left out, whole rounds and then posts, and how to read it."""
+    said: list[str] = []
+    if rounds:
+        said.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
+    if first_post:
+        said.append(f"the posts from {first_post} to {last_post} (reload each by that name)")
+    return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(said)}.]"}

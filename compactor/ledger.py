@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from memory import Memory
@@ -19,15 +18,44 @@ __all__ = ["Ledger", "Sums", "ledger_of"]
 
 #: Rounds that are counted in one go between two looks at the lock.
 BATCH = 64
+#: Costs of open rounds' units that are remembered; more, and all are forgotten.
+MOST_OPEN_UNITS = 20_000
+#: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
+MOST_COUNTERS = 8
+
+
+class Placed(Protocol):
+    """Rounds by their place, and places by the rounds' ids."""
+
+    def __getitem__(self, index: int, /) -> Round: ...
+    def end_of(self, round_id: str) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Cumulative tokens and messages: item ``i`` is the sum over the first ``i`` rounds. Lists only ever grow."""
+    """What there is before each place: item ``i`` tells of the first ``i`` rounds. Lists only ever grow."""
 
     tokens: list[int]
     messages: list[int]
+    #: The place of the newest of them in which the user speaks; -1 where he does in none.
+    asked: list[int]
+    #: Id and log number of each round.
     ids: list[str]
+    numbers: list[int]
+
+    def add(self, round_: Round, tokens: int, messages: int, *, from_user: bool) -> None:
+        self.tokens.append(self.tokens[-1] + tokens)
+        self.messages.append(self.messages[-1] + messages)
+        self.asked.append(len(self.ids) if from_user else self.asked[-1])
+        self.numbers.append(round_.number)
+        self.ids.append(round_.id)
+
+    def first(self, count: int) -> Sums:
+        """Return a copy that reaches over the first *count* rounds."""
+        until = count + 1
+        return Sums(
+            self.tokens[:until], self.messages[:until], self.asked[:until], self.ids[:count], self.numbers[:count]
+        )
 
 
 class Ledger:
@@ -36,16 +64,16 @@ class Ledger:
     def __init__(self, role: str, count: TokenCounter) -> None:
         self.role = role
         self.count = count
-        self._sums = Sums([0], [0], [])
+        self._sums = Sums([0], [0], [-1], [], [])
         self._epoch: object = None
-        self._open: tuple[str, dict[str, int]] = ("", {})  # the newest round's id, and its posts' tokens by post id
+        self._open: dict[tuple[str, ...], int] = {}
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # guards _sums and _epoch; never held while counting
 
-    def sums(self, rounds: Sequence[Round], settled: int, epoch: object) -> Sums:
+    def sums(self, rounds: Placed, settled: int, epoch: object) -> Sums:
         """Return sums that reach over the first *settled* of *rounds*; those new since the last call are counted.
 
         *epoch* equals that of an earlier call only if those rounds are still what they were then.
@@ -54,7 +82,7 @@ class Ledger:
             with self._lock:
                 sums, same = self._sums, epoch == self._epoch
             if not same:
-                sums = self._shared_with(sums, rounds, settled)
+                sums = _shared_with(sums, rounds, settled)
             done = len(sums.ids)
             if done >= settled and same:
                 return sums
@@ -62,52 +90,63 @@ class Ledger:
             with self._lock:
                 if same and (self._sums is not sums or len(sums.ids) != done):
                     continue  # another thread was here meanwhile; go on from what it has counted
-                for round_id, tokens, messages in fresh:
-                    sums.tokens.append(sums.tokens[-1] + tokens)
-                    sums.messages.append(sums.messages[-1] + messages)
-                    sums.ids.append(round_id)
+                for round_, tokens, messages, from_user in fresh:
+                    sums.add(round_, tokens, messages, from_user=from_user)
+                if not same:
+                    self._open = {}
                 self._sums, self._epoch = sums, epoch
 
-    @staticmethod
-    def _shared_with(sums: Sums, rounds: Sequence[Round], settled: int) -> Sums:
-        """Return a copy of *sums* up to the first round that is another now. Rare: a closed round failed."""
-        keep = 0
-        for keep, round_id in enumerate(sums.ids):
-            if keep >= settled or rounds[keep].id != round_id:
-                break
-        else:
-            keep = len(sums.ids)
-        return Sums(sums.tokens[: keep + 1], sums.messages[: keep + 1], sums.ids[:keep])
-
-    def _cost(self, round_: Round) -> tuple[str, int, int]:
+    def _cost(self, round_: Round) -> tuple[Round, int, int, bool]:
         units = units_of(round_, self.role)
-        return round_.id, sum(map(self.unit_tokens, units)), sum(len(unit.messages) for unit in units)
+        messages = sum(len(unit.posts) for unit in units)
+        return round_, sum(map(self.unit_tokens, units)), messages, any(unit.from_user for unit in units)
 
     def unit_tokens(self, unit: Unit) -> int:
         """Return the tokens of *unit*'s messages."""
         return sum(count_message(message, self.count) for message in unit.messages)
 
     def open_unit_tokens(self, round_: Round, unit: Unit) -> int:
-        """Return the same for a unit of a round that may still grow, remembered while that round is the newest."""
-        round_id, known = self._open
-        if round_id != round_.id:
-            round_id, known = self._open = (round_.id, {})
-        key = "+".join(post.id if post else "" for post in unit.posts) + f"/{len(unit.messages)}"
-        tokens = known.get(key)
+        """Return the same for a unit of a round of the log that may still grow, and remember it."""
+        key = (round_.id, *(str(post.number) if post else "" for post in unit.posts))
+        tokens = self._open.get(key)
         if tokens is None:
-            tokens = known[key] = self.unit_tokens(unit)
+            if len(self._open) >= MOST_OPEN_UNITS:
+                self._open = {}
+            tokens = self._open[key] = self.unit_tokens(unit)
         return tokens
 
 
-_ledgers: WeakKeyDictionary[Memory, dict[Any, Ledger]] = WeakKeyDictionary()
-_ledgers_lock = threading.Lock()  # guards _ledgers
+def _shared_with(sums: Sums, rounds: Placed, settled: int) -> Sums:
+    """Return a copy of *sums* up to the first round that is another now.
+
+    Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
+    here only when a closed round has failed.
+    """
+    keep = min(len(sums.ids) - 1, settled)
+    same = (place for place in range(keep) if rounds.end_of(sums.ids[place]) != place + 1)
+    return sums.first(next(same, max(keep, 0)))
+
+
+_ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()
 
 
 def ledger_of(memory: Memory, role: str, count: TokenCounter) -> Ledger:
     """Return the one ledger that all who read *memory* as *role* share, so that a round is counted once in all."""
-    with _ledgers_lock:
-        ledgers = _ledgers.setdefault(memory, {})
-        found = ledgers.get((role, id(count)))  # the ledger holds the counter, so its id stays its own
-        if found is None:
-            found = ledgers[role, id(count)] = Ledger(role, count)
-        return found
+    # No lock: the worst that two threads can do is to count a round twice.
+    ledgers = _ledgers.setdefault(memory, {}).setdefault(role, {})
+    key = _key(count)
+    found = ledgers.get(key)
+    if found is None:
+        for oldest in list(ledgers)[: max(len(ledgers) + 1 - MOST_COUNTERS, 0)]:
+            ledgers.pop(oldest, None)
+        found = ledgers.setdefault(key, Ledger(role, count))
+    return found
+
+
+def _key(count: TokenCounter) -> object:
+    """Return what two equal counters have in common: a bound method is another object each time it is named."""
+    try:
+        hash(count)
+    except TypeError:
+        return id(count)  # the ledger keeps the counter, so the number stays its own
+    return count

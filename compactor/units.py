@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
-from memory.messages import from_post, query_message, repeats_query
+from memory.messages import TOOL, from_post, query_message, repeats_query
 from memory.rounds import USER, Post, Round
 
 from .tokens import TokenCounter
@@ -22,85 +23,107 @@ PROMPT_TOKENS = 3
 #: An image at high detail, at most; at low detail. Nothing is decoded to find out.
 IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
 
+#: Who sends the results of calls in the form that came before tool calls; such a result has no id.
+FUNCTION = "function"
 NO_RESULT = "[No result was recorded for this tool call.]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: messages are made when they are first asked for, and most units are never shown
 class Unit:
-    """Messages that stand or fall together, with the posts they come from; None stands for the user's query."""
+    """Messages that stand or fall together."""
 
-    messages: tuple[Message, ...]
+    #: The post that each message comes from; None stands for the user's query.
     posts: tuple[Post | None, ...]
+    make: Callable[[], Sequence[Message]]
     #: Something the user said.
     from_user: bool = False
 
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        return tuple(self.make())
 
-def units_of(round_: Round, role: str) -> list[Unit]:
+
+def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
     """Return a round as *role* would send it to a model, in a form that providers accept.
 
-    A call is followed by all its results at once, wherever in the round they were recorded; a call that a closed round
-    left unanswered gets a result that says so; a result that answers no call becomes a message that says what it is.
+    A call is followed by all its results at once, wherever in the round they were recorded; a call that was left
+    unanswered gets a result that says so; a result that answers no call becomes a message that says what it is. Only
+    calls at the end of the *last* round, while that is open, may wait for their results: the host is about to run them.
     """
-    result: list[Unit] = []
+    units: list[Unit] = []
     posts = list(round_.post_list)
     asked = query_message(round_)
     if asked is not None:
-        result.append(Unit((asked,), (None,), from_user=True))
-        if posts and repeats_query(posts[0], round_):
-            del posts[0]
-    answers: dict[str, list[int]] = {}
+        again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
+        source = again if again is not None and again.attachment_list else None  # what it carries is in the query then
+        units.append(Unit((source,), partial(_only, asked), from_user=True))
+    answers = _answers(posts, role)
+    taken = {place for found in answers.values() for place in found.values()}
+    newest = max((at for at in range(len(posts)) if at not in taken), default=-1)
     for place, post in enumerate(posts):
-        if post.tool_call_id is not None:
-            answers.setdefault(post.tool_call_id, []).append(place)
-    taken: set[int] = set()
-    for place, post in enumerate(posts):
-        if place in taken:
+        if place in answers:
+            results = {number: posts[at] for number, at in answers[place].items()}
+            waits = last and not round_.closed and place == newest
+            units.append(_call_unit(post, results, role, waits=waits))
+        elif place in taken:
             continue
-        if post.tool_calls and post.send_from == role:
-            pending = not round_.closed and all(later.tool_call_id is not None for later in posts[place + 1 :])
-            result.append(_call_unit(post, place, posts, answers, taken, role, pending=pending))
         elif post.tool_call_id is not None:
-            result.append(Unit((_orphan(post, role),), (post,)))
+            units.append(Unit((post,), partial(_orphan, post, role)))
+        elif post.send_from == FUNCTION and units and not units[-1].from_user:  # answers the call before it
+            units.append(_joined(units.pop(), Unit((post,), partial(_said, post, role))))
         else:
-            result.append(Unit((from_post(post, role),), (post,), from_user=post.send_from == USER))
-    return result
+            units.append(Unit((post,), partial(_said, post, role), from_user=post.send_from == USER))
+    return units
 
 
-def _call_unit(
-    post: Post,
-    place: int,
-    posts: Sequence[Post],
-    answers: Mapping[str, list[int]],
-    taken: set[int],
-    role: str,
-    *,
-    pending: bool,
-) -> Unit:
-    """Return a message with tool calls and the results of all of them.
-
-    While *pending*, calls without a result are left as they are: the host is about to run them.
+def _answers(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
+    """Return, for the place of each post with calls, where the results stand: place by the call's number, in the order
+    of the log. An id that is used again means the newest call of that id.
     """
-    messages, sources = [from_post(post, role)], [post]
-    for call in post.tool_calls:
-        found = next((at for at in answers.get(call.id, ()) if at > place and at not in taken), None)
-        if found is not None:
-            taken.add(found)
-            messages.append({**from_post(posts[found], role), "role": _result_role(posts[found])})
-            sources.append(posts[found])
-        elif not pending:
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": NO_RESULT})
-            sources.append(post)
-    return Unit(tuple(messages), tuple(sources))
+    answers: dict[int, dict[int, int]] = {}
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    for place, post in enumerate(posts):
+        if post.tool_calls and post.send_from == role:
+            answers[place] = {}
+            waiting |= {call.id: [] for call in post.tool_calls}
+            for number, call in enumerate(post.tool_calls):
+                waiting[call.id].append((place, number))
+        elif post.tool_call_id is not None and waiting.get(post.tool_call_id):
+            at, number = waiting[post.tool_call_id].pop(0)
+            answers[at][number] = place
+    return answers
 
 
-def _result_role(post: Post) -> str:
-    return "function" if post.send_from == "function" else "tool"
+def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool) -> Unit:
+    """Return a message with calls and its *results*, by the call's number; unless it *waits*, a note for each other."""
+    missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
+
+    def messages() -> Iterator[Message]:
+        yield from_post(post, role)
+        for found in results.values():
+            yield {**from_post(found, role), "role": TOOL}
+        for call_id in missing:
+            yield {"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT}
+
+    return Unit((post, *results.values(), *(post for _ in missing)), lambda: tuple(messages()))
 
 
-def _orphan(post: Post, role: str) -> Message:
+def _joined(first: Unit, second: Unit) -> Unit:
+    return Unit((*first.posts, *second.posts), lambda: (*first.messages, *second.messages))
+
+
+def _only(message: Message) -> tuple[Message]:
+    return (message,)
+
+
+def _said(post: Post, role: str) -> tuple[Message]:
+    return (from_post(post, role),)
+
+
+def _orphan(post: Post, role: str) -> tuple[Message]:
     content = from_post(post, role).get("content")
     text = content if isinstance(content, str) else post.message
-    return {"role": "user", "content": f"[Result of a tool call that is not in this conversation]\n{text}"}
+    return ({"role": "user", "content": f"[Late result of a tool call]\n{text}"},)
 
 
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:

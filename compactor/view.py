@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, overload
 
 from memory.frozen import FrozenMapping
 from memory.overlays import CompactedMessage
-from memory.rounds import Attachment, Post, Round, RoundState
+from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
 from memory.visibility import Rounds, seen_by
 
 from .config import CompactorConfig
-from .ledger import Ledger
+from .ledger import Ledger, Sums
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
-from .units import MESSAGE_TOKENS, PROMPT_TOKENS, units_of
+from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
 
 __all__ = ["HostRounds", "View", "Work", "rounds_for"]
 
@@ -28,18 +30,21 @@ def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
 
 
 class HostRounds(Sequence[Round]):
-    """Another host's rounds, each turned into one of ours when it is read.
+    """Another host's rounds as they were when this was made, each turned into one of ours when it is read.
 
     They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to`` and ``message``; a round without
     ``state`` is closed. Those without ``id`` are told apart by their place.
     """
 
-    def __init__(self, rounds: Sequence[Any], role: str) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: Iterable[Any], role: str) -> None:
+        # A copy: it may be the very list to which the host goes on adding.
+        self._rounds = tuple(rounds)
         self.role = role
         #: Equal to nothing else: nobody promises that another host's rounds stay as they are.
         self.epoch = object()
-        self.settled = next((place for place, item in enumerate(rounds) if _state(item) == "created"), len(rounds))
+        self.settled = next(
+            (place for place, item in enumerate(self._rounds) if _state(item) == "created"), len(self._rounds)
+        )
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -51,27 +56,33 @@ class HostRounds(Sequence[Round]):
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
             return tuple(self[place] for place in range(*index.indices(len(self))))
-        place = index + len(self) if index < 0 else index
+        place = range(len(self))[index]
         return seen_by(self.role, _round(self._rounds[place], place))
 
     def end_of(self, round_id: str) -> int | None:
         """Return how many rounds there are up to and including *round_id*; None where it is not there."""
-        for place in range(len(self) - 1, -1, -1):
-            if _round_id(self._rounds[place], place) == round_id:
-                return place + 1
-        return None
+        return self._ends.get(round_id)
+
+    @cached_property
+    def _ends(self) -> dict[str, int]:
+        return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
 
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
-        """Return *compaction* with its end where its last round is now."""
+        """Return *compaction* with its end where its last round is now.
+
+        A last round that is gone was hidden by the host, so what followed it moved up by one. Where others are gone
+        too, a round may be shown that the summary covers; none is ever missed.
+        """
         if compaction is None:
             return None
-        end = self.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
-        return compaction.model_copy(update={"end_index": min(compaction.end_index, len(self)) if end is None else end})
+        end = compaction.end_index
+        if compaction.end_round_id is not None:
+            end = self.end_of(compaction.end_round_id) or max(end - 1, 0)
+        return compaction.model_copy(update={"end_index": min(end, len(self))})
 
 
 def _state(item: Any) -> RoundState:
-    state = getattr(item, "state", "finished")
-    state = getattr(state, "value", state)  # an enum's
+    state = _word(item, "state")
     return "created" if state == "created" else "failed" if state == "failed" else "finished"
 
 
@@ -85,7 +96,7 @@ def _round(item: Any, place: int) -> Round:
     posts = tuple(_post(post, number) for number, post in enumerate(getattr(item, "post_list", None) or (), 1))
     return Round(
         id=_round_id(item, place),
-        user_query=str(getattr(item, "user_query", None) or ""),
+        user_query=_text(item, "user_query"),
         state=_state(item),
         post_list=posts,
         number=place + 1,
@@ -96,23 +107,43 @@ def _post(item: Any, number: int) -> Post:
     if isinstance(item, Post):
         return item
     attachments = tuple(
-        Attachment(type=_word(attachment, "type"), content=str(getattr(attachment, "content", "") or ""))
-        for attachment in getattr(item, "attachment_list", None) or ()
+        Attachment(id=f"a{place}", type=_word(attachment, "type"), content=_text(attachment, "content"))
+        for place, attachment in enumerate(getattr(item, "attachment_list", None) or (), 1)
     )
     return Post(
         id=str(getattr(item, "id", None) or f"p{number}"),
         send_from=_word(item, "send_from"),
         send_to=_word(item, "send_to"),
-        message=str(getattr(item, "message", "") or ""),
+        message=_text(item, "message"),
         attachment_list=attachments,
+        tool_calls=tuple(map(_call, getattr(item, "tool_calls", None) or ())),
+        tool_call_id=_word(item, "tool_call_id") or None,
         number=number,
         extra=FrozenMapping(),
     )
 
 
+def _call(item: Any) -> ToolCall:
+    """Return a tool call, a mapping or an object, with its name and arguments on it or, as OpenAI's, in a function."""
+    asked = _field(item, "function") or item
+    return ToolCall(id=_text(item, "id"), name=_text(asked, "name"), arguments=_text(asked, "arguments"))
+
+
+def _field(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _text(item: Any, name: str) -> str:
+    """Return a field as text; what is none, as JSON where that can hold it."""
+    value = _field(item, name)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (Mapping, list)) else str(value)
+
+
 def _word(item: Any, name: str) -> str:
-    word = getattr(item, name, "")
-    return str(getattr(word, "value", word) or "")
+    word = _field(item, name)
+    return str(getattr(word, "value", word) or "")  # an enum's value
 
 
 class Work(Protocol):
@@ -190,28 +221,41 @@ class View:
     @property
     def messages(self) -> int:
         """Messages of the tail."""
-        sums = self.ledger.sums(self.rounds, self.closed, self.rounds.epoch)
-        closed = sums.messages[self.closed] - sums.messages[min(self.end, self.closed)]
-        return closed + sum(len(unit.messages) for round_ in self._growing() for unit in units_of(round_, self.role))
+        closed = self.sums.messages[self.closed] - self.sums.messages[min(self.end, self.closed)]
+        return closed + sum(len(unit.posts) for _, unit in self._growing())
 
     @property
     def window(self) -> int:
         """The model's context window in tokens."""
         return window_of(self.model) or DEFAULT_WINDOW
 
+    @cached_property
+    def sums(self) -> Sums:
+        """What there is before each closed round."""
+        return self.ledger.sums(self.rounds, self.closed, self.rounds.epoch)
+
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        return self.closed_tokens(end, self.closed) + sum(
-            self.ledger.open_unit_tokens(round_, unit)
-            for round_ in self._growing()
-            for unit in units_of(round_, self.role)
-        )
+        growing = sum(self.open_tokens(round_, unit) for round_, unit in self._growing())
+        return self.closed_tokens(end, self.closed) + growing
 
     def closed_tokens(self, start: int, stop: int) -> int:
-        """Return the tokens of closed rounds *start* to *stop*, as a slice counts them."""
-        sums = self.ledger.sums(self.rounds, self.closed, self.rounds.epoch)
-        return sums.tokens[stop] - sums.tokens[min(start, stop)]
+        """Return the tokens of the closed ones among rounds *start* to *stop*, as a slice counts them."""
+        stop = min(stop, self.closed)
+        return self.sums.tokens[stop] - self.sums.tokens[min(start, stop)]
 
-    def _growing(self) -> Iterator[Round]:
+    def units(self, place: int) -> Iterator[tuple[Round, Unit]]:
+        """Give the messages of one round, in units that may not be torn, each with the round."""
+        round_ = self.rounds[place]
+        for unit in units_of(round_, self.role, last=place == self.total - 1):
+            yield round_, unit
+
+    def open_tokens(self, round_: Round, unit: Unit) -> int:
+        """Return the tokens of a unit of a round that may still grow."""
+        if isinstance(self.rounds, HostRounds):  # nobody promises that its posts stay as they are
+            return self.ledger.unit_tokens(unit)
+        return self.ledger.open_unit_tokens(round_, unit)
+
+    def _growing(self) -> Iterator[tuple[Round, Unit]]:
         for place in range(max(self.closed, self.end), self.total):
-            yield self.rounds[place]
+            yield from self.units(place)

@@ -1,0 +1,231 @@
+"""Whatever is said, and whatever the budget: the prompt fits, is legal, keeps the newest question and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from chats import Message, assert_legal, left_out_texts, note_of, words
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compactor import BudgetExceeded, Prompt, Report, compose
+from compactor.tokens import TokenCounter, count_tokens
+from compactor.units import PROMPT_TOKENS, count_message
+from memory import CompactedMessage, InMemoryStore, Memory
+from memory.messages import from_round
+
+any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)  # control characters, lone surrogates
+long_text = st.builds(
+    lambda piece, times: (piece * times)[:6_000],
+    st.sampled_from(
+        [
+            "word ",
+            "漢字",
+            "🎉👩‍👩‍👧",
+            "\x00\x1b[0m",
+            "\ud800x",
+            "a",
+            " ",
+            "{}</summary>",
+            "\n\n",
+            "0123456789",
+            '{"k": [1]},',
+        ]
+    ),
+    st.integers(1, 3_000),
+)
+texts = st.one_of(
+    st.sampled_from(["", "hi", "Where is my order?"]), any_text, st.integers(0, 400).map(words), long_text
+)
+call_ids = st.sampled_from(["c0", "c1", "c2", "c3"])
+parts = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, texts),
+    st.just({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}),
+    st.just({"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}),
+)
+contents = st.one_of(texts, st.lists(parts, min_size=1, max_size=3))
+
+
+def _call(id_: str, arguments: str) -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> list[Message]:
+    """What an agent does in one go: says something, or calls tools, of which some answer, in any order."""
+    if draw(st.booleans()):
+        return [{"role": "assistant", "content": draw(contents)}]
+    asked = draw(st.lists(call_ids, min_size=1, max_size=4))
+    call = {
+        "role": "assistant",
+        "content": draw(st.one_of(st.none(), texts)),
+        "tool_calls": [_call(id_, draw(texts)) for id_ in asked],
+    }
+    answered = draw(st.permutations([*asked, *draw(st.lists(call_ids, max_size=1))]))
+    missing = draw(st.integers(0, 2)) if draw(st.integers(0, 3)) == 0 else 0
+    return [
+        call,
+        *(
+            {"role": "tool", "tool_call_id": id_, "content": draw(contents)}
+            for id_ in answered[: len(answered) - missing]
+        ),
+    ]
+
+
+asking = st.lists(st.builds(lambda content: {"role": "user", "content": content}, contents), min_size=1, max_size=2)
+conversations = st.lists(st.one_of(asking, exchanges(), exchanges()), max_size=14).map(
+    lambda said: [message for some in said for message in some]
+)
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> Memory:
+    """A session, some of whose rounds may have failed, and whose beginning may be compacted."""
+    memory = Memory("s", store=InMemoryStore())
+    if draw(st.booleans()):
+        memory.append({"role": "system", "content": draw(texts)})
+    for message in draw(conversations):
+        memory.append(message)
+        if draw(st.integers(0, 30)) == 0:
+            memory.finish_round(memory.conversation.rounds[-1], "failed")
+    rounds, _ = memory.get_role_rounds("assistant")
+    closed = [round_ for round_ in rounds[:-1] if round_.closed]
+    if closed and draw(st.booleans()):
+        covered = closed[: draw(st.integers(1, len(closed)))]
+        memory.journal("assistant").publish(
+            CompactedMessage(start_index=1, end_index=len(covered), summary=draw(texts), end_round_id=covered[-1].id),
+            base=0,
+            round_ids=[round_.id for round_ in covered],
+        )
+    return memory
+
+
+budgets = st.one_of(st.integers(1, 300), st.integers(300, 3_000), st.integers(3_000, 40_000))
+
+
+def user_messages(memory: Memory) -> list[Message]:
+    """What the user said in the newest round in which he spoke: the first and the last of it."""
+    for place in range(len(memory.get_role_rounds("assistant")[0]) - 1, -1, -1):
+        round_ = memory.get_role_rounds("assistant")[0][place]
+        said = [message for message in _messages_of(memory, round_.number) if message["role"] == "user"]
+        if said:
+            return said[:1] + (said[-1:] if len(said) > 1 else [])
+    return []
+
+
+def _messages_of(memory: Memory, number: int) -> list[Message]:
+    return list(from_round(memory.conversation.rounds[number - 1], "assistant"))
+
+
+def at_head(memory: Memory) -> list[Message]:
+    compaction = memory.get_role_rounds("assistant")[1]
+    head = [message for message in memory.messages() if message["role"] == "system"][: len(memory.header)]
+    return head + ([{"role": "system", "content": compaction.to_prompt()}] if compaction else [])
+
+
+def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) -> Prompt | None:
+    """Return the prompt; None where it rightly does not fit."""
+    least = at_head(memory) + user_messages(memory)
+    needed = PROMPT_TOKENS + sum(count_message(message, counter) for message in least)
+    if needed <= budget:
+        return compose(memory, budget=budget, counter=counter)
+    with pytest.raises(BudgetExceeded) as exceeded:
+        compose(memory, budget=budget, counter=counter)
+    assert (exceeded.value.needed, exceeded.value.budget) == (needed, budget)
+    return None
+
+
+@given(memories(), budgets, st.sampled_from([count_tokens, len]))
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example, HealthCheck.data_too_large])
+def test_every_prompt_fits_is_legal_keeps_the_question_and_loses_nothing(
+    memory: Memory, budget: int, counter: TokenCounter
+) -> None:
+    """Promises 1 and 4, and that a prompt is refused only where the newest question itself does not fit."""
+    prompt = composed(memory, budget, counter)
+    if prompt is None:
+        return
+
+    assert_legal(prompt, budget, counter)
+    assert prompt.messages[: len(at_head(memory))] == at_head(memory)
+    for message in user_messages(memory):
+        assert message in prompt.messages
+    assert_nothing_lost(memory, prompt)
+
+
+def assert_nothing_lost(memory: Memory, prompt: Prompt) -> None:
+    """All text of the tail is in the prompt or behind one of its references."""
+    rounds, compaction = memory.get_role_rounds("assistant")
+    shown = [text for message in prompt.messages for text in _texts_in(message)]
+    reloaded = [memory.reload(reduced.ref) for reduced in prompt.report.reductions]
+    there = [*shown, *reloaded, left_out_texts(memory, prompt)]
+    for round_ in rounds[compaction.end_index if compaction else 0 :]:
+        if round_.number in prompt.report.omitted_rounds and not note_of(prompt):
+            continue  # where not even the line fits, the report alone says so
+        arguments = [call.arguments for post in round_.post_list for call in post.tool_calls]
+        for text in (round_.user_query, *(post.message for post in round_.post_list), *arguments):
+            assert any(text in other for other in there)
+
+
+def _texts_in(message: Message) -> Sequence[str]:
+    content = message.get("content")
+    if isinstance(content, list):
+        return ["\n".join(part.get("text", f"[{part['type']}]") for part in content)]
+    return [content or "", *(call["function"]["arguments"] for call in message.get("tool_calls") or ())]
+
+
+@st.composite
+def dialogues(draw: st.DrawFn) -> list[Message]:
+    """Conversations in which every call is answered, if in any order: what came in may come out as it is."""
+    said: list[Message] = []
+    for _ in range(draw(st.integers(0, 12))):
+        if draw(st.integers(0, 2)) == 0:
+            said.append({"role": "user", "content": draw(contents)})
+        elif draw(st.booleans()):
+            said.append({"role": "assistant", "content": draw(contents)})
+        else:
+            asked = [f"call_{len(said)}_{number}" for number in range(draw(st.integers(1, 3)))]
+            said.append(
+                {"role": "assistant", "content": None, "tool_calls": [_call(id_, draw(texts)) for id_ in asked]}
+            )
+            said += [
+                {"role": "tool", "tool_call_id": id_, "content": draw(texts)} for id_ in draw(st.permutations(asked))
+            ]
+    return said
+
+
+@given(dialogues())
+def test_without_pressure_the_prompt_is_what_came_in(said: list[Message]) -> None:
+    """Messages that came in through append come out equal, tool calls and ids included."""
+    prompt = compose(Memory.from_messages(said), budget=10**9)
+
+    assert prompt.messages == said
+    assert prompt.report == Report(prompt.tokens, prompt.tokens)
+
+
+def cuts(prompt: Prompt) -> object:
+    return note_of(prompt), prompt.report.omitted_rounds, prompt.report.reductions
+
+
+@given(dialogues(), st.integers(200, 4_000))
+def test_appending_leaves_the_beginning_as_it_was_unless_something_is_cut(said: list[Message], budget: int) -> None:
+    """Promise 2: without a new cut, a longer prompt begins with the shorter one."""
+    memory, before = Memory(), None
+    for message in said:
+        memory.append(message)
+        prompt = composed(memory, budget)
+        if before and prompt and cuts(before) == cuts(prompt):
+            assert prompt.messages[: len(before.messages)] == before.messages
+        before = prompt
+
+
+@given(memories(), budgets)
+def test_the_prompt_is_a_pure_function_of_the_log(memory: Memory, budget: int) -> None:
+    """The same prompt from a Memory that resumes the session, whatever was composed and counted before."""
+    first = composed(memory, budget)
+    for other in (400, 4_000):
+        composed(memory, other)
+
+    assert composed(memory, budget) == first
+    assert composed(Memory("s", store=memory._store), budget) == first
