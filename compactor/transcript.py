@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from memory.errors import ContextError
 from memory.messages import repeats_query
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
 
 from .tokens import TokenCounter
 
-__all__ = ["Step", "StepsTooSmall", "quote", "steps"]
+__all__ = ["Room", "Step", "StepsTooSmall", "quote", "steps"]
 
 #: The least room for conversation in one request; below it a summarizer would see little but its instructions.
 LEAST_ROOM = 64
-#: No text has fewer characters a token than this many tokens a character: a slice never needs more tries than that.
 _HEAD = "<conversation>\n"
 _TAIL = "\n</conversation>"
 
 
-class StepsTooSmall(ValueError):
+class StepsTooSmall(ContextError, ValueError):
     """A request has no room for the conversation beside the instructions and the previous summary."""
 
 
@@ -47,10 +49,19 @@ class Step:
 
 
 class Room:
-    """How much conversation the next request holds, in tokens; changes with the summary that it starts from."""
+    """How many tokens of conversation the next request holds; changes with the summary that it starts from."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
+
+    @property
+    def checked(self) -> int:
+        if self.tokens < LEAST_ROOM:
+            raise StepsTooSmall(
+                "the prompt and the previous summary leave no room for the conversation;"
+                " raise summarizer_input_tokens or lower target_tokens"
+            )
+        return self.tokens
 
 
 def steps(rounds: Sequence[Round], room: Room, count: TokenCounter) -> Iterator[Step]:
@@ -59,90 +70,98 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter) -> Iterator[
     A round that fits is kept whole; a longer one is split between posts, and a longer post within its text. Raises
     ``StepsTooSmall`` where the room is too little to go on.
     """
-    step, done = Step(), 0
-    for round_ in rounds:
-        text = quote(round_)
-        tokens = count(text) + 1
-        if step.rounds and step.tokens + tokens > _checked(room):
-            step.whole = done
-            yield step
-            step = Step()
-        if tokens <= _checked(room):
-            step.add(round_, text, tokens)
-        else:
-            # A step is given out when the next part comes, so the last part of this round is followed by new rounds.
-            for part in _parts(round_, room, count):
-                if step.rounds:
-                    step.whole, step.at_boundary = done, False
-                    yield step
-                    step = Step()
-                part_text = quote(part, partial=True)
-                step.add(part, part_text, count(part_text) + 1)
-        done += 1
+    step = Step()
+    for done, round_ in enumerate(rounds):
+        waiting = deque([round_])  # the round, or the pieces of it that no step has taken yet
+        begun = False
+        while waiting:
+            piece = waiting[0]
+            text = quote(piece, partial=piece is not round_)
+            tokens = count(text) + 1
+            if step.rounds and step.tokens + tokens > room.checked:
+                step.whole, step.at_boundary = done, not begun
+                yield step
+                step = Step()
+                continue  # with the room that this step's summary leaves
+            if tokens > room.checked and len(parts := list(_parts(piece, room.checked, count))) > 1:
+                waiting.popleft()
+                waiting.extendleft(reversed(parts))
+                continue
+            step.add(waiting.popleft(), text, tokens)
+            begun = True
     if step.rounds:
-        step.whole = done
+        step.whole = len(rounds)
         yield step
 
 
-def _checked(room: Room) -> int:
-    available = room.tokens - 8  # the tags around the conversation
-    if available < LEAST_ROOM:
-        raise StepsTooSmall(
-            "the prompt and the previous summary leave no room for the conversation;"
-            " raise summarizer_input_tokens or lower target_tokens"
-        )
-    return available
-
-
-def _parts(round_: Round, room: Room, count: TokenCounter) -> Iterator[Round]:
-    """Give a round as several that each fit, every text in exactly one of them."""
+def _parts(round_: Round, room: int, count: TokenCounter) -> Iterator[Round]:
+    """Give a round as several of at most *room* tokens, every text in exactly one of them."""
     empty = round_.model_copy(update={"user_query": "", "post_list": ()})
-    pending: list[Post] = []
-    queries = list(_slices(round_.user_query, _payload(empty, room, count), count)) if round_.user_query else []
-    for query in queries:
+    frame = count(quote(empty, partial=True)) + 1
+    asked = count("\n".join(_query_lines("x"))) + 1
+    for query in _slices(round_.user_query, room - frame - asked, count):
         yield empty.model_copy(update={"user_query": query})
-    for post in round_.post_list[1 if _says_query_again(round_) else 0 :]:
-        for piece in _post_parts(post, empty, room, count):
-            grown = empty.model_copy(update={"post_list": (*pending, piece)})
-            if pending and count(quote(grown, partial=True)) > _checked(room):
+    pending: list[Post] = []
+    tokens = frame
+    for post in _shown_posts(round_):
+        for piece in _post_parts(post, room - frame, count):
+            cost = _cost(piece, count)
+            if pending and tokens + cost > room:
                 yield empty.model_copy(update={"post_list": tuple(pending)})
-                pending = []
+                pending, tokens = [], frame
             pending.append(piece)
+            tokens += cost
     if pending:
         yield empty.model_copy(update={"post_list": tuple(pending)})
 
 
-def _payload(around: Round, room: Room, count: TokenCounter) -> int:
-    """Return the tokens left for one text in a request that holds nothing else of the round."""
-    return max(_checked(room) - count(quote(around, partial=True)) - 32, LEAST_ROOM // 2)
-
-
-def _post_parts(post: Post, empty: Round, room: Room, count: TokenCounter) -> Iterator[Post]:
-    """Give a post as several, where one request cannot hold it: first its message, then what it carries."""
-    whole = empty.model_copy(update={"post_list": (post,)})
-    if count(quote(whole, partial=True)) <= _checked(room):
+def _post_parts(post: Post, room: int, count: TokenCounter) -> Iterator[Post]:
+    """Give a post as several of at most *room* tokens: first its message, then what it carries."""
+    if _cost(post, count) <= room:
         yield post
         return
+
+    def sliced(text: str, made: Callable[[str], Post]) -> Iterator[Post]:
+        if not text:
+            yield made("")
+        for part in _slices(text, room - _cost(made("x"), count), count):
+            yield made(part)
+
     bare = post.model_copy(update={"message": "", "attachment_list": (), "tool_calls": ()})
-    room_for_text = _payload(empty.model_copy(update={"post_list": (bare,)}), room, count)
-    for text in _slices(post.message, room_for_text, count):
-        yield bare.model_copy(update={"message": text})
+    if post.message or post.tool_call_id is not None:
+        yield from sliced(post.message, partial(_with_message, bare))
+    bare = bare.model_copy(update={"tool_call_id": None})  # or each piece would look like a result of its own
     for attachment in post.attachment_list:
-        for text in _slices(attachment.content, room_for_text, count):
-            part = attachment.model_copy(update={"content": text})
-            yield bare.model_copy(update={"attachment_list": (part,)})
+        yield from sliced(attachment.content, partial(_with_attachment, bare, attachment))
     for call in post.tool_calls:
-        for text in _slices(call.arguments, room_for_text, count) or iter(("",)):
-            yield bare.model_copy(update={"tool_calls": (call.model_copy(update={"arguments": text}),)})
+        yield from sliced(call.arguments, partial(_with_call, bare, call))
+
+
+def _with_message(post: Post, message: str) -> Post:
+    return post.model_copy(update={"message": message})
+
+
+def _with_attachment(post: Post, attachment: Attachment, content: str) -> Post:
+    return post.model_copy(update={"attachment_list": (attachment.model_copy(update={"content": content}),)})
+
+
+def _with_call(post: Post, call: ToolCall, arguments: str) -> Post:
+    return post.model_copy(update={"tool_calls": (call.model_copy(update={"arguments": arguments}),)})
+
+
+def _cost(post: Post, count: TokenCounter) -> int:
+    return count("\n".join(_post_lines(post))) + 1
 
 
 def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
     """Give *text* in consecutive slices of at most *tokens* each, as they stand once their tags are escaped."""
+    tokens = max(tokens, LEAST_ROOM // 4)  # beside names and ids that are longer than they should be
     start = 0
     while start < len(text):
         length = min(len(text) - start, 4 * tokens)
-        while length > 1 and count(escape_tags(text[start : start + length])) > tokens:
-            length //= 2
+        while length > 1 and (found := count(escape_tags(text[start : start + length]))) > tokens:
+            # By a sixteenth at least: where spaces end a slice, a step in proportion may take nothing off.
+            length = max(1, min(length * tokens // found, length * 15 // 16))
         yield text[start : start + length]
         start += length
 
@@ -154,16 +173,21 @@ def quote(round_: Round, *, partial: bool = False) -> str:
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
-        lines += _element("message", round_.user_query, {"from": USER})
-    for post in round_.post_list[1 if _says_query_again(round_) else 0 :]:
+        lines += _query_lines(round_.user_query)
+    for post in _shown_posts(round_):
         lines += _post_lines(post)
     return "\n".join([*lines, "</round>"])
 
 
-def _says_query_again(round_: Round) -> bool:
-    """Return whether the first post is nothing but the query again."""
+def _shown_posts(round_: Round) -> Sequence[Post]:
+    """Return the posts without the first, where that is nothing but the query again."""
     posts = round_.post_list
-    return bool(posts) and repeats_query(posts[0], round_) and not (posts[0].attachment_list or posts[0].tool_calls)
+    again = bool(posts) and repeats_query(posts[0], round_) and not (posts[0].attachment_list or posts[0].tool_calls)
+    return posts[1:] if again else posts
+
+
+def _query_lines(query: str) -> Iterator[str]:
+    return _element("message", query, {"from": USER})
 
 
 def _post_lines(post: Post) -> Iterator[str]:

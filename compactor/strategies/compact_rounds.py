@@ -8,6 +8,7 @@ from memory.overlays import CompactedMessage
 
 from ..summarizers.base import SummaryRequest
 from ..transcript import Room, Step, steps
+from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
 
 __all__ = ["compact_rounds", "planned_end"]
@@ -27,12 +28,14 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
     previous, reached = view.compaction, start
     room = Room(_room(view, work, previous))
     usage: dict[str, int] = {}
+    replaced = _summary_tokens(view, previous)
     for step in steps(view.rounds[start:end], room, view.ledger.count):
         first, reached = reached + 1, start + step.whole
         request = _request(view, work, step, previous, (first, reached if step.at_boundary else reached + 1))
-        before = view.ledger.count(previous.summary) if previous else 0
+        # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
+        replaced += step.tokens
         source = f"{previous.summary}\n{step.text}" if previous else step.text
-        summary = work.summarize(request, source=source, source_tokens=before + step.tokens, view=view)
+        summary = work.summarize(request, source=source, source_tokens=replaced, view=view)
         _add(usage, summary.usage)
         previous = CompactedMessage(
             start_index=1,
@@ -47,7 +50,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
         room.tokens = _room(view, work, previous)
         if step.at_boundary:
             yield previous
-            usage = {}
+            usage, replaced = {}, _summary_tokens(view, previous)
 
 
 def planned_end(view: View, work: Work) -> int:
@@ -92,13 +95,18 @@ def _room(view: View, work: Work, previous: CompactedMessage | None) -> int:
     """Return the tokens that the conversation may take in the next request: what instructions and summary leave."""
     config = work.config
     empty = config.prompt.render(
-        "",
+        Step().text,
         previous_summary=previous.summary if previous else None,
         role=view.role,
         target_tokens=config.target_tokens,
         plan=work.plan,
     )
-    return config.summarizer_input_tokens - sum(view.ledger.count(str(message["content"])) for message in empty)
+    taken = PROMPT_TOKENS + sum(count_message(message, view.ledger.count) for message in empty)
+    return config.summarizer_input_tokens - taken
+
+
+def _summary_tokens(view: View, compaction: CompactedMessage | None) -> int:
+    return view.ledger.count(compaction.summary) if compaction else 0
 
 
 def _add(total: dict[str, int], usage: Mapping[str, int] | None) -> None:

@@ -1,0 +1,165 @@
+"""What most tests of the compactor need: rounds to compact, an executor that obeys, and ways to wait without sleeping."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from compactor import CompactorConfig, ContextCompactor, SummaryRequest
+from compactor.testing import FakeClock
+from memory import Memory
+from memory.events import Event
+from memory.rounds import Round
+
+#: Long enough for any machine; only a failing test ever waits for it.
+SOON = 20.0
+ROLE = "Planner"
+#: The numbers of the design's example.
+CONFIG = CompactorConfig(threshold=7, retain_recent=3)
+
+E = TypeVar("E", bound=Event)
+
+
+class PanicException(BaseException):
+    """What a native extension raises when it panics: no ``Exception``, so ``except Exception`` lets it through."""
+
+
+def add_round(memory: Memory, *, close: bool = True, role: str = ROLE) -> Round:
+    """Add the next round: the user asks, the role answers. Its id is ``r`` and its number."""
+    number = len(memory.conversation.rounds) + 1
+    round_ = memory.create_round(f"Question {number}: what about item-{number}?", id=f"r{number}")
+    memory.add_post(round_, send_from="User", send_to=role, message=round_.user_query)
+    memory.add_post(round_, send_from=role, send_to="User", message=f"Item-{number} costs {number * 11} euros. " * 3)
+    return memory.finish_round(round_) if close else round_
+
+
+def memory_of(count: int, *, close_last: bool = True) -> Memory:
+    memory = Memory("session")
+    for number in range(1, count + 1):
+        add_round(memory, close=number < count or close_last)
+    return memory
+
+
+def end_of(compactor: ContextCompactor) -> int:
+    """Where the published compaction ends; 0 where there is none."""
+    compaction = compactor.get_compaction()
+    return compaction.end_index if compaction is not None else 0
+
+
+def kinds(events: Sequence[Event]) -> list[str]:
+    return [event.name.rpartition(".")[2] for event in events]
+
+
+def of_kind(events: Sequence[Event], kind: type[E]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def text_of(request: SummaryRequest) -> str:
+    return "\n".join(str(message["content"]) for message in request.messages)
+
+
+class Calls:
+    """A summarizer that lets a test wait until it is in a call, and answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Event()
+
+    def __call__(self, _request: SummaryRequest) -> str:
+        self.begun.release()
+        assert self.go_on.wait(SOON)
+        return "A summary."
+
+
+class Heard:
+    """A hook that remembers events, and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._more = threading.Condition()
+
+    def __call__(self, event: Event) -> None:
+        with self._more:
+            self.events.append(event)
+            self._more.notify_all()
+
+    def until(self, kind: type[E], times: int = 1) -> E:
+        """Wait until there are that many events of *kind*; return the last of them."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(of_kind(self.events, kind)) >= times, SOON), (
+                f"no {kind.__name__} ({times}) among {kinds(self.events)}"
+            )
+            return of_kind(self.events, kind)[times - 1]
+
+
+class ManualExecutor(Executor):
+    """Runs a job only when told, in the thread that tells it: so a test decides what happens between what."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.is_shut_down = False
+        self._submitted = threading.Condition()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.is_shut_down:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        future: Future[Any] = Future()
+        with self._submitted:
+            self.jobs.append((future, lambda: fn(*args, **kwargs)))
+            self._submitted.notify_all()
+        return future
+
+    def run_next(self) -> bool:
+        """Run the oldest job that was not cancelled; False if there is none."""
+        while self.jobs:
+            future, job = self.jobs.popleft()
+            if future.set_running_or_notify_cancel():
+                future.set_result(job())
+                return True
+        return False
+
+    def run_coming(self) -> None:
+        """Run the job that another thread is about to submit, or has."""
+        with self._submitted:
+            assert self._submitted.wait_for(lambda: bool(self.jobs), SOON)
+        self.run_next()
+
+    def run_all(self) -> int:
+        """Run jobs until none is left; return how many that were."""
+        count = 0
+        while self.run_next():
+            count += 1
+            assert count < 1_000, "jobs without end"
+        return count
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.is_shut_down = True
+        if cancel_futures:
+            for future, _ in self.jobs:
+                future.cancel()
+
+
+def on_command(
+    memory: Memory, summarizer: object, config: CompactorConfig = CONFIG, **more: Any
+) -> tuple[ContextCompactor, ManualExecutor, FakeClock]:
+    """Return a compactor that does nothing unless its executor or its clock is told to."""
+    executor, clock = ManualExecutor(), FakeClock()
+    options = {"executor": executor, "clock": clock, "rng": lambda: 1.0} | more
+    return ContextCompactor.for_role(memory, ROLE, config, summarizer, **options), executor, clock
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Start *call* on a thread; return what waits for its result, and raises what it raised."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return lambda: future.result(SOON)
