@@ -7,19 +7,29 @@ from collections.abc import Callable, Sequence
 
 from memory.errors import StaleCompaction
 from memory.forking import renewed_after_fork
+from memory.frozen import freeze_mapping
 from memory.overlays import CompactedMessage, JournalState
+from memory.rounds import Clock, utc_now
 from memory.visibility import Rounds
 
-from .view import HostRounds
+from .view import COVERED, HostRounds
 
 __all__ = ["LocalJournal"]
 
+#: A compaction is found again in a host's rounds as long as one of this many of the last it covers is still there.
+ANCHORS = 64
+
 
 class LocalJournal:
-    """A journal over whatever *read_rounds* returns; it keeps every compaction that was published."""
+    """A journal over whatever *read_rounds* returns; it keeps every compaction that was published and not reverted.
 
-    def __init__(self, read_rounds: Callable[[], Rounds | HostRounds]) -> None:
+    Where rounds can fail after they were covered, ``end_round_id`` says where the present one ends: its ``end_index``
+    is that of its publication, for ``read`` asks nobody.
+    """
+
+    def __init__(self, read_rounds: Callable[[], Rounds | HostRounds], now: Clock = utc_now) -> None:
         self._read_rounds = read_rounds
+        self._now = now
         self._state = JournalState()
         self._published: tuple[CompactedMessage, ...] = ()
         self._after_fork()
@@ -32,9 +42,9 @@ class LocalJournal:
         return self._state
 
     def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
-        rounds = self._read_rounds()
+        rounds, end = self._read_rounds(), 0
         for round_id in round_ids:
-            end = rounds.end_of(round_id)
+            end = rounds.end_of(round_id) or 0
             if not end or rounds[end - 1].id != round_id or not rounds[end - 1].closed:
                 raise StaleCompaction("rounds_changed")
         with self._lock:
@@ -42,9 +52,17 @@ class LocalJournal:
             if generation != base:
                 raise StaleCompaction("generation")
             anchored = rounds.anchored(current)
-            if anchored is not None and compaction.end_index <= anchored.end_index:
+            if end <= (anchored.end_index if anchored is not None else 0):
                 raise StaleCompaction("behind")
-            published = compaction.model_copy(update={"generation": base + 1})
+            before = current.extra.get(COVERED, ()) if current is not None else ()
+            published = compaction.model_copy(
+                update={
+                    "end_index": end,
+                    "generation": base + 1,
+                    "created_at": self._now(),
+                    "extra": freeze_mapping({**compaction.extra, COVERED: (*reversed(round_ids), *before)[:ANCHORS]}),
+                }
+            )
             self._published = (*self._published, published)
             self._state = JournalState(base + 1, published)
         return published

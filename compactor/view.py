@@ -19,7 +19,10 @@ from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
 from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
 
-__all__ = ["HostRounds", "View", "Work", "rounds_for"]
+__all__ = ["COVERED", "HostRounds", "View", "Work", "rounds_for"]
+
+#: Under this key of its ``extra``, a compaction may hold the ids of the last rounds that it covers, the newest first.
+COVERED = "covered"
 
 
 def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
@@ -68,17 +71,17 @@ class HostRounds(Sequence[Round]):
         return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
 
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
-        """Return *compaction* with its end where its last round is now.
+        """Return *compaction* with its end where the last round that it covers, of those that are left, is now.
 
-        A last round that is gone was hidden by the host, so what followed it moved up by one. Where others are gone
-        too, a round may be shown that the summary covers; none is ever missed.
+        Hosts hide rounds that fail, and some drop old ones: what followed them is not to be missed.
         """
         if compaction is None:
             return None
-        end = compaction.end_index
+        end = min(compaction.end_index, len(self))
         if compaction.end_round_id is not None:
-            end = self.end_of(compaction.end_round_id) or max(end - 1, 0)
-        return compaction.model_copy(update={"end_index": min(end, len(self))})
+            covered = (compaction.end_round_id, *compaction.extra.get(COVERED, ()))
+            end = next(filter(None, map(self.end_of, covered)), 0)
+        return compaction.model_copy(update={"end_index": end})
 
 
 def _state(item: Any) -> RoundState:

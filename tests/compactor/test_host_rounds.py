@@ -1,0 +1,296 @@
+"""Other hosts' rounds: plain objects with a query and posts, whatever else they have or lack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scene import CONFIG, ROLE, SOON, add_round, end_of, memory_of, text_of
+
+from compactor import CompactorConfig, ContextCompactor
+from compactor.testing import ScriptedSummarizer
+from compactor.view import COVERED, HostRounds, rounds_for
+from memory import CompactedMessage, Post, Round
+from memory.visibility import Rounds
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Kind(Enum):
+    PLAN = "init_plan"
+
+
+class State(Enum):
+    CREATED = "created"
+    FINISHED = "finished"
+
+
+@dataclass
+class HostPost:
+    message: str
+    send_from: str = ROLE
+    send_to: str = "User"
+    attachment_list: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class HostRound:
+    user_query: str
+    post_list: list[HostPost] = field(default_factory=list)
+
+
+class Bare:
+    """The least there is."""
+
+    def __init__(self, number: int) -> None:
+        self.user_query = f"question {number} " * 10
+        self.post_list = [SimpleNamespace(send_from=ROLE, send_to="User", message=f"answer {number} " * 10)]
+
+
+def read(item: Any, role: str = "") -> Round:
+    return HostRounds([item], role)[0]
+
+
+# In a compactor
+
+
+def test_rounds_that_have_only_a_query_and_posts_are_compacted() -> None:
+    """They count as closed, and are told apart by their place."""
+    rounds: list[Any] = [Bare(number) for number in range(1, 11)]
+    summarizer = ScriptedSummarizer()
+    with ContextCompactor(CONFIG, summarizer, lambda: rounds, role=ROLE) as compactor:
+        assert compactor.wait_idle(SOON)
+        assert end_of(compactor) == 7
+        rounds += [Bare(number) for number in range(11, 16)]
+        compactor.notify_rounds_changed(len(rounds))
+        assert compactor.wait_idle(SOON)
+        assert end_of(compactor) == 12
+    assert [request.end_index for request in summarizer.requests] == [7, 12]
+    assert "answer 8" in text_of(summarizer.requests[1])
+    assert "answer 7" not in text_of(summarizer.requests[1])
+
+
+def test_a_list_that_the_host_goes_on_adding_to_is_read_once_a_cycle() -> None:
+    """One pass works on one snapshot, even of the host's own list."""
+    rounds: list[Any] = [Bare(number) for number in range(1, 11)]
+
+    def summarizer(_request: object) -> str:
+        rounds.extend(Bare(number) for number in range(11, 14))
+        return "A summary."
+
+    compactor = ContextCompactor(CONFIG, summarizer, lambda: rounds, role=ROLE)
+    made = compactor.compact_now(SOON)
+    assert made is not None
+    assert made.end_index == 7
+
+
+@pytest.mark.parametrize("gone", [[7], [3], [3, 7], [5, 6, 7], list(range(1, 8))], ids=str)
+def test_of_rounds_that_the_host_hides_after_they_were_covered_none_that_follows_is_skipped(gone: list[int]) -> None:
+    """Not even when they are the very last of those covered."""
+
+    def named(number: int) -> SimpleNamespace:
+        return SimpleNamespace(id=f"r{number}", user_query=f"question {number} " * 20, post_list=())
+
+    rounds = [named(number) for number in range(1, 11)]
+    summarizer = ScriptedSummarizer()
+    compactor = ContextCompactor(CONFIG, summarizer, lambda: rounds, role=ROLE)
+    compactor.compact_now(SOON)
+    rounds = [named(number) for number in range(1, 16) if number not in gone]
+    made = compactor.compact_now(SOON)
+    assert [round_.id for round_ in summarizer.requests[1].rounds] == ["r8", "r9", "r10", "r11", "r12"]
+    assert made is not None
+    assert [round_.id for round_ in rounds[made.end_index :]] == ["r13", "r14", "r15"]
+
+
+@pytest.mark.parametrize("role", ["", ROLE])
+def test_a_plain_list_of_our_own_rounds_will_do(role: str) -> None:
+    """Whatever sequence the getter gives."""
+    memory = memory_of(10)
+    with ContextCompactor(CONFIG, ScriptedSummarizer(), lambda: list(memory.conversation.rounds), role=role) as it:
+        assert it.wait_idle(SOON)
+        assert it.get_compaction().end_round_id == "r7"  # type: ignore[union-attr]
+
+
+def test_a_memorys_rounds_are_taken_as_they_are() -> None:
+    """Without a copy, as the compactor's role sees them, failed ones left out."""
+    memory = memory_of(4)
+    memory.add_post(memory.create_round("q"), send_from="Other", send_to="User", message="not for the planner")
+    memory.finish_round("r2", state="failed")
+    rounds = rounds_for(memory.conversation.rounds, ROLE)
+    assert isinstance(rounds, Rounds)
+    assert [round_.id for round_ in rounds[:3]] == ["r1", "r3", "r4"]
+    assert rounds[3].post_list == ()
+    assert rounds.settled == 3
+
+
+def test_a_compactor_without_a_memory_serves_one_by_being_registered() -> None:
+    """Its compactions are kept by itself; Memory gives them its own indices."""
+    memory = memory_of(10)
+    with ContextCompactor(CONFIG, ScriptedSummarizer(), memory.rounds_getter(ROLE), role=ROLE) as compactor:
+        memory.register_compaction_provider(ROLE, compactor)
+        assert compactor.wait_idle(SOON)
+        memory.finish_round("r7", state="failed")
+        rounds, compaction = memory.get_role_rounds(ROLE)
+        assert compaction is not None
+        assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r8", "r9", "r10"]
+        for _ in range(5):
+            add_round(memory)
+        assert compactor.wait_idle(SOON)
+        rounds, compaction = memory.get_role_rounds(ROLE)
+        assert compaction is not None
+        assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r13", "r14", "r15"]
+
+
+def test_the_open_round_of_another_host_is_not_compacted() -> None:
+    """Where it says which one that is, by word or by enum."""
+    rounds = [SimpleNamespace(user_query="q " * 30, post_list=(), state=State.FINISHED) for _ in range(3)]
+    rounds.append(SimpleNamespace(user_query="q " * 30, post_list=(), state=State.CREATED))
+    config = CompactorConfig(threshold=0, retain_recent=0)
+    compactor = ContextCompactor(config, ScriptedSummarizer(), lambda: rounds)
+    assert compactor.compact_now(SOON).end_index == 3  # type: ignore[union-attr]
+
+
+# Reading them
+
+
+def test_posts_attachments_and_enums_are_read() -> None:
+    """As plain text, an enum by its value."""
+    attachment = SimpleNamespace(type=Kind.PLAN, content="1. load")
+    round_ = read(HostRound("q", [HostPost("hello", attachment_list=[attachment])]))
+    (post,) = round_.post_list
+    assert (round_.user_query, round_.state, round_.number, round_.id) == ("q", "finished", 1, "#1")
+    assert (post.send_from, post.send_to, post.message, post.number) == (ROLE, "User", "hello", 1)
+    assert [(a.type, a.content) for a in post.attachment_list] == [("init_plan", "1. load")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"id": "c1", "function": {"name": "search", "arguments": '{"q": 1}'}},
+        SimpleNamespace(id="c1", function=SimpleNamespace(name="search", arguments='{"q": 1}')),
+        SimpleNamespace(id="c1", name="search", arguments='{"q": 1}'),
+        {"id": "c1", "name": "search", "arguments": {"q": 1}},
+    ],
+    ids=["OpenAI's mapping", "OpenAI's object", "an object", "arguments as a mapping"],
+)
+def test_tool_calls_and_results_are_read_whatever_their_form(call: Any) -> None:
+    """All text reaches the summarizer, a host's tool calls included."""
+    posts = [
+        SimpleNamespace(send_from=ROLE, send_to="Tools", message=None, tool_calls=[call]),
+        SimpleNamespace(send_from="Tools", send_to=ROLE, message="found", tool_call_id="c1"),
+    ]
+    asked, answered = read(SimpleNamespace(user_query="q", post_list=posts)).post_list
+    assert [(c.id, c.name, c.arguments) for c in asked.tool_calls] == [("c1", "search", '{"q": 1}')]
+    assert (answered.tool_call_id, answered.message) == ("c1", "found")
+
+
+def test_what_is_missing_is_empty() -> None:
+    """A host may leave out, or set to None, whatever it likes."""
+    round_ = read(SimpleNamespace(user_query=None, post_list=None))
+    assert (round_.user_query, round_.post_list) == ("", ())
+    (post,) = read(SimpleNamespace(user_query="q", post_list=[SimpleNamespace()])).post_list
+    assert (post.send_from, post.send_to, post.message, post.id) == ("", "", "", "p1")
+
+
+def test_what_is_no_text_is_turned_into_text() -> None:
+    """Parts and mappings as JSON, all else as it prints."""
+    content = [{"type": "text", "text": "é"}]
+    posts = [SimpleNamespace(send_from=7, send_to=Kind.PLAN, message=content), SimpleNamespace(message=3.5)]
+    first, second = read(SimpleNamespace(user_query=12, post_list=posts)).post_list
+    assert (first.send_from, first.send_to, first.message) == ("7", "init_plan", '[{"type": "text", "text": "é"}]')
+    assert second.message == "3.5"
+
+
+def test_our_own_records_are_taken_as_they_are() -> None:
+    """Also one of our posts in another host's round."""
+    mine = Round(id="mine", user_query="q", state="finished")
+    assert read(mine) is mine
+    post = Post(send_from=ROLE, send_to="User", message="m")
+    assert read(SimpleNamespace(user_query="q", post_list=[post])).post_list == (post,)
+
+
+def test_only_posts_of_the_role_are_seen() -> None:
+    """Filtering is not left to the host."""
+    posts = [HostPost("mine"), HostPost("to me", "Other", ROLE), HostPost("not mine", "Other", "Third")]
+    assert [post.message for post in read(HostRound("q", posts), ROLE).post_list] == ["mine", "to me"]
+    assert len(read(HostRound("q", posts)).post_list) == 3
+
+
+# As a sequence
+
+
+def test_it_is_a_sequence() -> None:
+    """Lengths, places from either end, slices; what is outside is an error."""
+    rounds = HostRounds([HostRound(str(number)) for number in range(5)], "")
+    assert (len(rounds), rounds[0].user_query, rounds[-1].user_query) == (5, "0", "4")
+    assert [round_.user_query for round_ in rounds[1:3]] == ["1", "2"]
+    assert [round_.number for round_ in rounds] == [1, 2, 3, 4, 5]
+    for outside in (5, -6):
+        with pytest.raises(IndexError):
+            rounds[outside]
+
+
+def test_it_is_as_the_host_had_it_when_it_was_made() -> None:
+    """A list that grows, shrinks or is cleared meanwhile changes nothing."""
+    items = [HostRound(str(number)) for number in range(3)]
+    rounds = HostRounds(items, "")
+    items.clear()
+    assert (len(rounds), rounds.settled, rounds[2].user_query) == (3, 3, "2")
+
+
+def test_any_iterable_will_do() -> None:
+    """A generator, say."""
+    assert len(HostRounds((HostRound("q") for _ in range(3)), "")) == 3
+
+
+def named(*ids: str) -> HostRounds:
+    return HostRounds([SimpleNamespace(id=name, user_query="", post_list=()) for name in ids], "")
+
+
+def compaction_to(end: int, name: str | None) -> CompactedMessage:
+    return CompactedMessage(start_index=1, end_index=end, end_round_id=name, summary="s")
+
+
+def test_a_round_is_found_by_its_id() -> None:
+    """The number of rounds up to it."""
+    rounds = named("a", "b", "c")
+    assert [rounds.end_of(name) for name in ("a", "c", "gone")] == [1, 3, None]
+    assert HostRounds([HostRound("q")] * 2, "").end_of("#2") == 2
+    assert named("a", "b", "a").end_of("a") == 3, "the last of several of one id"
+
+
+@pytest.mark.parametrize(
+    ("ids", "end", "expected"),
+    [
+        ("abcd", (2, "b"), 2),
+        ("bcd", (2, "b"), 1),
+        ("cd", (2, "b"), 0),
+        ("abcd", (3, None), 3),
+        ("ab", (3, None), 2),
+        ("", (3, "c"), 0),
+    ],
+)
+def test_a_compaction_is_anchored_to_the_id_of_its_last_round(
+    ids: str, end: tuple[int, str | None], expected: int
+) -> None:
+    """Where that is gone, nothing is covered as far as anybody knows; without an id, its number counts."""
+    anchored = named(*ids).anchored(compaction_to(*end))
+    assert anchored is not None
+    assert anchored.end_index == expected
+
+
+@pytest.mark.parametrize(("ids", "expected"), [("abcd", 3), ("abd", 2), ("ad", 1), ("d", 0)])
+def test_or_to_the_last_it_covers_of_those_that_are_left(ids: str, expected: int) -> None:
+    """Which its journal noted."""
+    compaction = compaction_to(3, "c").model_copy(update={"extra": {COVERED: ("c", "b", "a")}})
+    anchored = named(*ids).anchored(compaction)
+    assert anchored is not None
+    assert anchored.end_index == expected
+
+
+def test_nothing_is_anchored_to_nothing() -> None:
+    """No compaction, none."""
+    assert named("a").anchored(None) is None

@@ -1,0 +1,181 @@
+"""The journal of a compactor that has no Memory: the same promises, over whatever rounds a getter gives."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scene import SOON, in_thread, memory_of
+
+from compactor.journal import ANCHORS, LocalJournal
+from compactor.view import COVERED, HostRounds
+from memory import CompactedMessage, Journal, JournalState, StaleCompaction
+
+pytestmark = pytest.mark.timeout(30)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Host:
+    """Another framework's list of rounds, and a journal over it."""
+
+    def __init__(self, count: int) -> None:
+        self.rounds: list[Any] = [self.round(number) for number in range(1, count + 1)]
+        self.journal = LocalJournal(lambda: HostRounds(self.rounds, ""), lambda: NOON)
+
+    @staticmethod
+    def round(number: int, state: str = "finished") -> SimpleNamespace:
+        return SimpleNamespace(id=f"r{number}", user_query=f"q{number}", post_list=[], state=state)
+
+    def publish(self, first: int, last: int, *, base: int, summary: str = "s") -> CompactedMessage:
+        made = CompactedMessage(start_index=1, end_index=last, end_round_id=f"r{last}", summary=summary)
+        ids = [f"r{number}" for number in range(first, last + 1)]
+        return self.journal.publish(made, base=base, round_ids=ids)
+
+
+def test_it_begins_with_nothing() -> None:
+    """Generation 0, nothing current, nothing held back."""
+    journal: Journal = Host(3).journal
+    assert journal.read() == JournalState(generation=0, current=None, held_round_id=None)
+
+
+def test_what_is_published_becomes_current() -> None:
+    """With its generation and its stamp; all else is as it was made."""
+    host = Host(8)
+    first = host.publish(1, 4, base=0, summary="one")
+    assert (first.generation, first.created_at, first.end_index, first.summary) == (1, NOON, 4, "one")
+    assert first.extra == {COVERED: ("r4", "r3", "r2", "r1")}
+    second = host.publish(5, 6, base=1, summary="two")
+    assert second.extra == {COVERED: ("r6", "r5", "r4", "r3", "r2", "r1")}
+    assert host.journal.read() == JournalState(2, second, None)
+
+
+@pytest.mark.parametrize("base", [0, 2, -1])
+def test_publishing_on_another_generation_is_refused(base: int) -> None:
+    """Compare-and-set: a stale result never replaces a newer one."""
+    host = Host(8)
+    first = host.publish(1, 4, base=0)
+    with pytest.raises(StaleCompaction) as caught:
+        host.publish(5, 6, base=base)
+    assert caught.value.reason == "generation"
+    assert host.journal.read().current == first
+
+
+@pytest.mark.parametrize("change", ["hidden", "open again"])
+def test_rounds_that_changed_meanwhile_are_refused(change: str) -> None:
+    """A covered round that was hidden or is open again is not what was summarised."""
+    host = Host(8)
+    if change == "hidden":
+        del host.rounds[2]
+    else:
+        host.rounds[2] = host.round(3, "created")
+    with pytest.raises(StaleCompaction) as caught:
+        host.publish(1, 4, base=0)
+    assert caught.value.reason == "rounds_changed"
+    assert host.journal.read().generation == 0
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 4), (2, 3), (5, 4)])
+def test_the_end_never_goes_back(first: int, last: int) -> None:
+    """Nor does it stay where it is; nothing new is nothing to publish."""
+    host = Host(8)
+    host.publish(1, 4, base=0)
+    with pytest.raises(StaleCompaction) as caught:
+        host.publish(first, last, base=1)
+    assert caught.value.reason == "behind"
+
+
+def test_the_end_is_where_the_round_is_at_publication() -> None:
+    """A round that was covered before and hidden meanwhile moves it up."""
+    host = Host(8)
+    host.publish(1, 4, base=0)
+    del host.rounds[1]
+    assert host.publish(5, 6, base=1).end_index == 5
+
+
+def test_the_rounds_of_a_memory_serve_as_well() -> None:
+    """A round that failed is hidden there."""
+    memory = memory_of(8)
+    journal = LocalJournal(memory.rounds_getter(""))
+    made = CompactedMessage(start_index=1, end_index=4, end_round_id="r4", summary="s")
+    memory.finish_round("r2", state="failed")
+    with pytest.raises(StaleCompaction):
+        journal.publish(made, base=0, round_ids=["r1", "r2", "r3", "r4"])
+    assert journal.publish(made, base=0, round_ids=["r1", "r3", "r4"]).end_index == 3
+
+
+def test_a_revert_is_a_new_generation_and_brings_the_one_before_back() -> None:
+    """It names the newest round there was, as often as it is called."""
+    host = Host(8)
+    first = host.publish(1, 4, base=0)
+    host.publish(5, 6, base=1)
+    assert host.journal.revert() == first
+    assert host.journal.read() == JournalState(3, first, "r8")
+    host.rounds.append(host.round(9))
+    assert host.journal.revert() is None
+    assert host.journal.read() == JournalState(4, None, "r9")
+
+
+def test_a_revert_of_nothing_changes_nothing() -> None:
+    """No generation, no hold."""
+    host = Host(8)
+    assert host.journal.revert() is None
+    assert host.journal.read() == JournalState()
+
+
+def test_a_revert_without_rounds_holds_nothing() -> None:
+    """There is none to be newer than."""
+    host = Host(2)
+    host.publish(1, 2, base=0)
+    host.rounds.clear()
+    host.journal.revert()
+    assert host.journal.read() == JournalState(2, None, "")
+
+
+def test_a_publication_after_a_revert_goes_on_from_what_is_current() -> None:
+    """The reverted one is not brought back by a second revert."""
+    host = Host(8)
+    first = host.publish(1, 2, base=0)
+    host.publish(3, 6, base=1)
+    host.journal.revert()
+    third = host.publish(3, 5, base=3)
+    assert host.journal.read() == JournalState(4, third, None)
+    assert host.journal.revert() == first
+
+
+def test_of_two_publications_at_once_one_is_refused() -> None:
+    """Whatever the interleaving."""
+    for _ in range(20):
+        host, barrier = Host(8), threading.Barrier(2)
+
+        def publish(last: int, host: Host = host, barrier: threading.Barrier = barrier) -> str:
+            barrier.wait(SOON)
+            try:
+                return host.publish(1, last, base=0).summary
+            except StaleCompaction as stale:
+                return stale.reason
+
+        waits = [in_thread(lambda last=last: publish(last)) for last in (4, 6)]  # type: ignore[misc]
+        assert sorted(wait() for wait in waits) == ["generation", "s"]
+        assert host.journal.read().generation == 1
+
+
+def test_a_backlog_is_checked_in_one_look_at_the_rounds() -> None:
+    """Not once for each of ten thousand."""
+    looks = 0
+    host = Host(0)
+
+    class Counted(SimpleNamespace):
+        @property
+        def id(self) -> str:
+            nonlocal looks
+            looks += 1
+            return self.name
+
+    host.rounds = [Counted(name=f"r{n}", user_query="", post_list=()) for n in range(1, 2_001)]
+    published = host.publish(1, 2_000, base=0)
+    assert looks < 20_000
+    assert len(published.extra[COVERED]) == ANCHORS
