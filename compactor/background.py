@@ -6,9 +6,10 @@ import math
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,9 +18,9 @@ from typing import Any, Self
 
 from memory import Memory
 from memory.errors import ContextError, StaleCompaction
-from memory.events import Event, EventHook
+from memory.events import Event, EventHook, HookFailed
 from memory.forking import renewed_after_fork
-from memory.hooks import Hooks
+from memory.hooks import Hooks, describe
 from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
 from memory.visibility import sees
@@ -29,7 +30,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .config import CompactorConfig
 from .cycle import Cycle, Strategy
 from .errors import CompactionFailed, CompactionTimeout, SummaryRejected
-from .events import Discarded, Failed, ModelUnknown, Reverted, Skip, Skipped, Stopped
+from .events import Discarded, Failed, ModelUnknown, Published, Reverted, Skip, Skipped, Stopped
 from .journal import LocalJournal
 from .ledger import Ledger, ledger_of
 from .strategies import compact_rounds
@@ -40,9 +41,12 @@ from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for
 from .triggers import Condition, default_trigger, when
 from .units import count_message
 from .view import rounds_for
-from .workers import DaemonThread, Worker, interpreter_is_exiting
+from .workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["CompactorStatus", "ContextCompactor", "State"]
+
+#: With this many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
+MOST_ABANDONED = 4
 
 
 class State(StrEnum):
@@ -78,6 +82,8 @@ class _Run:
     forced: bool
     #: A worker has taken it up.
     begun: bool = False
+    #: Stands for the call to the summarizer that is in flight.
+    call: object | None = None
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
 
@@ -140,11 +146,11 @@ class ContextCompactor:
         self._summarizer = as_summarizer(chosen) if chosen is not None else ExtractiveSummarizer()
         count = counter if counter is not None else counter_for(self.config.model)
         self._history: deque[Event] = deque(maxlen=history)
-        self._hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
+        self._hooks: Hooks[[Event]] = Hooks(self._hook_failed)
         if on_event is not None:
             self._hooks.add(on_event)
         self._journal: Journal = (
-            journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role))
+            journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role), self._clock.now)
         )
         self._cycle = Cycle(
             config=self.config,
@@ -193,11 +199,12 @@ class ContextCompactor:
         """Be as new: no thread, no run, no lock held. What is published and what happened stays."""
         self._wake = threading.Condition()  # guards all below it
         self._state = State.NEW
-        self._pending = False  # something happened that no cycle has looked at
+        self._pending = True  # something happened that no cycle has looked at
         self._run: _Run | None = None
         self._restart = False  # start() came while stopping
         self._waiters: list[_Waiter] = []
         self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
+        self._calls: set[object] = set()  # those to the summarizer that have not ended, given up or not
         self._discards = 0  # results in a row that were no longer current
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
@@ -217,7 +224,7 @@ class ContextCompactor:
                 return
             if self._state not in (State.NEW, State.STOPPED):
                 return
-            self._state = State.IDLE
+            self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
             self._pending = True
             run = self._claim()
         self._dispatch(run)
@@ -226,13 +233,14 @@ class ContextCompactor:
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is discarded.
 
-        Waits at most *timeout* seconds for a call in flight. From a hook of this compactor it does not wait at all.
+        Waits at most *timeout* seconds for a call in flight, one that was given up included. From a hook of this
+        compactor it does not wait at all.
         """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        if self._inside.depth:
+            until = -math.inf
         with self._wake:
             self._restart = False
-            if self._state in (State.NEW, State.STOPPED) and self._run is None:
-                self._state = State.STOPPED
-                return True
             self._state = State.STOPPING
             thread = self._thread
             if self._run is not None and not self._run.begun:
@@ -242,13 +250,12 @@ class ContextCompactor:
             waiters, self._waiters = self._waiters, []
             _resolve(waiters, error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             self._wake.notify_all()
-        if self._inside.depth:
-            return False
-        until = None if timeout is None else time.monotonic() + timeout
-        with self._wake:
-            if not self._wake.wait_for(lambda: self._state is not State.STOPPING, _bounded(timeout)):
+            if not self._wake.wait_for(self._at_rest, _bounded(until - time.monotonic())):
                 return False
-        return thread is None or thread.join(None if until is None else _bounded(until - time.monotonic()))
+        return thread is None or thread.join(_bounded(until - time.monotonic()))
+
+    def _at_rest(self) -> bool:
+        return self._state is not State.STOPPING and not self._calls
 
     def __enter__(self) -> Self:
         self.start()
@@ -281,11 +288,15 @@ class ContextCompactor:
             run = self._claim()
         self._dispatch(run)
         with self._wake:
-            if not self._wake.wait_for(lambda: waiter.done, _bounded(timeout)):
-                self._waiters.remove(waiter)
-                raise CompactionTimeout(
-                    f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
-                )
+            try:
+                self._wake.wait_for(lambda: waiter.done, _bounded(timeout))
+            finally:  # an interrupt from the keyboard included
+                if not waiter.done:
+                    self._waiters.remove(waiter)
+        if not waiter.done:
+            raise CompactionTimeout(
+                f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
+            )
         if waiter.error is not None:
             if isinstance(waiter.error, CompactionFailed):
                 raise waiter.error
@@ -313,7 +324,7 @@ class ContextCompactor:
         before = self._journal.read()
         current = self._journal.revert()
         after = self._journal.read()
-        if after.generation != before.generation:
+        if after.generation != before.generation and after.held_round_id is not None:
             end = current.end_index if current else 0
             self._emit(Reverted(role=self.role, generation=after.generation, end=end))
         return current
@@ -334,7 +345,8 @@ class ContextCompactor:
     @property
     def events(self) -> tuple[Event, ...]:
         """The newest events, oldest first."""
-        return tuple(self._history)
+        with self._wake:
+            return tuple(self._history)
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:
         """Call *callback* with each event, on the thread where it happens; return a function that stops that."""
@@ -364,27 +376,43 @@ class ContextCompactor:
         """Hand *run* to a worker. Called without the lock: an executor may do what it likes."""
         if run is None:
             return
-        if self._executor is None:
-            with self._wake:
-                self._thread = thread = self._thread or DaemonThread(f"compactor-{self.role or 'role'}")
-            worker: Worker = thread
-        else:
-            worker = self._executor
+        with self._wake:
+            if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
+                return
+            worker = self._executor if self._executor is not None else self._own_thread()
         try:
-            worker.submit(partial(self._work, run))
-        except RuntimeError:  # how an executor says that it is shut down, and a thread that it cannot start
-            self._without_worker(run)
+            submitted = worker.submit(partial(self._work, run))
+        except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
+            if isinstance(error, RuntimeError) and self._executor is not None:  # how it says that it is shut down
+                self._without_worker(run)
+            elif self._close(run):
+                self._end(run, None, error)
+            return
+        if isinstance(submitted, Future):
+            submitted.add_done_callback(partial(self._look_for_cancelled, run))
+
+    def _own_thread(self) -> DaemonThread:
+        """Called with the lock held."""
+        if self._thread is None:
+            self._thread = DaemonThread(f"compactor-{self.role or 'role'}")
+        return self._thread
+
+    def _look_for_cancelled(self, run: _Run, submitted: Future[object]) -> None:
+        """Called by the executor, which may hold its own lock: hooks must wait until it has let go of that."""
+        if submitted.cancelled():
+            self._clock.call_later(0, partial(self._without_worker, run))
 
     def _without_worker(self, run: _Run) -> None:
-        self._emit(Stopped(role=self.role, reason="no_thread" if self._executor is None else "executor_shut_down"))
+        """Come to rest: the executor was shut down, before *run* or with it."""
         with self._wake:
             if self._run is not run:
                 return
             self._run, self._restart = None, False
             self._come_to_rest()
             waiters, self._waiters = self._waiters, []
-            _resolve(waiters, error=CompactionFailed("there is no thread to work on; give the compactor an executor"))
+            _resolve(waiters, error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._wake.notify_all()
+        self._emit(Stopped(role=self.role, reason="executor_shut_down"))
 
     def _work(self, run: _Run) -> None:
         """One cycle, on a worker."""
@@ -392,6 +420,7 @@ class ContextCompactor:
             if self._run is not run:
                 return
             run.begun = True
+            self._why_idle = None
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
         with self._own_code():
             self._cycle_once(run)
@@ -417,33 +446,37 @@ class ContextCompactor:
             return True
 
     def _end(self, run: _Run, result: CompactedMessage | None, error: BaseException | None) -> None:
-        """Take *run*'s outcome, and go on to what comes next."""
-        delay = self._judge(result, error)
-        if delay is not None:
-            self._clock.call_later(delay, partial(self._backoff_over, run))
+        """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
+        delay, can_go_on = None, True
+        try:
+            delay = self._judge(error)
+            if delay is not None:
+                self._clock.call_later(delay, partial(_backoff_over, weakref.ref(self), run))
+        except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
+            error, delay, can_go_on = raised, None, False
         with self._wake:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run = None
             self._settle(run, result, error, backing_off=delay is not None)
-            following = self._claim()
+            following = self._claim() if can_go_on else None  # else when something happens
             self._wake.notify_all()
         self._dispatch(following)
 
-    def _judge(self, result: CompactedMessage | None, error: BaseException | None) -> float | None:
+    def _judge(self, error: BaseException | None) -> float | None:
         """Return the seconds to back off, or None; tell what was discarded or failed."""
+        if error is None:
+            self._discards = 0
+            return None
         generation = self._journal.read().generation
         if isinstance(error, StaleCompaction):
             self._emit(Discarded(role=self.role, generation=generation, reason=error.reason))
+            if error.reason in ("stopped", "interpreter_exit"):
+                return None
             self._discards += 1
-            if self._discards == 1 or error.reason in ("stopped", "interpreter_exit"):
+            if self._discards == 1:
                 return None
             # Rounds that are others at every reading would be paid for again and again.
-        elif error is None:
-            self._discards = 0
-            if result is not None:
-                self._backoff.reset()
-            return None
         delay = self._backoff.failed(getattr(error, "retry_after", None))
         self._emit(
             Failed(
@@ -461,13 +494,14 @@ class ContextCompactor:
         self, run: _Run, result: CompactedMessage | None, error: BaseException | None, *, backing_off: bool
     ) -> None:
         """Change state after *run*. Called with the lock held."""
-        self._last_error = describe_error(error) if error is not None else None
-        stale = isinstance(error, StaleCompaction) and not backing_off
-        if result is not None:
-            self._why_idle = None
-        if stale or result is not None:
-            self._pending = True  # look again: at what is current now, and at whether more is due
-        if result is not None or (not stale and (error is not None or run.forced)):
+        discarded = error.reason if isinstance(error, StaleCompaction) and not backing_off else None
+        if error is not None and discarded is None:
+            self._last_error = describe_error(error)
+        # Look again: at what is current now, and at whether more is due. At exit that would never end.
+        again = discarded is not None and discarded != "interpreter_exit"
+        if again or result is not None:
+            self._pending = True
+        if result is not None or (not again and (error is not None or run.forced)):
             waiters, self._waiters = self._waiters, []
             _resolve(waiters, result=result, error=error)
         if self._state is State.STOPPING:
@@ -490,7 +524,8 @@ class ContextCompactor:
             self._state = State.IDLE
             self._pending = True
 
-    def _backoff_over(self, run: _Run) -> None:
+    def _go_on(self, run: _Run) -> None:
+        """End the back-off that *run* began."""
         with self._wake:
             if self._state is not State.BACKING_OFF or self._backing_off_from is not run:
                 return
@@ -504,25 +539,51 @@ class ContextCompactor:
 
     def _ask(self, run: _Run, request: SummaryRequest) -> str | Summary:
         """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
-        if reason := self._forbidden(run):
-            raise StaleCompaction(reason)
-        cancel = self._clock.call_later(self.config.call_timeout, partial(self._give_up, run))
-        try:
-            return self._summarizer(request)
-        finally:
-            cancel()
-
-    def _give_up(self, run: _Run) -> None:
-        """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
-        if not self._close(run):
-            return
+        call = object()
         with self._wake:
-            if self._thread is not None:
-                self._thread.close()
-                self._thread = None
+            if reason := self._forbidden(run):
+                raise StaleCompaction(reason)
+            if len(self._calls) >= MOST_ABANDONED:
+                raise CompactionTimeout(f"{len(self._calls)} calls that were given up have not ended; none is made now")
+            run.call = call
+            self._calls.add(call)
+        try:
+            cancel = self._clock.call_later(self.config.call_timeout, partial(self._give_up, run, call))
+            try:
+                answer = self._summarizer(request)
+            finally:
+                cancel()
+        finally:
+            with self._wake:
+                run.call = None  # from here on it is too late to give it up
+                self._calls.discard(call)
+                self._wake.notify_all()
+        if run.over:
+            raise StaleCompaction("late")
+        return answer
+
+    def _give_up(self, run: _Run, call: object) -> None:
+        """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
+        with self._wake:
+            if run.call is not call or not self._close(run):
+                return
+            outlived, self._thread = self._thread, None
         timeout = CompactionTimeout(
             f"the summarizer did not answer within call_timeout={self.config.call_timeout:g} seconds"
         )
+        end = partial(self._end_given_up, run, timeout)
+        if outlived is None:  # an executor's; all its slots may hang like this one
+            end()
+            return
+        outlived.close()
+        with self._wake:
+            thread = self._own_thread()
+        try:
+            thread.submit(end)  # hooks are not to hold up the timer of every compactor
+        except RuntimeError:
+            end()
+
+    def _end_given_up(self, run: _Run, timeout: CompactionTimeout) -> None:
         with self._own_code():
             self._end(run, None, timeout)
 
@@ -540,19 +601,34 @@ class ContextCompactor:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, Skipped):
-            self._why_idle = event.reason
-        self._history.append(event)
+        """Tell hooks. Nothing that one of them raises gets out: what is told has happened."""
+        event = event.model_copy(update={"at": self._clock.now()})
+        with self._wake:
+            self._history.append(event)
+            if isinstance(event, Skipped):
+                self._why_idle = event.reason
+            elif isinstance(event, Published):
+                self._discards, self._last_error = 0, None
+                self._backoff.reset()
         with self._own_code():
-            self._hooks(event)
+            try:
+                self._hooks(event)
+            except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic)
+                self._hook_failed(self._hooks, error)
+
+    def _hook_failed(self, hook: object, error: BaseException) -> None:
+        failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
+        with self._wake:
+            self._history.append(failed)  # and no hook is told: the same one would fail at that
 
     @contextmanager
     def _own_code(self) -> Iterator[None]:
-        self._inside.depth += 1
+        inside = self._inside  # a child that is forked in here gets another
+        inside.depth += 1
         try:
             yield
         finally:
-            self._inside.depth -= 1
+            inside.depth -= 1
 
     def _refuse_inside(self, name: str) -> None:
         if self._inside.depth:
@@ -561,6 +637,12 @@ class ContextCompactor:
     def _tell_unknown_model(self) -> None:
         if self.config.model and encoding_for(self.config.model) is None:
             self._emit(ModelUnknown(role=self.role, model=self.config.model, encoding=DEFAULT_ENCODING))
+
+
+def _backoff_over(compactor: weakref.ref[ContextCompactor], run: _Run) -> None:
+    """A compactor that nobody holds is not kept alive by its back-off."""
+    if (waiting := compactor()) is not None:
+        waiting._go_on(run)
 
 
 def _resolve(
@@ -572,7 +654,7 @@ def _resolve(
 
 def _bounded(timeout: float | None) -> float | None:
     """Return *timeout* as a wait that every platform's locks accept."""
-    return None if timeout is None or math.isinf(timeout) else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+    return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
 def describe_error(error: BaseException) -> str:

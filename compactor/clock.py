@@ -14,6 +14,8 @@ from typing import Protocol
 from memory.forking import renewed_after_fork
 from memory.rounds import utc_now
 
+from .workers import run_isolated
+
 __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
 
 
@@ -29,7 +31,7 @@ class Clock(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Have *callback* called once, *seconds* from now, on another thread; return a function that cancels it.
 
-        The callback must be quick and must not raise.
+        The callback must be quick: others wait for their turn.
         """
 
 
@@ -49,8 +51,9 @@ class SystemClock:
         renewed_after_fork(self)
 
     def _renew(self) -> None:
-        self._due = threading.Condition()  # guards _calls and _thread
+        self._due = threading.Condition()  # guards all below it
         self._calls: list[_Call] = []
+        self._cancelled = 0  # how many of them
         self._thread: threading.Thread | None = None
 
     _after_fork = _renew
@@ -64,27 +67,53 @@ class SystemClock:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
         call = _Call(time.monotonic() + seconds, next(self._count), callback)
         with self._due:
-            heapq.heappush(self._calls, call)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="compactor-timer", daemon=True)
-                self._thread.start()
-            elif self._calls[0] is call:
+                thread = threading.Thread(target=self._serve, name="compactor-timer", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: one that could not be started is tried again
+            heapq.heappush(self._calls, call)
+            if self._calls[0] is call:
                 self._due.notify()
 
         def cancel() -> None:
-            call.callback = None  # it leaves the heap when its time comes
+            with self._due:
+                if call.callback is not None:
+                    call.callback = None
+                    self._sweep()
 
         return cancel
+
+    def _sweep(self) -> None:
+        """Drop cancelled calls once they are most of the heap; taking each out at once would cost its length."""
+        self._cancelled += 1
+        if 2 * self._cancelled > len(self._calls):
+            self._calls = [call for call in self._calls if call.callback is not None]
+            heapq.heapify(self._calls)
+            self._cancelled = 0
 
     def _serve(self) -> None:
         while True:
             with self._due:
-                while not self._calls or self._calls[0].at > time.monotonic():
-                    self._due.wait(self._calls[0].at - time.monotonic() if self._calls else None)
-                callback = heapq.heappop(self._calls).callback
+                while (wait := self._until_next()) is None or wait > 0:
+                    self._due.wait(wait)
+                callback = self._take()
             if callback is not None:
-                callback()
+                run_isolated(callback)
             del callback  # or the last compactor that used the timer would never be freed
+
+    def _until_next(self) -> float | None:
+        """Return the seconds until the next call is due; None where there is none. Called with the lock held."""
+        if not self._calls:
+            return None
+        return min(self._calls[0].at - time.monotonic(), threading.TIMEOUT_MAX)
+
+    def _take(self) -> Callable[[], None] | None:
+        """Return the callback that is due, which can no longer be cancelled. Called with the lock held."""
+        call = heapq.heappop(self._calls)
+        callback, call.callback = call.callback, None
+        if callback is None:
+            self._cancelled -= 1
+        return callback
 
 
 #: The clock of every compactor that was not given another.

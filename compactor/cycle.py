@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memory.errors import StaleCompaction
@@ -25,7 +25,7 @@ Strategy = Callable[[View], Iterable[Overlay]]
 Ask = Callable[[SummaryRequest], "str | Summary"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Work:
     """The ``Work`` of one cycle."""
 
@@ -35,11 +35,15 @@ class _Work:
     _ask: Ask
     _emit: Callable[[Event], None]
     _monotonic: Callable[[], float]
+    #: Since the last publication: when it began, and the requests that were made.
+    began: float = field(default=0.0, init=False)
+    requests: int = field(default=0, init=False)
 
     def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
         self._emit(Started(**span, tokens_before=source_tokens))
+        self.requests += 1
         began = self._monotonic()
         summary, tokens = accept(
             self._ask(request),
@@ -95,7 +99,7 @@ class Cycle:
         """
         state = self.journal.read()
         view = self.view(state)
-        skip, verdict = self._judge(view, state.held_round_id, state.generation, forced=forced)
+        skip, verdict = self._judge(view, state, forced=forced)
         if skip is not None:
             self._skipped(skip, view, state.generation)
             return None
@@ -105,35 +109,36 @@ class Cycle:
         for strategy in self.strategies:
             if published is not None and not forced and not self.trigger(view):
                 break
-            began = self.monotonic()
+            work.began = self.monotonic()
             for overlay in strategy(view):
                 if not isinstance(overlay, CompactedMessage):
                     raise TypeError(
                         f"a strategy gave {type(overlay).__name__}; this version publishes CompactedMessage"
                     )
-                published = self._publish(overlay, view, base, allowed, began)
-                base, began = published.generation, self.monotonic()
+                published = self._publish(overlay, view, base, allowed, work)
+                base = published.generation
                 view = replace(view, compaction=published)
         if published is None:
             self._skipped(_nothing_to_cover(view), view, state.generation)
         return published
 
-    def _judge(
-        self, view: View, held_round_id: str | None, generation: int, *, forced: bool
-    ) -> tuple[Skip | None, Verdict]:
+    def _judge(self, view: View, state: JournalState, *, forced: bool) -> tuple[Skip | None, Verdict]:
         """Return the reason not to run, if there is one, and what the trigger says."""
         if not self.config.enabled:
             return Skip.DISABLED, Verdict(False)
         if view.total == 0:
             return Skip.EMPTY, Verdict(False)
-        if forced:
-            return None, Verdict(True)
-        if held_round_id is not None and view.rounds[-1].id == held_round_id:
+        if not forced and _held(view, state.held_round_id):
             return Skip.HELD, Verdict(False)
-        verdict = self.trigger.verdict(view)
+        verdict = Verdict(True) if forced else self.trigger.verdict(view)
         self.emit(
             Evaluated(
-                role=self.role, generation=generation, holds=verdict.holds, rounds=view.total, tail=view.tail_length
+                role=self.role,
+                generation=state.generation,
+                holds=verdict.holds,
+                forced=forced,
+                rounds=view.total,
+                tail=view.tail_length,
             )
         )
         return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
@@ -151,9 +156,16 @@ class Cycle:
         )
 
     def _publish(
-        self, made: CompactedMessage, view: View, base: int, allowed: Callable[[], str | None], began: float
+        self, made: CompactedMessage, view: View, base: int, allowed: Callable[[], str | None], work: _Work
     ) -> CompactedMessage:
+        if not view.end < made.end_index <= view.closed:
+            raise ValueError(
+                f"a strategy gave a compaction that ends at round {made.end_index};"
+                f" it must end behind {view.end} and at most at {view.closed}, the last before an open one"
+            )
         covered = view.rounds[view.end : made.end_index]
+        if made.end_round_id is None:  # a strategy of the host's need not know of ids
+            made = made.model_copy(update={"end_round_id": covered[-1].id, "end_number": covered[-1].number or None})
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         if reason := allowed():
             raise StaleCompaction(reason)
@@ -167,13 +179,21 @@ class Cycle:
                 end=made.end_index,
                 tokens_before=before,
                 tokens_after=after,
-                seconds=self.monotonic() - began,
+                seconds=self.monotonic() - work.began,
+                requests=work.requests,
                 usage=published.usage,
                 model=published.model,
             )
         )
+        work.began, work.requests = self.monotonic(), 0
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         return published.model_copy(update={"end_index": made.end_index})
+
+
+def _held(view: View, held_round_id: str | None) -> bool:
+    """Return whether no round is newer than *held_round_id*, which may have failed since and be hidden."""
+    end = view.rounds.end_of(held_round_id) if held_round_id is not None else None
+    return end is not None and end >= view.total
 
 
 def _nothing_to_cover(view: View) -> Skip:

@@ -107,6 +107,8 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         """Let *seconds* pass, and make the calls that come due."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back, by {-seconds:g} seconds or any other")
         until = self._elapsed + seconds
         while True:
             with self._lock:

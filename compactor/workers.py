@@ -9,9 +9,22 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["DaemonThread", "Worker", "interpreter_is_exiting"]
+__all__ = ["DaemonThread", "Worker", "interpreter_is_exiting", "run_isolated"]
 
 Job = Callable[[], object]
+
+
+def run_isolated(job: Job) -> None:
+    """Run *job*; what it raises is reported as an uncaught exception is, and the thread goes on.
+
+    ``BaseException``, because a native extension's panic and ``SystemExit`` are not ``Exception``, and one job's must
+    not take away the thread that others wait for.
+    """
+    try:
+        job()
+    except BaseException as error:  # noqa: BLE001
+        raised = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(raised))
 
 
 class Worker(Protocol):
@@ -58,7 +71,7 @@ class DaemonThread:
 
 def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
-        job()
+        run_isolated(job)
         del job  # while it waits, the thread holds on to nothing of the last cycle
 
 

@@ -1,0 +1,306 @@
+"""One cycle, in the caller's thread: look, plan, ask, check, publish. No thread, no clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
+
+from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest, View, after_rounds, compact_rounds
+from compactor.cycle import Cycle
+from compactor.events import Evaluated, Published, Skip, Skipped, Started
+from compactor.ledger import Ledger
+from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_tokens
+from memory import CompactedMessage, Memory, Reduction, StaleCompaction
+from memory.events import Event
+
+
+class Table:
+    """A cycle and what lies around it."""
+
+    def __init__(self, memory: Memory, config: CompactorConfig = CONFIG, **more: Any) -> None:
+        self.memory = memory
+        self.events: list[Event] = []
+        self.time = 100.0
+        options: dict[str, Any] = {
+            "config": config,
+            "rounds_getter": memory.rounds_getter(ROLE),
+            "journal": memory.journal(ROLE),
+            "trigger": after_rounds(config.threshold),
+            "strategies": (compact_rounds,),
+            "ledger": Ledger(ROLE, count_tokens),
+            "emit": self.events.append,
+            "monotonic": lambda: self.time,
+        }
+        self.cycle = Cycle(**options | more)
+
+    def run(
+        self, ask: Callable[[SummaryRequest], Any] = lambda request: "A summary.", **more: Any
+    ) -> CompactedMessage | None:
+        return self.cycle.run(ask, more.pop("allowed", lambda: None), **more)
+
+
+def test_a_cycle_publishes_what_is_due() -> None:
+    """And returns it; a second one has nothing to do."""
+    table = Table(memory_of(10))
+    published = table.run()
+    assert published is not None
+    assert (published.end_index, published.summary) == (7, "A summary.")
+    assert table.memory.get_role_rounds(ROLE)[1] == published
+    assert table.run() is None
+    assert kinds(table.events) == ["evaluated", "started", "prepared", "published", "evaluated", "skipped"]
+
+
+def test_a_forced_cycle_does_not_ask_the_trigger() -> None:
+    """It is told as evaluated all the same, with the reason."""
+    table = Table(memory_of(5), trigger=after_rounds(100))
+    assert table.run() is None
+    assert table.run(forced=True) is not None
+    plain, forced = of_kind(table.events, Evaluated)
+    assert (plain.holds, plain.forced) == (False, False)
+    assert (forced.holds, forced.forced) == (True, True)
+
+
+def test_publication_is_refused_by_who_must_allow_it() -> None:
+    """It is asked after the summarizer, just before."""
+    table = Table(memory_of(10))
+    asked: list[str] = []
+
+    def ask(_request: SummaryRequest) -> str:
+        asked.append("summarizer")
+        return "A summary."
+
+    def allowed() -> str:
+        asked.append("allowed")
+        return "stopped"
+
+    with pytest.raises(StaleCompaction) as caught:
+        table.run(ask, allowed=allowed)
+    assert caught.value.reason == "stopped"
+    assert asked == ["summarizer", "allowed"]
+    assert table.memory.get_role_rounds(ROLE)[1] is None
+
+
+@pytest.mark.parametrize("raised", [ValueError(), SystemExit(), StaleCompaction("late")], ids=repr)
+def test_what_the_summarizer_raises_goes_out(raised: BaseException) -> None:
+    """Nothing is published."""
+    table = Table(memory_of(10))
+
+    def ask(_request: SummaryRequest) -> str:
+        raise raised
+
+    with pytest.raises(type(raised)):
+        table.run(ask)
+    assert table.memory.get_role_rounds(ROLE)[1] is None
+
+
+def test_a_refused_answer_is_told_by_the_check_it_failed() -> None:
+    """``SummaryRejected``."""
+    with pytest.raises(SummaryRejected) as caught:
+        Table(memory_of(10)).run(lambda request: "")
+    assert caught.value.check == "empty"
+
+
+def test_rounds_that_come_while_it_runs_are_the_next_ones() -> None:
+    """One pass works on one snapshot, and a result made before they came is not stale."""
+    table = Table(memory_of(10))
+
+    def ask(_request: SummaryRequest) -> str:
+        for _ in range(20):
+            add_round(table.memory)
+        return "A summary."
+
+    published = table.run(ask)
+    assert published is not None
+    assert published.end_index == 7
+    assert table.run().end_index == 27  # type: ignore[union-attr]
+
+
+def test_a_round_that_fails_after_it_was_covered_shifts_nothing() -> None:
+    """The next cycle begins behind the round where the last one ended."""
+    table, summarizer = Table(memory_of(10)), ScriptedSummarizer()
+    table.run(summarizer)
+    table.memory.finish_round("r3", state="failed")
+    for _ in range(5):
+        add_round(table.memory)
+    published = table.run(summarizer)
+    assert published is not None
+    assert (published.end_index, published.end_round_id) == (11, "r12")
+    assert (summarizer.requests[1].start_index, summarizer.requests[1].end_index) == (7, 11)
+    assert [round_.id for round_ in summarizer.requests[1].rounds] == [f"r{n}" for n in range(8, 13)]
+
+
+def test_seconds_run_from_the_first_request_to_the_publication() -> None:
+    """By the clock that is passed in."""
+    table = Table(memory_of(10))
+
+    def ask(_request: SummaryRequest) -> str:
+        table.time += 2.5
+        return "A summary."
+
+    table.run(ask)
+    assert of_kind(table.events, Published)[0].seconds == 2.5
+
+
+def test_the_plan_is_asked_once_in_a_cycle_that_does_something() -> None:
+    """And not in one that does nothing."""
+    asked: list[int] = []
+    table = Table(memory_of(10), plan=lambda: asked.append(1) or "The plan.")
+    summarizer = ScriptedSummarizer()
+    table.run(summarizer)
+    table.run(summarizer)
+    assert len(asked) == 1
+    assert summarizer.requests[0].plan == "The plan."
+
+
+def test_the_header_is_counted_in_every_view() -> None:
+    """Triggers by tokens mean the whole prompt."""
+    seen: list[int] = []
+    table = Table(memory_of(2), header_tokens=lambda: 1_234, trigger=after_rounds(100))
+    table.cycle = replace(table.cycle, trigger=_Spy(seen))
+    table.run()
+    assert seen == [1_234]
+
+
+class _Spy:
+    def __init__(self, seen: list[int]) -> None:
+        self.seen = seen
+
+    def verdict(self, view: View) -> Any:
+        self.seen.append(view.header_tokens)
+        return after_rounds(100).verdict(view)
+
+
+# Why nothing is done
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_disabled_comes_before_all_else(forced: bool) -> None:
+    """Whoever asks."""
+    table = Table(memory_of(30), CompactorConfig(enabled=False))
+    assert table.run(forced=forced) is None
+    assert [event.facts() for event in table.events] == [
+        {"role": ROLE, "generation": 0, "reason": Skip.DISABLED, "rounds": 30, "tail": 30, "closed": 30}
+    ]
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_without_a_round_the_trigger_is_not_asked(forced: bool) -> None:
+    """So a trigger may rely on there being one."""
+    table = Table(Memory("s"), trigger=None)
+    assert table.run(forced=forced) is None
+    assert of_kind(table.events, Skipped)[0].reason is Skip.EMPTY
+
+
+def test_a_revert_holds_until_a_round_is_newer() -> None:
+    """One that is open counts as newer; a forced cycle does not wait."""
+    table = Table(memory_of(10))
+    table.run()
+    table.cycle.journal.revert()
+    assert table.run() is None
+    assert of_kind(table.events, Skipped)[-1].reason is Skip.HELD
+    assert table.run(forced=True) is not None
+    table.cycle.journal.revert()
+    add_round(table.memory, close=False)
+    published = table.run()
+    assert published is not None
+    assert published.end_index == 8
+
+
+# Strategies
+
+
+def covering(end: int, summary: str = "By hand.", **more: Any) -> Callable[[View], Iterator[CompactedMessage]]:
+    def strategy(_view: View) -> Iterator[CompactedMessage]:
+        yield CompactedMessage(start_index=1, end_index=end, summary=summary, **more)
+
+    return strategy
+
+
+def test_a_strategy_of_the_hosts_need_not_know_of_ids() -> None:
+    """The compaction is anchored to its last round for it."""
+    table = Table(memory_of(10), strategies=(covering(4),))
+    published = table.run()
+    assert published is not None
+    assert (published.end_index, published.end_round_id, published.end_number) == (4, "r4", 4)
+    assert of_kind(table.events, Published)[0].requests == 0
+
+
+def test_strategies_run_in_order_until_the_trigger_no_longer_holds() -> None:
+    """Light to heavy; what is not needed is not done."""
+    ran: list[str] = []
+
+    def named(name: str, strategy: Callable[[View], Iterable[Any]]) -> Callable[[View], Iterable[Any]]:
+        def run(view: View) -> Iterable[Any]:
+            ran.append(f"{name} at {view.end}")
+            return strategy(view)
+
+        return run
+
+    light, middle, heavy = named("light", covering(2)), named("middle", covering(5)), named("heavy", covering(9))
+    table = Table(memory_of(10), strategies=(light, middle, heavy), trigger=after_rounds(5))
+    published = table.run()
+    assert published is not None
+    assert published.end_index == 5
+    assert ran == ["light at 0", "middle at 2"]
+    assert [event.generation for event in of_kind(table.events, Published)] == [1, 2]
+
+
+def test_a_forced_cycle_runs_all_strategies() -> None:
+    """There is no trigger to stop it."""
+    table = Table(memory_of(10), strategies=(covering(2), covering(5)), trigger=after_rounds(100))
+    published = table.run(forced=True)
+    assert published is not None
+    assert published.end_index == 5
+
+
+def test_a_strategy_that_gives_nothing_lets_the_next_one_try() -> None:
+    """Nothing is no failure."""
+    table = Table(memory_of(10), strategies=(lambda view: (), covering(3)))
+    assert table.run() is not None
+
+
+def test_without_a_strategy_nothing_is_done_and_said_why() -> None:
+    """A host may have none."""
+    table = Table(memory_of(10), strategies=())
+    assert table.run() is None
+    assert of_kind(table.events, Skipped)[0].reason is Skip.NOTHING_NEW
+
+
+@pytest.mark.parametrize("end", [0, 10, 11])
+def test_a_strategy_can_cover_neither_an_open_round_nor_nothing(end: int) -> None:
+    """The error says what it may."""
+    memory = memory_of(10, close_last=False)
+    with pytest.raises(ValueError, match=rf"ends at round {end}; it must end behind 0 and at most at 9"):
+        Table(memory, strategies=(covering(end),)).run()
+    assert memory.get_role_rounds(ROLE)[1] is None
+
+
+def test_what_is_no_overlay_that_can_be_published_is_an_error_that_says_so() -> None:
+    """Not something that is lost in silence."""
+    reduction = Reduction(round_id="r1", first_post_id="p", last_post_id="p", kind="dropped")
+    with pytest.raises(TypeError, match="a strategy gave Reduction; this version publishes CompactedMessage"):
+        Table(memory_of(10), strategies=(lambda view: [reduction],)).run()
+
+
+def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
+    """Checked and told like any other request."""
+
+    def strategy(view: View) -> Iterator[CompactedMessage]:
+        assert view.work is not None
+        request = SummaryRequest(role=view.role, rounds=view.rounds[:2], start_index=1, end_index=2)
+        summary = view.work.summarize(request, source="word " * 50, source_tokens=50, view=view)
+        yield CompactedMessage(start_index=1, end_index=2, summary=summary.text)
+
+    table = Table(memory_of(10), strategies=(strategy,))
+    published = table.run(lambda request: Summary("<summary>Short.</summary>"))
+    assert published is not None
+    assert published.summary == "Short."
+    assert of_kind(table.events, Started)[0].facts() == {
+        "role": ROLE, "generation": 0, "start": 1, "end": 2, "tokens_before": 50,
+    }  # fmt: skip
+    assert of_kind(table.events, Published)[0].requests == 1
