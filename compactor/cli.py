@@ -223,12 +223,10 @@ def _exit_code(args: Sequence[str] | None) -> int:
     try:
         code = app(args if args is None else list(args), prog_name="compactor", standalone_mode=False)
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return 130
     except ContextError as error:
         return _refuse(str(error))
-    except typer.Abort:
-        return 130
     except OSError as error:
         return _without_output(error)
     except Exception as error:

@@ -48,16 +48,18 @@ def play_live(demo: Demo, count: int, pace: float, console: Console) -> None:
 
 def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -> None:
     """Play likewise, a line on *console* for each thing that a compactor did; silently where it is None."""
-    told = _Told(demo, console)
+    told = None if console is None else _Told(demo, console)
 
     def pause() -> None:
-        told.go_on()
+        if told is not None:
+            told.go_on()
         if pace:
             time.sleep(pace / _PAUSES)
 
     demo.play(count, pause)
     demo.settle(_patience(demo))
-    told.go_on()
+    if told is not None:
+        told.go_on()
 
 
 def _patience(demo: Demo) -> float:
@@ -68,19 +70,15 @@ def _patience(demo: Demo) -> float:
 class _Told:
     """Prints what has happened since the last time: what compactors did, and each tenth round's tokens."""
 
-    def __init__(self, demo: Demo, console: Console | None) -> None:
+    def __init__(self, demo: Demo, console: Console) -> None:
         self._demo, self._console = demo, console
-        self._last = {agent.role: "" for agent in demo.agents}
         self._tenths = 0
 
     def go_on(self) -> None:
-        if self._console is None:
-            return
         done = len(self._demo.held_up)
         for agent in self._demo.agents:
-            if agent.watch.last != self._last[agent.role]:
-                self._last[agent.role] = agent.watch.last
-                self._line(done, agent.role, agent.watch.last)
+            for said in agent.watch.news():
+                self._line(done, agent.role, said)
         if done // 10 > self._tenths:
             self._tenths = done // 10
             for agent in self._demo.agents:
@@ -88,8 +86,7 @@ class _Told:
 
     def _line(self, done: int, role: str, text: str) -> None:
         # Not wrapped: a line for each thing is what another program can be made to read.
-        if self._console is not None:
-            self._console.print(visible(f"round {done:>3}  {role:<15}  {text}"), soft_wrap=True)
+        self._console.print(visible(f"round {done:>3}  {role:<15}  {text}"), soft_wrap=True)
 
 
 # -- the display ------------------------------------------------------------------------------------------------------

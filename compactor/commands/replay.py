@@ -12,7 +12,7 @@ from memory.events import EventHook
 from memory.messages import ASSISTANT
 
 from ..background import ContextCompactor, State
-from ..compose import Prompt, compose
+from ..compose import Prompt, Report, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded
 from ..ledger import ledger_of
@@ -28,6 +28,8 @@ __all__ = ["Replayed", "Setup", "replay", "totals"]
 
 #: A model that fails so often in a row is given up.
 ATTEMPTS = 3
+#: Seconds: waits are short, so that an interrupt ends them on every platform.
+_WAIT = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Replayed:
     raw_tokens_of_all_prompts: int = 0
     longest_compose_ms: float = 0.0
     background_seconds: float = 0.0
-    last_prompt: Prompt | None = field(default=None, repr=False)
+    last_prompt: Prompt = field(default_factory=lambda: Prompt([], 0, Report(0, 0)), repr=False)
 
     def figures(self) -> dict[str, Any]:
         """Return all but the prompt itself, as JSON has it."""
@@ -117,26 +119,21 @@ class _StepClock(FakeClock):
 
 def _wait_for_model(compactor: ContextCompactor, watch: Watch) -> None:
     """Wait until *compactor* has looked at everything, through its back-offs too, but not for ever."""
-    while True:
-        seen = watch.outcomes
-        if _is_idle(compactor):
-            return
+    seen = watch.outcomes
+    while not _is_idle(compactor):
         status = compactor.status()
         if status.failures >= ATTEMPTS:
             said = in_options(status.last_error or "no reason is known")
             raise CannotRun(f"the summarizer failed {status.failures} times in a row: {said}")
-        while not watch.wait_for_outcome(seen, timeout=0.5):
-            pass
+        watch.wait_for_outcome(seen, timeout=_WAIT)
+        seen = watch.outcomes
 
 
 def _is_idle(compactor: ContextCompactor) -> bool:
-    """Wait for the cycle that runs and return True when nothing is left to do, False when backing off."""
-    while not compactor.wait_idle(timeout=0.5):  # in short waits, which an interrupt ends on every platform
-        state = compactor.status().state
-        if state is State.BACKING_OFF:
+    """Wait for the cycle that runs; return False when it has failed, and is to be tried again."""
+    while not compactor.wait_idle(timeout=_WAIT):
+        if compactor.status().state is not State.COMPACTING:
             return False
-        if state in (State.STOPPING, State.STOPPED):
-            raise CannotRun("the compactor stopped: no thread could be started")
     return True
 
 

@@ -110,8 +110,6 @@ def show_prompt(results: Sequence[Replayed], console: Console) -> None:
     """Print the last prompt of the conversation that is longest, its texts shortened but for the summary."""
     longest = max(results, key=lambda result: result.raw_tokens)
     prompt = longest.last_prompt
-    if prompt is None:
-        return
     of = f", the longest of {len(results)} conversations" if len(results) > 1 else ""
     console.print(f"The last prompt of conversation {longest.name}{of}: {prompt.tokens:,} tokens\n", soft_wrap=True)
     for message in prompt.messages:

@@ -76,7 +76,7 @@ def _values(text: str, name: str) -> list[tuple[str, Any]]:
     if len(lines) > 1 and _is_json(lines[0][1]):
         return [(f"line {number}", _value(line, name, number)) for number, line in lines]
     value = _value(text, name, 1)
-    if isinstance(value, list) and value and not _is_message(value[0]):
+    if isinstance(value, list) and not (value and _is_message(value[0])):
         return [(f"conversation {number}", one) for number, one in enumerate(value, 1)]
     return [("", value)]
 
@@ -106,7 +106,7 @@ def _value(text: str, name: str, first_line: int) -> Any:
 
 
 def _conversations(values: list[tuple[str, Any]], name: str) -> Iterator[Conversation]:
-    if all(_is_message(value) for _, value in values):  # one a line
+    if values and all(_is_message(value) for _, value in values):  # one a line
         yield Conversation("1", tuple(_checked(value, f"{name}, {where}") for where, value in values))
         return
     for number, (where, value) in enumerate(values, 1):
@@ -130,8 +130,6 @@ def _checked(message: Any, where: str) -> Mapping[str, Any]:
         parse(message)
     except MessageError as error:
         raise CannotRun(f"{where}: {error}") from error
-    except RecursionError:
-        raise CannotRun(f"{where}: is nested too deeply to be stored") from None
     return message  # type: ignore[no-any-return]
 
 
@@ -140,16 +138,6 @@ def _is_message(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case dict():
-            return "an object without a list of messages"
-        case list():
-            return "a list"
-        case str():
-            return "a text"
-        case None:
-            return "null"
-        case bool() | int() | float():
-            return "true or false" if isinstance(value, bool) else "a number"
-        case _:
-            return type(value).__name__
+    if isinstance(value, dict):
+        return "an object without a list of messages"
+    return {str: "a text", bool: "true or false", type(None): "null"}.get(type(value), "a number")

@@ -22,12 +22,15 @@ class Watch:
     seconds: float = 0.0
     #: Its last event that says something to a reader.
     last: str = ""
+    _news: list[str] = field(default_factory=list)
     _outcomes: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)  # guards all above
 
     def __call__(self, event: Event) -> None:
         with self._changed:
-            self.last = sentence(event) or self.last
+            if said := sentence(event):
+                self.last = said
+                self._news.append(said)
             if isinstance(event, Published):
                 self.compactions += 1
                 self.seconds += event.seconds
@@ -36,6 +39,12 @@ class Watch:
             if isinstance(event, (Published, Failed, Discarded, Skipped, Stopped)):
                 self._outcomes += 1
                 self._changed.notify_all()
+
+    def news(self) -> list[str]:
+        """Return what its events since the last call say, oldest first."""
+        with self._changed:
+            said, self._news = self._news, []
+            return said
 
     @property
     def outcomes(self) -> int:

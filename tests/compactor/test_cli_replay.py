@@ -1,0 +1,382 @@
+"""``compactor replay``: a transcript through a Memory and a compactor, with figures that can be relied on."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Done, dialogue, refusal, run, write_lines
+from model_server import ModelServer, ok, status
+
+from compactor import (
+    CompactorConfig,
+    OpenAISummarizer,
+    Prompt,
+    Report,
+    SummarizerError,
+    Summary,
+    SummaryRequest,
+    count_tokens,
+)
+from compactor.commands import replay as module
+from compactor.commands.replay import Setup, replay, totals
+from compactor.commands.terminal import CannotRun
+from compactor.commands.transcripts import Conversation
+from compactor.testing import ScriptedSummarizer
+from compactor.units import PROMPT_TOKENS, count_message
+from memory import Memory
+from memory.events import Event
+
+LONG = tuple(dialogue(24))
+QUICK = CompactorConfig(threshold=5, retain_recent=2, backoff_initial=0.001, backoff_max=0.001)
+
+
+@pytest.fixture(autouse=True)
+def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Three conversations of 24, 12 and 2 rounds."""
+    return write_lines(tmp_path / "chats.jsonl", [{"id": f"d{n}", "messages": dialogue(n)} for n in (24, 12, 2)])
+
+
+def without_times(document: Any) -> Any:
+    """Return a document without the figures that depend on the machine's speed."""
+    if isinstance(document, dict):
+        return {key: without_times(value) for key, value in document.items() if not key.endswith(("_ms", "_seconds"))}
+    return [without_times(item) for item in document] if isinstance(document, list) else document
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_compacted_and_every_prompt_fits(file: Path) -> None:
+    """The promise of the library on a user's own file."""
+    document = run("replay", file, "--json", "--budget", 1500).document
+    totals = document["totals"]
+    assert [one["name"] for one in document["conversations"]] == ["d24", "d12", "d2"]
+    assert [one["rounds"] for one in document["conversations"]] == [24, 12, 2]
+    assert (totals["conversations"], totals["rounds"], totals["messages"]) == (3, 38, 38 * 4 + 3)
+    assert totals["prompts"] == 38 * 2 + 3  # one for each answer, and a last one for each conversation
+    assert totals["prompts_over_budget"] == 0
+    assert totals["compactions"] > 2
+    assert totals["failures"] == 0
+    long, _, short = document["conversations"]
+    assert 15 <= long["covered_rounds"] < 24
+    assert long["prompt_tokens"] <= 1500 < long["raw_tokens"]
+    assert long["tokens_of_all_prompts"] < long["raw_tokens_of_all_prompts"]
+    assert (short["compactions"], short["prompt_tokens"]) == (0, short["raw_tokens"])
+
+
+def test_raw_tokens_are_those_of_the_messages_in_the_file(file: Path) -> None:
+    """What is compared with is what sending everything would cost, counted by itself here."""
+    for one, rounds in zip(run("replay", file, "--json").document["conversations"], (24, 12, 2), strict=True):
+        assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(said, count_tokens) for said in dialogue(rounds))
+
+
+@pytest.mark.parametrize("how", ["--each", "--joined"])
+def test_the_same_file_gives_the_same_figures(file: Path, how: str) -> None:
+    """To the token: nothing depends on when the compactor's thread got to run."""
+    first, second = (run("replay", file, how, "--json", "--budget", 900, "--threshold", 4).document for _ in "12")
+    assert first["totals"]["compactions"] > 5
+    assert without_times(first) == without_times(second)
+
+
+def test_joined_conversations_are_one(file: Path) -> None:
+    """Every message is there, later system messages too, and the rounds are covered across the seams."""
+    document = run("replay", file, "--joined", "--json", "--budget", 1500).document
+    (one,) = document["conversations"]
+    assert document["joined"] is True
+    assert (one["name"], one["messages"], one["rounds"]) == ("3 joined", 38 * 4 + 3, 38)
+    assert one["covered_rounds"] > 28
+    assert one["prompts_over_budget"] == 0
+    said = [message for rounds in (24, 12, 2) for message in dialogue(rounds)]
+    assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in said)
+
+
+def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None:
+    """Figures repeat even where compactions fail; then everything stays as it was said, within the budget."""
+    # Of nothing but marks no summary can be made.
+    said = tuple(
+        chain.from_iterable(
+            ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!" * 9}) for _ in range(30)
+        )
+    )
+    first, second = (replay(Conversation("marks", said), Setup(QUICK.merged(max_tokens=300), 300)) for _ in "12")
+    assert first.failures > 20
+    assert (first.compactions, first.covered_rounds, first.prompts_over_budget) == (0, 0, 0)
+    assert without_times(first.figures()) == without_times(second.figures())
+
+
+def test_options_reach_the_compactor(file: Path) -> None:
+    """--threshold and --retain say when, and how much stays."""
+    document = run("replay", file, "--json", "--threshold", 2, "--retain", 1, "--budget", 100_000).document
+    assert (document["threshold"], document["retain_recent"], document["prompt"]) == (2, 1, "assistant")
+    # With 3 rounds behind the end it is due, and leaves the newest.
+    assert [one["covered_rounds"] for one in document["conversations"]] == [22, 10, 0]
+
+
+def test_a_conversation_of_nothing_is_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.json"
+    path.write_text('{"messages": []}', encoding="utf-8")
+    document = run("replay", path, "--json").document
+    assert document["totals"]["rounds"] == 0
+    assert run("replay", path).code == 0
+
+
+def test_the_real_dialogues_fit_each_and_joined(data: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Real tool-calling dialogues, each alone and all as one conversation: no prompt is over the budget."""
+    path = write_lines(tmp_path / "airline.jsonl", data[:8])
+    each = run("replay", path, "--json", "--budget", 2500, "--threshold", 4).document["totals"]
+    one = run("replay", path, "--joined", "--json", "--budget", 4000).document["totals"]
+    rounds = sum(message["role"] == "user" for dialogue in data[:8] for message in dialogue["messages"])
+    assert each["rounds"] == one["rounds"] == rounds
+    assert each["prompts_over_budget"] == one["prompts_over_budget"] == 0
+    assert each["compactions"] > 8
+    assert one["covered_rounds"] > rounds - 12
+    assert one["tokens_of_all_prompts"] < one["raw_tokens_of_all_prompts"] / 2
+
+
+def test_the_prompt_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That no prompt is over the budget is measured, not taken from who promises it."""
+
+    def too_long(memory: Memory, *args: Any, **options: Any) -> Any:
+        return Prompt([{"role": "user", "content": "word " * 500}], 5, Report(5, 5))
+
+    monkeypatch.setattr(module, "compose", too_long)
+    assert replay(Conversation("x", LONG[:5]), Setup(QUICK, 100)).prompts_over_budget == 3
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+
+def test_few_conversations_get_a_row_each_and_all_get_totals(file: Path) -> None:
+    done = run("replay", file, "--budget", 1500)
+    assert (done.code, done.err) == (0, "")
+    for name in ("d24", "d12", "d2"):
+        assert re.search(rf"[│|] {name} ", done.out)
+    assert "3 conversations: 155 messages" in done.out
+    assert re.search(r"prompts over the budget\W+0 ", done.out)
+    assert re.search(r"rounds\W+38 ", done.out)
+
+
+def test_many_conversations_get_totals_only(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "many.jsonl", [{"id": f"d{n}", "messages": dialogue(1)} for n in range(21)])
+    out = run("replay", path).out
+    assert "21 conversations: 105 messages" in out
+    assert "d7" not in out
+
+
+def test_failed_summaries_are_told(tmp_path: Path) -> None:
+    """A figure that hides failures would be worth nothing."""
+    path = write_lines(
+        tmp_path / "marks.jsonl", [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}] * 30
+    )
+    out = run("replay", path, "--threshold", 3).out
+    assert re.search(r"\d+ attempts at a summary failed; what was there before stayed in place", out)
+
+
+def test_the_last_prompt_is_shown_when_asked_for(file: Path) -> None:
+    """The longest conversation's: roles, the summary as a whole, calls, and other texts shortened."""
+    assert "[system]" not in run("replay", file, "--budget", 1500).out
+    out = run("replay", file, "--budget", 1500, "--show").out
+    assert "The last prompt of conversation d24, the longest of 3 conversations" in out
+    for part in ("[system]\nYou keep a stock list.", "[Conversation History Summary]", "Covers rounds 1-", "[user]\n"):
+        assert part in out
+    assert 'calls look_up({"name": "item-24"})' in out
+    assert "[tool]\nitem-24: 888 pieces, ok" in out
+
+
+def test_long_texts_are_shortened_and_say_by_how_much(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "long.jsonl", [{"role": "user", "content": "x" * 1000}])
+    out = run("replay", path, "--show").out
+    assert "x" * 400 + " [... 600 more characters]" in out
+    assert "x" * 401 not in out
+
+
+def test_what_was_said_is_printed_as_text(tmp_path: Path) -> None:
+    """Markup in a conversation is not markup, and nothing in it reaches the terminal as a command."""
+    said = "[bold]no[/bold] [red] :smile: \x1b[2J\x1b]0;title\x07 \x9b31m \u202e \x00 \ud800 end"
+    parts = [{"type": "text", "text": "in parts \x1b[1m"}]
+    call = {"id": "c", "type": "function", "function": {"name": "f\x1b", "arguments": '{"a":\n"\x07"}'}}
+    path = write_lines(
+        tmp_path / "evil.jsonl",
+        [{"role": "user", "content": said}, {"role": "assistant", "content": parts, "tool_calls": [call]}],
+    )
+    done = run("replay", path, "--show")
+    assert done.code == 0
+    expected = r"[bold]no[/bold] [red] :smile: \x1b[2J\x1b]0;title\x07 \x9b31m \u202e \x00 \ud800 end"
+    assert expected in done.out
+    assert r"in parts \u001b[1m" in done.out
+    assert r'calls f\x1b({"a": "\x07"})' in done.out
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.out)
+
+
+def test_progress_is_shown_on_a_terminal_only(file: Path) -> None:
+    """On standard error, so that what is printed can be kept; nothing of it in a log."""
+    on_terminal = run("replay", file, terminal=True)
+    assert "replaying" in on_terminal.err
+    assert "155" in on_terminal.err
+    assert "replaying" not in on_terminal.out
+    assert run("replay", file).err == ""
+
+
+def test_events_go_to_standard_error_when_asked_for(file: Path) -> None:
+    """As JSON lines with numbers, and never with what was said."""
+    done = run("replay", file, "--log-events", "json", "--json", "--budget", 1500, terminal=True)
+    events = [json.loads(line) for line in done.err.splitlines()]
+    published = [event for event in events if event["event"] == "compaction.published"]
+    assert len(published) == done.document["totals"]["compactions"]
+    assert "item-" not in done.err
+    assert "compaction.published" in run("replay", file, "--log-events", "console").err
+
+
+# -- a model as the summarizer ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as serving:
+        yield serving
+
+
+def test_a_model_summarises_when_asked_for(server: ModelServer, file: Path) -> None:
+    """It is asked with the shipped prompt that was chosen, and its summary stands in the prompt."""
+    server.always(ok("Halls 1 to 6 hold items; figures are never rounded."))
+    done = run(
+        "replay",
+        file,
+        "--summarizer",
+        "openai",
+        "--model",
+        "m-9",
+        "--base-url",
+        server.base_url,
+        "--prompt",
+        "default",
+        "--json",
+    )
+    assert done.code == 0, done.err
+    assert done.document["summarizer"] == "openai"
+    assert len(server.requests) == done.document["totals"]["compactions"] > 2
+    assert {request.body["model"] for request in server.requests} == {"m-9"}
+    shown = run("replay", file, "--summarizer", "openai", "--base-url", server.base_url, "--show")
+    assert "Halls 1 to 6 hold items; figures are never rounded." in shown.out
+
+
+def test_a_model_that_fails_now_and_then_is_asked_again(server: ModelServer) -> None:
+    """Its back-offs are waited for, as a chat would have gone on meanwhile and come back to it."""
+    server.answers(status(500), status(429), ok("Halls hold items."))
+    server.always(ok("Halls hold items."))
+    with OpenAISummarizer("m", base_url=server.base_url) as summarizer:
+        done = replay(Conversation("x", LONG), Setup(QUICK, 8000, summarizer))
+    assert done.failures == 2
+    assert done.covered_rounds > 15
+
+
+def test_a_model_that_always_fails_ends_the_replay(server: ModelServer) -> None:
+    """After three times in a row, with its own reason, in the words of the options."""
+    server.always(status(401))
+    with (
+        OpenAISummarizer("m", base_url=server.base_url) as summarizer,
+        pytest.raises(CannotRun, match=r"failed 3 times in a row: .*HTTP 401.*OPENAI_API_KEY"),
+    ):
+        replay(Conversation("x", LONG), Setup(QUICK, 8000, summarizer))
+    assert len(server.requests) == 3
+
+
+def test_a_slow_summarizer_is_waited_for() -> None:
+    """The figures of a replay do not depend on how long a model took."""
+    slow = ScriptedSummarizer(default="All is in order.").hold()
+    release = threading.Timer(0.7, slow.release)  # longer than one of the replay's waits
+    release.start()
+    done = replay(Conversation("x", LONG[:40]), Setup(QUICK, 8000, slow))
+    release.join()
+    assert done.compactions == len(slow.requests) > 0
+
+
+def test_a_summarizer_without_a_reason_of_its_own_is_named_by_its_error() -> None:
+    class Broken(SummarizerError):
+        pass
+
+    def broken(request: SummaryRequest) -> Summary:
+        raise Broken("base_url= is odd")
+
+    with pytest.raises(CannotRun, match="3 times in a row: --base-url is odd"):
+        replay(Conversation("x", LONG), Setup(QUICK, 8000, broken))
+
+
+def test_a_machine_without_threads_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is compacted, which is counted as failures, and the prompts still fit."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done = replay(Conversation("x", LONG), Setup(QUICK, 1000))
+    assert (done.compactions, done.prompts_over_budget) == (0, 0)
+    assert done.failures > 20
+
+
+def test_hooks_are_told_of_every_event() -> None:
+    seen: list[Event] = []
+    done = replay(Conversation("x", LONG), Setup(QUICK, 8000, hooks=[seen.append]))
+    assert [event.name for event in seen].count("compaction.published") == done.compactions > 0
+
+
+def test_totals_are_sums_and_the_longest_time() -> None:
+    one, other = module.Replayed("a", 2, rounds=1, longest_compose_ms=3.0), module.Replayed("b", 5, rounds=4)
+    summed = totals([one, other])
+    assert (summed["messages"], summed["rounds"], summed["longest_compose_ms"]) == (7, 5, 3.0)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refused(*words: object, **more: Any) -> str:
+    return refusal(run("replay", *words, **more))
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, file: Path) -> None:
+    """No traceback, whatever is wrong, and the remedy in the line."""
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"messages": []}\n{"messages": [\n', encoding="utf-8")
+    assert "cannot be read" in refused(tmp_path / "gone.json")
+    assert "is a folder" in refused(tmp_path)
+    assert "is not JSON (line 2" in refused(broken)
+    assert "Missing argument 'FILE'" in refused()
+    assert "--budget" in refused(file, "--budget", 0)
+    assert "--threshold" in refused(file, "--threshold", -1)
+    assert "--summarizer" in refused(file, "--summarizer", "nobody")
+    assert "assistant, code_interpreter, default, planner" in refused(file, "--prompt", "nope")
+    assert "No such option" in refused(file, "--nope")
+    assert "standard input: is empty" in refused("-")
+
+
+def test_a_budget_that_is_too_small_names_the_place_and_what_is_needed(file: Path) -> None:
+    said = refused(file, "--budget", 20)
+    assert said.startswith("conversation d24, message 3: ")
+    assert re.search(r"need \d+ tokens, and the budget is 20", said)
+
+
+def test_an_endpoint_must_be_configured_for_a_model(file: Path) -> None:
+    assert "set OPENAI_API_KEY, or pass --base-url" in refused(file, "--summarizer", "openai")
+
+
+def test_an_address_that_is_none_is_refused(file: Path) -> None:
+    assert "--base-url must be an address" in refused(file, "--summarizer", "openai", "--base-url", "nowhere")
+
+
+def test_the_transcript_may_come_from_standard_input() -> None:
+    said = json.dumps({"messages": dialogue(3)})
+    done: Done = run("replay", "-", "--json", said=said)
+    assert done.document["totals"]["rounds"] == 3
