@@ -92,7 +92,7 @@ class Ledger:
                     continue  # another thread was here meanwhile; go on from what it has counted
                 for round_, tokens, messages, from_user in fresh:
                     sums.add(round_, tokens, messages, from_user=from_user)
-                if not same:
+                if not same and self._epoch is not None:
                     self._open = {}
                 self._sums, self._epoch = sums, epoch
 
