@@ -48,7 +48,7 @@ def joined(conversations: list[Conversation]) -> Conversation:
 
     A later conversation's system messages are messages in the middle then: nothing is left out.
     """
-    name = conversations[0].name if len(conversations) == 1 else f"{len(conversations)} joined"
+    name = conversations[0].name if len(conversations) == 1 else f"1-{len(conversations)} joined"
     return Conversation(name, tuple(message for one in conversations for message in one.messages))
 
 

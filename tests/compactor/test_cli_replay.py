@@ -96,7 +96,7 @@ def test_joined_conversations_are_one(file: Path) -> None:
     document = run("replay", file, "--joined", "--json", "--budget", 1500).document
     (one,) = document["conversations"]
     assert document["joined"] is True
-    assert (one["name"], one["messages"], one["rounds"]) == ("3 joined", 38 * 4 + 3, 38)
+    assert (one["name"], one["messages"], one["rounds"]) == ("1-3 joined", 38 * 4 + 3, 38)
     assert one["covered_rounds"] > 28
     assert one["prompts_over_budget"] == 0
     said = [message for rounds in (24, 12, 2) for message in dialogue(rounds)]

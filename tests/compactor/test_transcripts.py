@@ -112,7 +112,7 @@ def test_joined_conversations_keep_every_message(tmp_path: Path) -> None:
     found = read_text(tmp_path, lines({"messages": [rules, *ONE]}, {"messages": [rules, *OTHER]}))
     one = joined(found)
     assert list(one.messages) == [rules, *ONE, rules, *OTHER]
-    assert one.name == "2 joined"
+    assert one.name == "1-2 joined"
 
 
 def test_a_single_conversation_keeps_its_name_when_joined(tmp_path: Path) -> None:
