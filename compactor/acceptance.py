@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from prompts import TAGS
+
 from .errors import SummaryRejected
 from .summarizers.base import Summary, strip_tags
 from .tokens import TokenCounter
@@ -14,25 +16,48 @@ __all__ = ["LEAST_SAVING", "MOST_OVER_TARGET", "accept"]
 LEAST_SAVING = 0.9
 #: A summary may be this many times as long as it was asked to be: models count badly.
 MOST_OVER_TARGET = 2.0
-#: A greeting is short; a long text that begins with "Hello" is something else.
-_LONGEST_GREETING = 400
+#: A reply to the conversation is short; a long text that begins with "Hello" is something else.
+_LONGEST_REPLY = 400
+#: Shorter still is a reply that shows only at its end: "It is done. Is there anything else I can help you with?"
+_LONGEST_CLOSING = 200
 
+# What replies begin with, said for itself or before an offer, a promise or a refusal.
 _GREETING = re.compile(
-    r"""
-    \W* (?: (?: hello | hi | hey | greetings | welcome | good\ (?:morning|afternoon|evening) | sure | certainly
-            | of\ course | absolutely | great | thanks? | thank\ you | i\ understand | understood | got\ it
-            | okay | ok ) \b .{0,200}? )?
-    (?: how\ (?:can|may|could|should)\ i\ (?:help|assist|be\ of)
-      | what\ (?:can|may|should|would)\ (?:i|you)\ (?:do|like|help)
-      | (?:i\ am|i'm|i’m)\ (?:here|happy|glad|ready)\ to\ (?:help|assist) | (?:i\ would|i'd|i’d)\ be\ (?:happy|glad)\ to
-      | let\ me\ know\ (?:how|what|if) | is\ there\ anything\ else | please\ (?:provide|share|send|paste)
-      | (?:i\ am|i'm|i’m)\ sorry,?\ (?:but\ )?i | i\ (?:can't|cannot|can’t|am\ unable)\ )
-    """,
+    r"""(?: (?: hello | hi | hey | greetings | welcome | good\ (?:morning|afternoon|evening) | sure(?:\ thing)?
+      | certainly | of\ course | absolutely | great | thanks? | thank\ you | you['’]re\ welcome | no\ problem
+      | i\ understand | understood | got\ it | okay | ok | noted | alright )
+      \b (?:\ (?:there|again|back|so\ much|everyone|all))? [^\w<]* )+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_OFFER = re.compile(
+    r"""how\ (?:can|may|could|should|would)\ (?:i|you|we)\b
+      | what\ (?:can|may|should|would)\ (?:i|you|we)\ (?:do|like|help|need)
+      | (?:is\ there|do\ you\ need)\ (?:any|some)thing\b | anything\ else\b
+      | let\ me\ know\b | feel\ free\ to\b | have\ a\ (?:great|nice|good|lovely)\b
+      | please\ (?:provide|share|send|paste|upload|tell\ me|let\ me)\b
+      | i(?:['’]m|\ am)\ (?:here|happy|glad|ready)\ to\b | i(?:['’]d|\ would)\ be\ (?:happy|glad)\ to\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_REFUSAL = re.compile(
+    r"""as\ an\ ai\b
+      | (?:i(?:['’]m|\ am)\ (?:very\ |so\ )?sorry|sorry|apologies) [\s,.]* (?:but\ )? i\b
+      | (?:unfortunately,?\ )? i\ (?: can['’]t | can\ ?not | am\ (?:not\ able|unable)\ to | won['’]t )
+        \ (?:help|assist|comply|fulfill?|provide|summari[sz]e|do\ th(?:at|is)|continue|engage
+          |access\ (?:the|this|any)\ con)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# What a reply says only after it has greeted: a summary in the first person may say it too.
+_PROMISE = re.compile(r"i(?:['’]ll|['’]ve| will| have| understand)\b[^:\n]{0,80}\Z", re.IGNORECASE)
+# Greetings and offers in other languages, one soon after the other.
+_ABROAD = re.compile(
+    r"""(?: bonjour | salut | hola | hallo | guten | ciao | ol[áa] | привет | здравствуйте | 你好 | 您好 | こんにちは
+      | 안녕 ) .{0,80}? (?: (?:comment|que)\ puis-je | en\ qu[ée]\ puedo | c[óo]mo\ puedo | wie\ (?:kann|darf)\ ich
+      | (?:come|cosa)\ posso | como\ posso | чем\ (?:я\ )?могу | 可以帮 | 能帮 | 帮助您 | お手伝い | 도와 )""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-_BARE_GREETING = re.compile(
-    r"\W*(?:hello|hi|hey|greetings|sure|ok|okay|understood|got it|of course|certainly)(?: there)?\W*", re.IGNORECASE
-)
+_LEADING = re.compile(r"\A\W+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
 
 
 def accept(
@@ -73,12 +98,23 @@ def accept(
 
 def is_greeting(text: str) -> bool:
     """Return whether *text* is a reply that greets, offers help or refuses, rather than a summary."""
-    if len(text) > _LONGEST_GREETING:
+    if len(text) > _LONGEST_REPLY:
         return False
-    return bool(_BARE_GREETING.fullmatch(text) or _GREETING.match(text))
+    text = _LEADING.sub("", text).rstrip()
+    greeting = _GREETING.match(text)
+    rest = text[greeting.end() :] if greeting else text
+    if not rest or _OFFER.match(rest) or _REFUSAL.match(rest) or _ABROAD.match(text):
+        return True
+    if greeting and _PROMISE.match(rest):
+        return True
+    return len(text) <= _LONGEST_CLOSING and bool(_OFFER.match(_SENTENCE.split(text)[-1]))
 
 
 def repeats(text: str, source: str) -> bool:
-    """Return whether *text* is a verbatim stretch of at least half of *source*, white space aside."""
-    said, read = " ".join(text.split()), " ".join(source.split())
+    """Return whether *text* is a verbatim stretch of at least half of *source*, white space and tags aside."""
+    said, read = _bare(text), _bare(source)
     return 2 * len(said) >= len(read) and said in read
+
+
+def _bare(text: str) -> str:
+    return " ".join(_TAG.sub(" ", text.replace("&lt;", "<")).split())

@@ -60,23 +60,52 @@ class SummarizerError(ContextError):
         self.retry_after = retry_after
 
 
-_THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_SUMMARY = re.compile(r"\A\s*<summary>(.*?)(?:</summary>)?\s*\Z", re.DOTALL | re.IGNORECASE)
+_NAMES = "(think|thinking|reasoning)"
+_SUMMARY = re.compile(r"\s*<summary>", re.IGNORECASE)
+_END_OF_SUMMARY = re.compile(r"</summary>", re.IGNORECASE)
+_LEADING_THOUGHT = re.compile(rf"\s*<{_NAMES}>", re.IGNORECASE)
+_LEADING_END = re.compile(rf"\s*</{_NAMES}>", re.IGNORECASE)
+_THOUGHT = re.compile(f"<{_NAMES}>", re.IGNORECASE)
+_END = re.compile(f"</{_NAMES}>", re.IGNORECASE)
+# Alone on its line, or before an empty line.
+_LOOSE_END = re.compile(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n", re.IGNORECASE | re.MULTILINE)
 
 
 def strip_tags(text: str) -> str:
     """Return *text* without what models wrap around an answer: thoughts at its head, and summary tags around it.
 
-    Only what leads the answer is taken off, so a summary that speaks of ``<think>`` in its middle keeps it.
+    Only what leads the answer is taken off, so a summary that speaks of ``<think>`` in its middle keeps it. Some
+    servers cut the opening tag off; a closing tag alone ends thoughts only where it ends a line, as there, and stands
+    in no block of code: a summary that mentions one does not lose its beginning. What follows ``</summary>`` is kept.
     """
-    text = text.strip()
-    while match := _THOUGHT.match(text):
-        text = text[match.end() :].strip()
-    # Some servers cut the opening tag off and leave only the closing one.
-    for tag in ("</think>", "</thinking>"):
-        head, found, rest = text.partition(tag)
-        if found and "<" + tag[2:] not in head:
-            text = rest.strip()
-    if match := _SUMMARY.match(text):
-        text = match.group(1).strip()
-    return text
+    start, wrapped = 0, False
+    while True:
+        if found := _SUMMARY.match(text, start):
+            start, wrapped = found.end(), True
+        elif found := _LEADING_END.match(text, start):
+            start = found.end()
+        elif found := _LEADING_THOUGHT.match(text, start):
+            name = found[1].lower()
+            ends = (end.end() for end in _END.finditer(text, found.end()) if end[1].lower() == name)
+            start = next(ends, len(text))
+        elif (end := _loose_end(text, start)) > start:
+            start = end
+        else:
+            break
+    last = [end.span() for end in _END_OF_SUMMARY.finditer(text, start)][-1:] if wrapped else []
+    for end, after in last:
+        text = text[:end].rstrip() + text[after:]
+    return text[start:].strip()
+
+
+def _loose_end(text: str, start: int) -> int:
+    """Return where thoughts end whose opening tag is missing; *start* where there are none."""
+    opening = _THOUGHT.search(text, start)  # from here on, closing tags have one
+    found = seen = start
+    fences = 0
+    for end in _LOOSE_END.finditer(text, start, opening.start() if opening else len(text)):
+        fences += text.count("```", seen, end.start())
+        seen = end.start()
+        if fences % 2 == 0:
+            found = end.end()
+    return found

@@ -1,0 +1,241 @@
+"""What a summarizer answers, in the wordings that models use: which may be shown, and which never."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from chats import words
+
+from compactor import Summary, SummaryRejected
+from compactor.acceptance import LEAST_SAVING, MOST_OVER_TARGET, accept, is_greeting, repeats
+from compactor.tokens import count_tokens
+from compactor.transcript import quote
+from memory import Post, Round
+
+SOURCE = words(1_000)
+
+
+def accepted(answer: object, source: str = SOURCE, target: int | None = None) -> tuple[Summary, int]:
+    return accept(answer, source=source, source_tokens=count_tokens(source), target_tokens=target, count=count_tokens)
+
+
+def refused(answer: object, source: str = SOURCE, target: int | None = None) -> str:
+    """Return the name of the check that *answer* fails."""
+    with pytest.raises(SummaryRejected) as rejected:
+        accepted(answer, source, target)
+    return rejected.value.check
+
+
+# -- replies ----------------------------------------------------------------------------------------------------------
+
+REPLIES = (
+    "Hello! How can I help you today?",
+    "Hi there! 👋 How can I assist you?",
+    "**Hello!** How can I help?",
+    "Hello there!",
+    "Hello! I'm here to help. What would you like to do?",
+    "Good morning! How may I assist you?",
+    "Welcome back! What can I do for you?",
+    "How can I help you today?",
+    "What would you like me to do next?",
+    "Okay.",
+    "OK",
+    "Understood. How would you like to proceed?",
+    "Understood, I will follow these instructions.",
+    "Got it! I'll keep that in mind.",
+    "Sure! I'd be happy to help. Please provide the conversation you'd like me to summarize.",
+    "I would be happy to help you with that.",
+    "I understand. Please provide the conversation.",
+    "Certainly! Please share the transcript.",
+    "Of course! Let me know what you need.",
+    "No problem! Let me know if you need anything else.",
+    "You're welcome! Have a great day!",
+    "Thanks for sharing! Is there anything else I can help you with?",
+    "Your reservation has been cancelled. Is there anything else I can help you with?",
+    "It looks like you haven't provided any conversation. Please paste it here.",
+    "I'm sorry, but I can't help with that.",
+    "I’m sorry, but I can’t assist with that request.",
+    "Sorry, I cannot do that.",
+    "I cannot summarize this conversation.",
+    "Unfortunately, I am unable to access the conversation.",
+    "As an AI language model, I do not have access to the conversation.",
+    "Bonjour ! Comment puis-je vous aider aujourd'hui ?",
+    "¡Hola! ¿En qué puedo ayudarte hoy?",
+    "Hallo! Wie kann ich Ihnen helfen?",
+    "你好!有什么可以帮您的吗?",
+    "こんにちは!何かお手伝いできることはありますか?",
+)
+
+SUMMARIES = (
+    "The user said hello and the assistant asked how it can help.",
+    "The user greeted the agent and asked: how can I help? No task yet.",
+    "Greetings were exchanged. The user wants to fly from SEA to JFK on May 20.",
+    "User booked HAT001.",
+    "OK: tests pass (412), build 7.2 uploaded.",
+    "Hello World program: the user asked for it in Rust; main.rs was written.",
+    "Hi-fi amplifier order #4412 was refunded.",
+    "Great Wall trip: the agent asked the user to please provide dates.",
+    "Sure-footed hiking boots: exchanged for size 43.",
+    "Thanks to the refund the balance is 300 USD.",
+    "Noted constraints: no red-eye flights; budget 300.",
+    "Good evening flights only: the user will not fly before 18:00.",
+    "Welcome email template was changed by the user.",
+    "Okayama hotel booked for 3 nights.",
+    "Let the user know about gates: pending.",
+    "Please-and-thanks tone is wanted by the user; name: Li.",
+    "I booked flight HAT001 and I will send the receipt tomorrow.",
+    "I cannot change basic economy flights (policy). mia_li_3668 wants 20 May.",
+    "Goal: refund of order 17. The agent said it is sorry, but it can't refund gift cards.",
+    "Agent closed with: Is there anything else I can help you with?",
+    "Sure, I'll summarize: the user wants a refund of order 17 by Friday; receipts were sent.",
+    "Der Nutzer hat gegrüßt und nach Flügen gefragt; wie kann ich helfen, fragte der Agent.",
+    "Hola fue el saludo; el usuario pidió un vuelo.",
+    "用户想取消订单 4412,客服已确认退款。",
+    "ユーザーは5月20日の航空券を予約しました。",
+)
+
+
+@pytest.mark.parametrize("answer", REPLIES)
+def test_a_reply_to_the_conversation_is_no_summary(answer: str) -> None:
+    """Models given a transcript greet, offer help, refuse or carry on; none of that is ever shown."""
+    assert refused(answer) == "greeting"
+
+
+@pytest.mark.parametrize("answer", SUMMARIES)
+def test_a_short_summary_may_speak_of_greetings_offers_and_refusals(answer: str) -> None:
+    """What the conversation was about is no reply to it."""
+    assert accepted(answer)[0].text == answer
+
+
+def test_a_long_answer_is_no_greeting() -> None:
+    """A summary of many lines may begin or end politely; what it says in between would be lost."""
+    said = "Hello! Here is what happened.\n" + "\n".join(f"- order {number}: refunded" for number in range(40))
+
+    assert not is_greeting(said + "\nLet me know if you need anything else.")
+
+
+def test_tags_do_not_hide_a_greeting() -> None:
+    """Thoughts and tags are taken off before anything is judged."""
+    assert (
+        refused("<think>The user wants a summary.</think><summary>Hello! How can I help you?</summary>") == "greeting"
+    )
+
+
+# -- the other checks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer", ["", " \n\t", "…", "---", "<summary></summary>", "<think>so much to think", Summary("\ufeff")]
+)
+def test_an_answer_without_a_word_is_empty(answer: object) -> None:
+    """Nothing takes the place of something, thoughts that were cut off included."""
+    assert refused(answer) == "empty"
+
+
+@pytest.mark.parametrize(
+    "answer", [None, 17, b"bytes", ["text"], {"text": "t"}, SimpleNamespace(text="t"), Summary(None)]
+)  # type: ignore[arg-type]
+def test_what_is_no_text_is_refused_by_its_type(answer: object) -> None:
+    """The error names the type that came, and what should have."""
+    with pytest.raises(SummaryRejected, match="must return a str or a Summary") as rejected:
+        accepted(answer)
+    assert rejected.value.check == "not_text"
+
+
+def test_usage_and_model_are_kept_beside_the_bare_text() -> None:
+    """Stripping an answer loses nothing of what it cost."""
+    answer = Summary("<summary>The user booked HAT001.</summary>", {"input_tokens": 9}, "gpt-x")
+
+    summary, tokens = accepted(answer)
+
+    assert summary == Summary("The user booked HAT001.", {"input_tokens": 9}, "gpt-x")
+    assert tokens == count_tokens("The user booked HAT001.")
+
+
+def conversation() -> str:
+    posts = (
+        Post(send_from="User", send_to="Planner", message="Load sales.csv & tell me the < 5 best days."),
+        Post(send_from="Planner", send_to="User", message="The best day is May 4. <summary> of it: 912 sold."),
+    )
+    rounds = [Round(user_query=f"question {number}", post_list=posts, number=number) for number in range(1, 4)]
+    return "<conversation>\n" + "\n".join(map(quote, rounds)) + "\n</conversation>"
+
+
+def test_an_answer_that_repeats_its_source_is_an_echo() -> None:
+    """With its tags or without, whole or the larger half of it, however the lines are broken."""
+    source = conversation()
+    without = "\n".join(line for line in source.splitlines() if not line.startswith("<")).replace("&lt;", "<")
+
+    for answer in (source, without, " ".join(without.split()), without[: len(without) * 3 // 4], "\n\n" + source):
+        assert refused(answer, source) == "echo"
+
+
+def test_a_quotation_is_no_echo() -> None:
+    """A short verbatim stretch is what good summaries are made of."""
+    assert accepted("The best day is May 4.", conversation())
+
+
+def test_repeating_needs_the_very_words() -> None:
+    """The same words in another order are not the source."""
+    assert repeats("a b c d", "a b  c\nd e")
+    assert not repeats("d c b a", "a b c d e")
+
+
+@pytest.mark.parametrize("tokens", [900, 901])
+def test_a_summary_must_save_a_tenth(tokens: int) -> None:
+    """As long as what it replaces, it is no progress; the very limit is allowed."""
+    answer, source = words(tokens).replace("word", "term"), words(1_000)
+
+    if tokens <= 1_000 * LEAST_SAVING:
+        assert accepted(answer, source)[1] == tokens
+    else:
+        assert refused(answer, source) == "no_progress"
+
+
+@pytest.mark.parametrize("tokens", [200, 201])
+def test_a_summary_may_be_twice_as_long_as_asked_for(tokens: int) -> None:
+    """Models count badly; more than that is another thing than was asked for."""
+    answer = words(tokens).replace("word", "term")
+
+    if tokens <= MOST_OVER_TARGET * 100:
+        assert accepted(answer, target=100)
+    else:
+        assert refused(answer, target=100) == "oversized"
+
+
+def test_without_a_target_any_length_that_saves_will_do() -> None:
+    """No wish, no limit but the source."""
+    assert accepted(words(800).replace("word", "term"))
+
+
+def test_errors_show_nothing_of_what_was_said() -> None:
+    """A rejection ends up in logs: it names the check and numbers."""
+    for answer in ("Hello hunter2! How can I help?", "hunter2 " * 2_000, f"{SOURCE} hunter2", "", 17):
+        with pytest.raises(SummaryRejected) as rejected:
+            accepted(answer, f"{SOURCE} hunter2", target=100)
+        assert "hunter2" not in str(rejected.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "hello " * 170_000,
+        "Hello" + " " * 1_000_000 + "x",
+        "<" * 1_000_000,
+        "<round " * 140_000,
+        "<summary>" * 110_000,
+        "i can't " * 120_000,
+        "\n" * 1_000_000 + ".",
+    ],
+    ids=lambda answer: repr(answer[:8]),
+)
+def test_a_megabyte_of_nonsense_is_judged_in_no_time(answer: str) -> None:
+    """No check goes over an answer more often than a few times."""
+    began = time.perf_counter()
+    try:
+        accepted(answer, answer[:500_000])
+    except SummaryRejected:
+        pass
+    assert time.perf_counter() - began < 10  # what is quadratic takes hours

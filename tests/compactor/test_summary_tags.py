@@ -1,0 +1,125 @@
+"""What models wrap around a summary is taken off, and never a part of the summary."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.summarizers.base import strip_tags
+
+SUMMARY = "The user booked HAT001.\nNothing is pending."
+
+
+@pytest.mark.parametrize("tag", ["think", "thinking", "reasoning", "THINK"])
+@pytest.mark.parametrize("between", ["", "\n", "\n\n  "])
+def test_thoughts_before_the_summary_are_taken_off(tag: str, between: str) -> None:
+    """Whatever the model thought first, on as many lines as it likes."""
+    assert strip_tags(f"{between}<{tag}>One.\n\nTwo <b>.\n</{tag}>{between}{SUMMARY}") == SUMMARY
+
+
+def test_several_thoughts_and_the_tags_around_are_all_taken_off() -> None:
+    """In any order: thoughts, the summary's tag, thoughts within."""
+    answer = f"<think>a</think>\n<thinking>b</thinking><summary><think>c</think>\n{SUMMARY}\n</summary>\n"
+
+    assert strip_tags(answer) == SUMMARY
+
+
+def test_thoughts_that_never_end_leave_nothing() -> None:
+    """A model that ran out of tokens while thinking has not answered."""
+    assert strip_tags("<think>First I should") == ""
+    assert strip_tags("<think>First</thinking> I should") == ""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"So they booked.\n</think>\n\n{SUMMARY}",
+        f"So they booked.\n</think>\n{SUMMARY}",
+        f"So they booked.</think>\n\n{SUMMARY}",
+        f"</think>\n\n{SUMMARY}",
+        f"</think>{SUMMARY}",
+        f"One.\n</think>\nTwo.\n</thinking>\n{SUMMARY}",
+        f"```\ncode\n```\nSo.\n</think>\n\n{SUMMARY}",
+    ],
+)
+def test_a_closing_tag_alone_ends_thoughts_where_it_ends_a_line(answer: str) -> None:
+    """Some servers cut the opening tag off; what stands before the closing one is thoughts all the same."""
+    assert strip_tags(answer) == SUMMARY
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "The parser must close </think> before the answer.",
+        "The parser drops `</think>`\n\nThe user wants it fixed.",
+        'It splits at "</think>",\nwhich is wrong.',
+        "The user asked about <think> tags.\n</think>\nends them.",
+        "Template:\n```\n{thoughts}\n</think>\n```\nis what the user wants.",
+        "They use <summary> and </summary> in their template.",
+        "Tags: <thinking>x</thinking> in the middle.",
+        "a < b and <b>bold</b>",
+    ],
+)
+def test_a_summary_that_speaks_of_tags_keeps_all_of_itself(summary: str) -> None:
+    """A mention in a sentence, in quotes, in code or in pairs costs the summary nothing."""
+    assert strip_tags(summary) == summary
+
+
+@pytest.mark.parametrize(
+    ("answer", "bare"),
+    [
+        (f"<summary>{SUMMARY}</summary>", SUMMARY),
+        (f"<Summary>\n{SUMMARY}\n</SUMMARY>\n", SUMMARY),
+        (f"<summary>{SUMMARY}", SUMMARY),
+        (f"<summary>{SUMMARY}</summary>\n\nAlso: seat 4A.", f"{SUMMARY}\n\nAlso: seat 4A."),
+        (f"<summary><summary>{SUMMARY}</summary>", SUMMARY),
+        (f"{SUMMARY}</summary>", f"{SUMMARY}</summary>"),
+    ],
+)
+def test_the_tags_around_a_summary_are_taken_off_and_what_follows_is_kept(answer: str, bare: str) -> None:
+    """With or without the closing tag; text behind it may be a part of the answer."""
+    assert strip_tags(answer) == bare
+
+
+pieces = st.sampled_from(
+    ["<think>", "</think>", "</thinking>", "<summary>", "</summary>", "\n", "\n\n", " ", "```", "text", "<reasoning>"]
+)
+
+
+@given(st.lists(pieces, max_size=12).map("".join))
+def test_what_is_left_is_a_part_of_the_answer(answer: str) -> None:
+    """Nothing is added and nothing is moved: tags and what leads the answer go, the rest stays in its order."""
+    left = iter(strip_tags(answer).split())
+    said = iter(answer.replace("<", " <").replace(">", "> ").split())
+
+    assert all(any(word.replace("<", " <").replace(">", "> ").split()[0] == other for other in said) for word in left)
+
+
+@given(st.text(st.characters(exclude_characters="<")))
+def test_an_answer_without_tags_is_only_trimmed(answer: str) -> None:
+    """Plain text is the summary."""
+    assert strip_tags(answer) == answer.strip()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<think></think>" * 70_000,
+        "<summary>a" + " " * 1_000_000 + "b",
+        "<think>" * 150_000,
+        "x\n</think>\n" * 90_000,
+        "r\n</think>\n<think>x</think>\n" * 40_000,
+        "<summary>" * 110_000 + "x" + "</summary>" * 110_000,
+        ("</think>" + " " * 1_000) * 1_000,
+        (" " * 1_000 + "\n") * 1_000,
+    ],
+    ids=range(8),
+)
+def test_a_megabyte_of_tags_is_stripped_in_no_time(answer: str) -> None:
+    """The work grows with the answer, not with its square."""
+    began = time.perf_counter()
+    strip_tags(answer)
+    assert time.perf_counter() - began < 10  # what is quadratic takes hours
