@@ -164,8 +164,10 @@ class Work(Protocol):
         """The agent's plan as text, where there is one."""
 
     def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
-        """Return an accepted summary of *source*, what *request* replaces. Raises what the summarizer raises, or
-        ``SummaryRejected``."""
+        """Return an accepted summary; *source* is the text that it may not repeat.
+
+        Raises what the summarizer raises, or ``SummaryRejected``.
+        """
 
 
 @dataclass(frozen=True)

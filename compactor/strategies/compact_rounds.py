@@ -34,8 +34,8 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
         request = _request(view, work, step, previous, (first, reached if step.at_boundary else reached + 1))
         # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
         replaced += step.tokens
-        source = f"{previous.summary}\n{step.text}" if previous else step.text
-        summary = work.summarize(request, source=source, source_tokens=replaced, view=view)
+        # An echo is one of the new rounds: the old summary may stand again, where they hold nothing worth keeping.
+        summary = work.summarize(request, source=step.text, source_tokens=replaced, view=view)
         _add(usage, summary.usage)
         previous = CompactedMessage(
             start_index=1,

@@ -477,3 +477,17 @@ def test_requests_are_plain_chat_messages() -> None:
     (message,) = json.loads(json.dumps(request.messages))
     assert message == {"role": "user", "content": text_of(request)}
     assert CONFIG.target_tokens == request.target_tokens == 1_000
+
+
+def test_the_old_summary_may_stand_again_where_new_rounds_hold_nothing_worth_keeping() -> None:
+    """Only the conversation may not be repeated: an unchanged summary of small talk is no failure."""
+    memory = memory_of(10)
+    same = "- The user wants item-1 to item-7; nothing since then changes that. " * 4
+    compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(default=same))
+    assert compactor.compact_now(20) is not None
+    for _ in range(5):
+        add_round(memory)
+    compaction = compactor.compact_now(20)
+    assert compaction is not None
+    assert (compaction.end_index, compaction.summary) == (12, same.strip())
+    assert not of_kind(compactor.events, Failed)
