@@ -97,6 +97,7 @@ class Cycle:
         journal, trigger, strategies and summarizer raise, ``SummaryRejected``, and ``StaleCompaction`` where what was
         read is no longer current.
         """
+        self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         state = self.journal.read()
         view = self.view(state)
         skip, verdict = self._judge(view, state, forced=forced)
