@@ -1,0 +1,275 @@
+"""Whatever happens, in whatever order: every visible round is covered exactly once, and nothing goes back by itself.
+
+Jobs run only when the machine says so, time passes only when it says so, and what happens during a call to the
+summarizer happens in that call: so Hypothesis decides every interleaving, and a failure can be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scene import ROLE, ManualExecutor, PanicException
+
+from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest
+from compactor.background import State
+from compactor.events import Published, Reverted
+from compactor.testing import FakeClock
+from memory import Memory
+from memory.events import Event
+
+CONFIG = CompactorConfig(
+    threshold=3, retain_recent=1, summarizer_input_tokens=1_000, target_tokens=None, circuit_failures=3
+)
+#: What the summarizer answers, if it is not what it should; exceptions are raised.
+BAD: dict[str, Any] = {
+    "empty": "",
+    "greeting": "Hello! How can I help you?",
+    "no text": b"bytes",
+    "an error": OSError("down"),
+    "a panic": PanicException("index out of bounds"),
+}
+ANSWERS = st.sampled_from(["good", "good", "good", *BAD])
+DURING = st.lists(
+    st.sampled_from(["add", "post", "close", "fail", "notify", "stop", "start", "revert", "deadline", "wait", "run"]),
+    max_size=3,
+)
+
+
+def numbers_in(summary: str) -> list[int]:
+    """Which rounds a good summary covers, by their numbers in the log."""
+    spans = [span.split("-") for span in re.findall(r"\d+-\d+", summary)]
+    return [number for first, last in spans for number in range(int(first), int(last) + 1)]
+
+
+def good_summary(request: SummaryRequest) -> str:
+    """Return a summary that says which rounds it covers; pieces of one round count once."""
+    numbers = numbers_in(request.previous.summary) if request.previous else []
+    for round_ in request.rounds:
+        assert round_.state == "finished", "only closed rounds that did not fail are sent"
+        numbers.append(round_.number)
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return "Covers " + ", ".join(f"{first}-{last}" for first, last in spans)
+
+
+class Compaction(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.memory = Memory("s")
+        self.executor, self.clock = ManualExecutor(), FakeClock()
+        self.states: list[str] = []  # of each round, in the order of the log
+        self.said: list[list[str]] = []  # in each round
+        self.kept: list[tuple[int, str]] = []  # what was published and not reverted: last round and summary
+        self.generation = 0
+        self.reverted_at = 0  # how many rounds there were at a revert that nothing was published after
+        self.calls: list[float] = []  # when each call that is in flight began
+        self.script: list[tuple[str, list[str]]] = []  # for the next calls: the answer, and what happens during it
+        self.wanted = False  # started and not stopped since
+        self.asked = False  # by compact_now
+        self.compactor = ContextCompactor.for_role(
+            self.memory,
+            ROLE,
+            CONFIG,
+            self.summarizer,
+            executor=self.executor,
+            clock=self.clock,
+            rng=lambda: 1.0,
+            on_event=self.note,
+            history=10_000,
+        )
+
+    # -- what it is told, and asked
+
+    def note(self, event: Event) -> None:
+        current = self.memory.journal(ROLE).read().current
+        if isinstance(event, Published):
+            assert self.wanted or self.asked, "nothing is published after stop()"
+            assert current is not None
+            assert current.end_number is not None
+            assert current.end_number > (self.kept[-1][0] if self.kept else 0), "the end never goes back"
+            self.kept.append((current.end_number, current.summary))
+            self.reverted_at = 0
+        elif isinstance(event, Reverted):
+            self.kept.pop()
+            self.reverted_at = len(self.states)
+        if isinstance(event, Published | Reverted):
+            self.generation += 1
+            assert event.generation == self.generation, "each publication and each revert is one generation"
+
+    def summarizer(self, request: SummaryRequest) -> Any:
+        in_time = [began for began in self.calls if self.clock.monotonic() - began < CONFIG.call_timeout]
+        assert in_time == [], "one call at a time, but for those that were given up"
+        answer, during = self.script.pop() if self.script else ("good", [])
+        self.calls.append(self.clock.monotonic())
+        try:
+            for name in during:
+                self.do(name)
+        finally:
+            self.calls.pop()
+        if answer == "good":
+            return good_summary(request)
+        if isinstance(BAD[answer], BaseException):
+            raise BAD[answer]
+        return BAD[answer]
+
+    # -- what may happen at any time, also during a call
+
+    def do(self, name: str, pick: int = 0) -> None:
+        actions: dict[str, Callable[[], object]] = {
+            "add": self._add,
+            "post": self._post,
+            "close": lambda: self._end_round(len(self.states), "finished"),
+            "fail": lambda: self._end_round(1 + pick % max(1, len(self.states)), "failed"),
+            "notify": lambda: self.compactor.notify_rounds_changed(pick),
+            "start": self._start,
+            "stop": self._stop,
+            "revert": self.compactor.revert,
+            "deadline": lambda: self.clock.advance(CONFIG.call_timeout),
+            "wait": lambda: self.clock.advance(2.0),
+            "run": self.executor.run_next,
+        }
+        actions[name]()
+
+    def _add(self) -> None:
+        if self.states and self.states[-1] == "created":
+            self.states[-1] = "finished"
+        number = len(self.states) + 1
+        self.memory.create_round(f"question {number} " * 30, id=f"r{number}")
+        self.states.append("created")
+        self.said.append([])
+
+    def _post(self) -> None:
+        if self.states and self.states[-1] == "created":
+            text = f"answer {len(self.said[-1])} of round {len(self.states)}"
+            self.memory.add_post(f"r{len(self.states)}", send_from=ROLE, send_to="User", message=text)
+            self.said[-1].append(text)
+
+    def _end_round(self, number: int, state: Any) -> None:
+        if not self.states or (state == "finished" and self.states[-1] != "created"):
+            return
+        self.memory.finish_round(f"r{number}", state=state)
+        self.states[number - 1] = state
+
+    def _start(self) -> None:
+        self.wanted = True
+        self.compactor.start()
+
+    def _stop(self) -> None:
+        self.wanted = self.asked = False
+        assert self.compactor.stop(0) is not bool(self.calls), "True when no worker is left"
+
+    # -- rules
+
+    @rule(name=st.sampled_from(["add", "add", "add", "post", "close", "notify", "start"]))
+    def something_happens(self, name: str) -> None:
+        self.do(name)
+
+    @rule(pick=st.integers(0, 30))
+    def a_round_fails(self, pick: int) -> None:
+        """Open or closed, compacted or not."""
+        self.do("fail", pick)
+
+    @rule(name=st.sampled_from(["stop", "revert", "wait", "deadline"]))
+    def something_rarer_happens(self, name: str) -> None:
+        self.do(name)
+
+    @precondition(lambda self: self.executor.jobs)
+    @rule(answer=ANSWERS, during=DURING)
+    def a_job_runs(self, answer: str, during: list[str]) -> None:
+        self.script = [(answer, during)]
+        self.executor.run_next()
+        self.script = []
+
+    @precondition(lambda self: self.states)
+    @rule(answer=ANSWERS, during=DURING)
+    def compact_now(self, answer: str, during: list[str]) -> None:
+        """It does not wait, so the run goes on without it."""
+        self.asked = True
+        with pytest.raises(CompactionTimeout):
+            self.compactor.compact_now(0)
+        self.script = [(answer, during)]
+        self.executor.run_all()
+        self.script = []
+        self.asked = False
+
+    # -- what always holds
+
+    @invariant()
+    def every_visible_round_is_covered_exactly_once(self) -> None:
+        rounds, compaction = self.memory.get_role_rounds(ROLE)
+        visible = [number for number, state in enumerate(self.states, 1) if state != "failed"]
+        assert [round_.number for round_ in rounds] == visible
+        end = compaction.end_index if compaction else 0
+        covered = numbers_in(compaction.summary) if compaction else []
+        assert len(covered) == len(set(covered)), "no round twice"
+        assert [number for number in covered if number in visible] == visible[:end]
+        assert [round_.number for round_ in rounds[end:]] == visible[end:]
+
+    @invariant()
+    def the_published_one_is_the_newest_that_was_not_reverted(self) -> None:
+        state = self.memory.journal(ROLE).read()
+        assert state.generation == self.generation == self.compactor.status().generation
+        current = state.current
+        assert (current and (current.end_number, current.summary)) == (self.kept[-1] if self.kept else None)
+
+    @invariant()
+    def raw_rounds_never_change(self) -> None:
+        rounds = self.memory.conversation.rounds
+        assert [round_.state for round_ in rounds] == self.states
+        assert [[post.message for post in round_.post_list] for round_ in rounds] == self.said
+
+    @invariant()
+    def nothing_that_is_due_is_forgotten(self) -> None:
+        """Idle means that there is nothing to do; all other states have something that ends them."""
+        status = self.compactor.status()
+        if status.state is State.COMPACTING:
+            assert self.executor.jobs
+        elif status.state is State.BACKING_OFF:
+            assert self.clock.waiting
+        elif status.state is State.IDLE:
+            assert self.compactor.wait_idle(0)
+            assert not self._due()
+        else:
+            assert not self.wanted
+
+    def _due(self) -> bool:
+        rounds, compaction = self.memory.get_role_rounds(ROLE)
+        if self.reverted_at and not any(round_.number > self.reverted_at for round_ in rounds):
+            return False
+        end = compaction.end_index if compaction else 0
+        planned = min(rounds.settled, len(rounds) - CONFIG.retain_recent)
+        return len(rounds) - end > CONFIG.threshold and planned > end
+
+    def teardown(self) -> None:
+        """Once the model answers, all that is due is done, whatever happened before."""
+        if not hasattr(self, "compactor"):
+            return
+        self._start()
+        for _ in range(4):
+            self._add()
+        for _ in range(10):
+            self.executor.run_all()
+            self.clock.advance(CONFIG.circuit_reset)
+        assert self.compactor.status().state is State.IDLE
+        assert not self._due()
+        self._stop()
+
+
+TestCompaction = Compaction.TestCase
+TestCompaction.settings = settings(stateful_step_count=40)
+TestCompaction = pytest.mark.timeout(120)(TestCompaction)
+
+
+def test_a_good_summary_says_what_it_covers() -> None:
+    """The machine's own yardstick."""
+    assert numbers_in("Covers 1-3, 5-5, 7-8") == [1, 2, 3, 5, 7, 8]

@@ -1,0 +1,234 @@
+"""Processes that end, and processes that fork: neither waits for a model, and neither breaks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.timeout(60)
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+#: A compactor whose summarizer waits for ``gate``; ``inside`` is set once it does.
+SCENE = """
+import atexit, os, sys, threading
+gate, inside = threading.Event(), threading.Event()
+{before_import}
+from scene import *
+from compactor import *
+from compactor.background import State
+from compactor.clock import SYSTEM_CLOCK
+from compactor.events import *
+from compactor.testing import *
+
+def hanging(request):
+    inside.set()
+    gate.wait()
+    return "A summary."
+
+memory, heard = memory_of(10), Heard()
+compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, hanging, on_event=heard)
+"""
+
+
+def run(code: str, *, before_import: str = "") -> list[str]:
+    """Run *code* in a process of its own that must end well, soon and in silence; return what it printed."""
+    source = SCENE.format(before_import=textwrap.dedent(before_import)) + textwrap.dedent(code)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+        # From 3.12 on Python warns of every fork of a process that has threads.
+        "PYTHONWARNINGS": "error,ignore:This process:DeprecationWarning",
+    }
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout.splitlines()
+
+
+# The end of the interpreter
+
+
+def test_the_interpreter_exits_while_a_call_hangs() -> None:
+    """Without a word, within seconds, and without waiting for an answer that never comes."""
+    (left,) = run(
+        """
+        import time
+        compactor.start()
+        assert inside.wait(SOON)
+        print(time.monotonic())
+        """
+    )
+    assert time.monotonic() - float(left) < 5
+
+
+def test_it_exits_with_many_compactors_in_all_states() -> None:
+    """Idle, calling, given up, backing off, stopping."""
+    code = """
+        def failing(request):
+            raise OSError
+        quick = CONFIG.merged(call_timeout=0.01)
+        for summarizer, config in [(hanging, CONFIG), (failing, CONFIG), (hanging, quick), (None, CONFIG)] * 5:
+            ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, on_event=heard).start()
+        heard.until(Failed, 10)
+        heard.until(Published, 5)
+        compactor.start()
+        assert inside.wait(SOON)
+        assert compactor.stop(0) is False
+        print("leaving")
+    """
+    # Held, or they would be collected.
+    assert run(code.replace("ContextCompactor.for_role(", "heard.keep = ContextCompactor.for_role(")) == ["leaving"]
+
+
+def test_an_answer_that_comes_while_the_interpreter_exits_is_not_published() -> None:
+    """Exit handlers run, modules are about to go: the log is left alone."""
+    assert run(
+        """
+        compactor.start()
+        assert inside.wait(SOON)
+        """,
+        before_import="""
+        def late():  # registered first, so run last, when the compactor knows of the exit
+            gate.set()
+            print(heard.until(Discarded).reason, compactor.get_compaction(), compactor.wait_idle(SOON))
+            print([type(event).__name__ for event in compactor.events])
+        atexit.register(late)
+        """,
+    ) == ["interpreter_exit None True", "['Evaluated', 'Started', 'Prepared', 'Discarded']"]
+
+
+def test_a_host_may_stop_it_and_compact_in_its_own_exit_handler() -> None:
+    """One that was registered after the import runs before."""
+    assert run(
+        """
+        gate.set()
+        def last():
+            print(compactor.compact_now(SOON).end_index, compactor.stop(SOON))
+        atexit.register(last)
+        """
+    ) == ["7 True"]
+
+
+# Fork
+
+
+@forks
+def test_a_forked_child_is_new_with_locks_of_its_own() -> None:
+    """Even where another thread of the parent holds one of them at that moment, and a call is in flight."""
+    assert run(
+        """
+        compactor.start()
+        assert inside.wait(SOON)
+        holding = threading.Event()
+
+        def hold():
+            with compactor._wake, SYSTEM_CLOCK._due, compactor._hooks._lock, memory._lock:
+                holding.set()
+                gate.wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        assert holding.wait(SOON)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                assert compactor.status().state is State.NEW
+                assert compactor.status().failures == 0
+                gate.set()
+                add_round(memory)
+                assert compactor.compact_now(SOON).end_index == 8
+                compactor.on_event(heard)
+                for _ in range(5):
+                    add_round(memory)
+                compactor.start()
+                assert compactor.wait_idle(SOON)
+                assert end_of(compactor) == 13
+                assert compactor.stop(SOON)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        print("child", os.waitstatus_to_exitcode(status))
+        gate.set()
+        assert compactor.wait_idle(SOON)
+        print("parent", end_of(compactor), compactor.stop(SOON))
+        """
+    ) == ["child 0", "parent 7 True"]
+
+
+@forks
+def test_a_back_off_works_in_a_forked_child() -> None:
+    """It has a timer thread of its own."""
+    assert run(
+        """
+        fails = [OSError()] * 2
+        def summarizer(request):
+            if fails:
+                raise fails.pop()
+            return "A summary."
+        quick = CONFIG.merged(backoff_initial=0.001)
+        slow = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard)
+        slow.start()
+        heard.until(Failed)
+        mine = ContextCompactor.for_role(memory_of(10), ROLE, quick, summarizer, on_event=heard)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                mine.start()
+                heard.until(Published)
+                code = 0 if len(of_kind(mine.events, Failed)) == 1 else 2
+            finally:
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert slow.stop(SOON)
+        """
+    ) == ["0"]
+
+
+@forks
+@pytest.mark.parametrize("where", ["in a hook", "in the summarizer"])
+def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> None:
+    """A hook or a client that starts a process: the child begins anew, the parent goes on."""
+    code = """
+        children = []
+
+        def fork(*_):
+            if children:
+                return "A summary."
+            child = os.fork()
+            if child:
+                children.append(child)
+                return "A summary."
+            children.append(0)
+            assert compactor.status().state is State.NEW
+            assert compactor.compact_now(SOON).end_index == 7
+            return "A summary."
+
+        in_a_hook = WHERE == "in a hook"
+        compactor = ContextCompactor.for_role(
+            memory, ROLE, CONFIG, (lambda request: "A summary.") if in_a_hook else fork, on_event=fork if in_a_hook else None
+        )
+        main = os.getpid()
+        real = compactor._work
+
+        def work(run):
+            real(run)
+            if os.getpid() != main:  # what the child does when its copy of the cycle is through
+                os._exit(0 if compactor.status().state is State.NEW and end_of(compactor) == 7 else 3)
+
+        compactor._work = work
+        compactor.start()
+        assert compactor.wait_idle(SOON)
+        print("child", os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+        print("parent", end_of(compactor), compactor.stop(SOON))
+    """
+    assert run(f"WHERE = {where!r}\n{textwrap.dedent(code)}") == ["child 0", "parent 7 True"]
