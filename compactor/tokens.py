@@ -7,6 +7,7 @@ ten times faster, and stays linear (and does not panic) on a million spaces.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -38,34 +39,53 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     Special tokens such as ``<|endoftext|>`` count as the text they are; a lone surrogate counts as U+FFFD, as in
     tiktoken. About 2 µs for 400 characters; the first call loads the encoding (10 to 200 ms).
     """
-    return _measure(text, sys.maxsize, encoding)[1]
+    try:
+        return _truncated(text, sys.maxsize, encoding)[1]
+    except UnicodeEncodeError:
+        # As tiktoken does it: halves of one character that meet are joined, the others replaced.
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return _truncated(whole, sys.maxsize, encoding)[1]
 
 
 def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
-    """Return the longest beginning of *text* that is at most *limit* tokens, cut between characters."""
-    return _measure(text, limit, encoding)[0] if limit > 0 else ""
+    """Return a beginning of *text* of at most *limit* tokens, cut between two of its tokens and between characters."""
+    if limit < 1:
+        return ""
+    try:
+        return _truncated(text, limit, encoding)[0]
+    except UnicodeEncodeError:
+        # Replaced one by one, so that what is kept is as long as what it stands for.
+        replaced = _SURROGATE.sub("\ufffd", text)
+        return text[: len(_truncated(replaced, limit, encoding)[0])]
 
 
-def _measure(text: str, limit: int, encoding: str) -> tuple[str, int]:
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _truncated(text: str, limit: int, encoding: str) -> tuple[str, int]:
+    """Return the beginning of *text* within *limit* tokens, and the tokens of all of it."""
     import toktok
 
-    try:
-        kept, total = toktok.truncate(text, limit, encoding)
-    except UnicodeEncodeError:  # lone surrogates; replaced as tiktoken replaces them
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        kept, total = toktok.truncate(text, limit, encoding)
-    return kept, total
+    found: tuple[str, int] = toktok.truncate(text, limit, encoding)
+    return found
 
 
 def encoding_for(model: str) -> str | None:
-    """Return the encoding that *model* uses; None where nobody knows the model."""
+    """Return the encoding that *model* uses; None where nobody knows the model.
+
+    What stands before the last slash is the provider's, as in ``openai/gpt-4o``.
+    """
     import tiktoken
 
     try:
-        name = tiktoken.encoding_name_for_model(model)
+        name = tiktoken.encoding_name_for_model(_bare(model))
     except KeyError:
         return None
     return name if name in ("o200k_base", "cl100k_base") else DEFAULT_ENCODING
+
+
+def _bare(model: str) -> str:
+    return model.rpartition("/")[2].lower()
 
 
 @lru_cache(maxsize=64)
@@ -107,6 +127,6 @@ DEFAULT_WINDOW = 128_000
 
 def window_of(model: str) -> int | None:
     """Return the context window of *model* in tokens; None where nobody knows the model."""
-    name = model.rpartition("/")[2].lower()
+    name = _bare(model)
     known = [prefix for prefix in _WINDOWS if name.startswith(prefix)]
     return _WINDOWS[max(known, key=len)] if known else None
