@@ -10,10 +10,10 @@ How a line is chosen:
 * A term that a chosen line already holds counts a tenth. So lines cover what there is to know instead of repeating it:
   summarisation as a submodular function (Lin and Bilmes 2011), chosen greedily with lazy evaluation (Minoux 1978).
 * The gain is multiplied by who said it (``statements``: the user 2.5, a tool's result 1, a thought 0.35), by how recent
-  it is except for the user's words, by 1.3 if it was worth keeping last time; and divided by its cost in tokens and by
-  how many lines are of its shape, since the thousandth line of a log is no news.
+  it is and by 1.3 if it was worth keeping last time (neither for what the user said: of equals the newer wins there);
+  and divided by its cost in tokens and by how many lines are of its shape: a log's thousandth line is no news.
 * Standing instructions of the user come first, in up to a third of the space; what does not fit there takes part in the
-  rest with 1.6 times the weight. A newer value of a thing removes the older.
+  rest with 1.6 times the weight. An eighth is left to what others said. A newer value of a thing removes the older.
 
 What the centroid family (SumBasic, LexRank) rewards is how usual a sentence's words are; that loses ids and numbers,
 which are what an agent cannot find again. The weights are round numbers, measured by a script in ``benchmarks``.
@@ -39,6 +39,9 @@ __all__ = ["ExtractiveSummarizer"]
 
 Count = Callable[[str], int]
 
+#: What one character may take; a summary of very little is longer than half of it rather than empty.
+_LEAST_TOKENS = 4
+
 
 class ExtractiveSummarizer:
     """Summarise by choosing: deterministic, offline, in any language, never a word that was not said."""
@@ -52,7 +55,7 @@ class ExtractiveSummarizer:
     def __call__(self, request: SummaryRequest) -> Summary:
         """Return a summary within the target, and well below what it replaces; empty only where nothing was said."""
         target = self._target if request.target_tokens is None else request.target_tokens
-        budget = max(1, min(target, self._worthwhile(request)))
+        budget = min(max(1, target), max(_LEAST_TOKENS, self._worthwhile(request)))
         previous = request.previous.summary if request.previous else ""
         statements = [*from_summary(previous), *from_rounds(request.rounds, queries=request.kind == "rounds")]
         lines = _weighed(_current(_distinct(statements)), self._count)
@@ -117,7 +120,7 @@ def _current(statements: Sequence[Statement]) -> list[Statement]:
 
 def _replaces(newer: Assignment, older: Assignment) -> bool:
     both, either = newer.words & older.words, newer.words | older.words
-    return newer.change or not either or 2 * len(both) >= len(either)
+    return newer.change or 3 * len(both) >= 2 * len(either)
 
 
 # --- what counts ------------------------------------------------------------------------------------------------------
@@ -162,7 +165,9 @@ def _weighed(statements: Sequence[Statement], count: Count) -> list[_Line]:
     lines = []
     for statement, said in zip(statements, contents, strict=True):
         cost = count(f"- {statement.text}\n")
-        weight = statement.weight * (_KEPT if statement.round == 0 else 1)
+        weight = statement.weight
+        if statement.round == 0 and statement.section is not Section.SAID:
+            weight *= _KEPT
         if statement.section is Section.INSTRUCTIONS:
             weight *= _RULE * max(0.6, instruction_strength(statement.text))
         elif statement.of_user:
@@ -202,15 +207,14 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dic
 
 
 def _chosen(lines: Sequence[_Line], budget: int, count: Count) -> list[int]:
-    """Return the places of the lines to keep, best first: instructions in a third of the space, then what adds most."""
-    headings = {section: count(f"{section}\n\n") for section in Section}
-    covered: set[str] = set()
+    """Return the places of the lines to keep, best first, about *budget* tokens in all."""
+    choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section})
     rules = [place for place, line in enumerate(lines) if _is_rule(line.statement)]
-    chosen = _greedy(lines, rules, budget // 3, headings, covered)
-    opened = {lines[place].statement.section for place in chosen}
-    room = budget - sum(lines[place].cost for place in chosen) - sum(headings.pop(section) for section in opened)
-    rest = set(range(len(lines))).difference(chosen)
-    return chosen + _greedy(lines, rest, room, headings, covered)
+    choice.add(rules, budget // 3, budget)
+    # A summary of nothing but the user's words would not say what came of them; what nobody else needs is theirs again.
+    for for_user in (budget * 7 // 8, budget):
+        choice.add(range(len(lines)), budget, for_user)
+    return choice.places
 
 
 def _is_rule(statement: Statement) -> bool:
@@ -219,32 +223,42 @@ def _is_rule(statement: Statement) -> bool:
     return foreign or statement.section is Section.INSTRUCTIONS
 
 
-def _greedy(
-    lines: Sequence[_Line], places: Iterable[int], room: int, headings: dict[Section, int], covered: set[str]
-) -> list[int]:
-    headings = dict(headings)
-    ranked = ((-lines[place].factor * lines[place].gain(covered), place) for place in places)
-    # Many more than will fit; else a history of like lines would all be weighed again after each choice.
-    heap = heapq.nsmallest(1000 + room, ranked)
-    chosen = []
-    while heap:
-        worth, place = heapq.heappop(heap)
-        line = lines[place]
-        cost = line.cost + headings.get(line.statement.section, 0)
-        if cost > room:
-            continue
-        gain = line.gain(covered)
-        if gain < _LEAST_GAIN or covered.issuperset(term for term, _ in line.terms):
-            continue
-        if line.factor * gain < -worth - 1e-12:
-            # Others were chosen meanwhile that hold some of it; it may still be the best.
-            heapq.heappush(heap, (-line.factor * gain, place))
-            continue
-        chosen.append(place)
-        room -= cost
-        headings.pop(line.statement.section, None)
-        covered.update(term for term, _ in line.terms)
-    return chosen
+class _Choice:
+    """The lines chosen so far, and what they cost."""
+
+    def __init__(self, lines: Sequence[_Line], headings: dict[Section, int]) -> None:
+        self._lines = lines
+        self._headings = headings  # what is not yet opened, and what opening it costs
+        self._covered: set[str] = set()
+        self._spent = self._spent_on_user = 0
+        self.places: list[int] = []
+
+    def add(self, places: Iterable[int], budget: int, for_user: int) -> None:
+        """Choose of *places* as long as all lines stay within *budget*, and those of the user within *for_user*."""
+        left = set(places).difference(self.places)
+        # Many more than will fit; else a history of like lines would all be weighed again after each choice.
+        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in left))
+        while heap:
+            worth, place = heapq.heappop(heap)
+            line = self._lines[-place]
+            by_user = line.cost if line.statement.of_user else 0
+            cost = line.cost + self._headings.get(line.statement.section, 0)
+            if self._spent + cost > budget or (by_user and self._spent_on_user + by_user > for_user):
+                continue
+            if line.gain(self._covered) < _LEAST_GAIN or self._covered.issuperset(term for term, _ in line.terms):
+                continue
+            if -self._worth(-place) > worth:
+                # Others were chosen meanwhile that hold some of it; it may still be the best.
+                heapq.heappush(heap, (-self._worth(-place), place))
+                continue
+            self.places.append(-place)
+            self._spent += cost
+            self._spent_on_user += by_user
+            self._headings.pop(line.statement.section, None)
+            self._covered.update(term for term, _ in line.terms)
+
+    def _worth(self, place: int) -> float:
+        return self._lines[place].factor * self._lines[place].gain(self._covered)
 
 
 def _fit(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count) -> str:

@@ -15,6 +15,8 @@ _BREAK = r"\s\"'`()<>{}\[\],;!?|=→“”‘’«»…\u3000-\u3004\u3008-\u302
 # One character at a time, no choice to go back to: linear on anything.
 _CHUNK = re.compile(rf"[{CJK}]+|(?:[^{_BREAK}{CJK}]|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+")
 _CJK_CHAR = re.compile(f"[{CJK}]")
+#: What follows a word that is a whole value, such as the "done" of "state: done".
+_VALUE_END = frozenset(["", ",", ";", ")", "."])
 _SENTENCE_END = frozenset(".!?:。！？")
 _STOP_WORDS = """
     a about after again all also am an and any are as at be because been before being but by can could did do does doing
@@ -44,12 +46,12 @@ class Content:
     form: str
 
 
-def content(text: str) -> Content:
-    """Return what *text* is made of."""
+def content(text: str, *, starts: bool = True) -> Content:
+    """Return what *text* is made of; *starts*: at its beginning a capital is no sign of a name."""
     terms: dict[str, float] = {}
     shape: list[str] = []
     form: list[str] = []
-    starts, end = True, 0
+    end = 0
     for match in _CHUNK.finditer(text):
         raw = match[0]
         between = text[end : match.start()]
@@ -63,13 +65,15 @@ def content(text: str) -> Content:
         weight = _weight(chunk, low)
         if weight == _CJK:
             terms.update(dict.fromkeys((low[i : i + 2] for i in range(max(1, len(low) - 1))), _CJK))
-        elif weight == _WORD and (valued or (not starts and chunk[0].isupper())):
-            terms[low] = _VALUE if valued else _NAME
-            weight = terms[low]
-        elif weight:
-            terms[low] = weight
-        shape.append("0" if weight > _WORD else low)
-        form.append("0" if weight > _WORD else "w")
+        else:
+            if valued and (weight == _WORD or (low in _STOP and text[end : end + 1] in _VALUE_END)):
+                weight = _VALUE
+            elif weight == _WORD and not starts and chunk[0].isupper():
+                weight = _NAME
+            if weight:
+                terms[low] = weight
+        shape.append("0" if weight > _VALUE else low)
+        form.append("0" if weight > _VALUE else "w")
         starts = raw[-1] in _SENTENCE_END
     return Content(terms, " ".join(shape), "".join(form))
 
@@ -175,7 +179,7 @@ def assignment(text: str) -> Assignment | None:
         value, stated = body[found.end() :], found.re is _CHANGE_TO or not _VERB.match(found[0])
         if subject:
             break
-    said = content(value)
+    said = content(value, starts=False)
     change = _CHANGED.search(body) is not None
     telling = any(weight > _WORD for weight in said.terms.values())
     if not 1 <= len(subject) <= 6 or not value.strip() or not (stated or change or telling):

@@ -61,26 +61,22 @@ def field_lines(text: str, start: int = 0) -> tuple[list[str], int] | None:
     end = len(text)
     for token in _TOKEN.finditer(text, start):
         mark = token["mark"]
-        top = stack[-1] if stack else None
         if mark in {"{", "["}:
             if len(stack) == _DEPTH:
                 return None
-            name = (top.key or top.name) if top else ""
+            name = (stack[-1].key or stack[-1].name) if stack else ""
             stack.append(_Container(name, mark == "{", token.start()))
-        elif top is None:
-            end = token.start()
-            break
         elif mark in {"}", "]"}:
             _close(stack, lines)
             if not stack:
                 end = token.end()
                 break
         elif mark == ":":
-            top.waiting = top.keyed and bool(top.key)
+            stack[-1].waiting = stack[-1].keyed and bool(stack[-1].key)
         elif mark == ",":
-            top.key, top.waiting = "", False
+            stack[-1].key, stack[-1].waiting = "", False
         else:
-            _scalar(token, top, lines)
+            _scalar(token, stack[-1], lines)
     while stack:
         _close(stack, lines)
     return [line for _, line in sorted(lines, key=lambda item: item[0])], end

@@ -9,21 +9,23 @@ __all__ = ["instruction_strength"]
 # "I don't know" and "it must have rained" are no rules, "I don't want it" and "it must stay dry" are.
 _RULES = (
     r"never(?! mind\b)|(?<!'ve )(?<!’ve )(?<!had )(?<!have )always|must(?! have\b)",
-    r"(?<!\bi )(?<!\bwe )(?<!\byou )(?<!\bthey )(?<!\bit )(?:do not|don['’]?t)",
+    r"(?<!\bi )(?<!\bwe )(?<!\byou )(?<!\bthey )(?<!\bit )(?<!\bstill )(?<!\balso )(?<!\breally )(?<!\bjust )"
+    r"(?:do not|don['’]?t)",
     r"(?:i|we) (?:do not|don['’]?t|won['’]t|will not) (?:ever )?(?:want|like|eat|drink|accept|allow|use)"
     r" (?:you|it|any|anything|to be|the|my|our)",
     r"from now on|going forward|henceforth|at all times|no matter what|what(?:so)?ever happens",
     r"under no circumstances?|in no case|at any (?:cost|price)|without (?:my|asking|telling)",
     r"forbidden|prohibited|not allowed|may not|(?:is|are) off[- ]limits",
-    r"make sure|be sure to|ensure|keep in mind|bear in mind|ask me (?:before|first)|ask (?:for )?(?:my )?permission",
+    r"(?<!['’]ll )make sure|be sure to|ensure|keep in mind|bear in mind",
+    r"ask me (?:before|first)|ask (?:for )?(?:my )?permission",
     r"(?<!t )(?<!not )(?<!you )(?<!i )(?<!to )remember|(?<!i )(?<!t )forget",
 )
 _WISHES = (
     r"prefer\w{0,6}|(?:i|we)['’]d rather|insist|avoid|stick to|stay (?:under|below|within|away)|instead of|rather than",
-    r"deadlines?|due (?:by|on|date)|no later than|budgets?|at most|at least|no more than|no less than",
+    r"deadlines?|due (?:by|on|date)|no later than|budgets?|at most|(?<!you )at least|no more than|no less than",
     r"please (?:only |just )?(?:use|write|keep|format|answer|reply|respond|speak|call me|address me)",
     r"by default|unless|whenever|every time|as long as|exclusively|strictly|mandatory",
-    r"requirements?|constraints?|rules?|should(?:n['’]t)? (?:not|only|never|always|be)|has to|have to be|needs? to be",
+    r"requirements?|constraints?|rules?|should(?:n['’]t)? (?:not|only|never|always)|has to|have to be|needs? to be",
     r"(?:it is|it['’]s|is) important (?:that|to(?! me\b| us\b))",
 )
 # The same in other languages: a few words each, which nearly always give an instruction.

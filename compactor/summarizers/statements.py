@@ -55,23 +55,23 @@ class Statement:
 
 # How much a kind of statement counts. The order is what matters: what the user said cannot be found out again, results
 # can; what an agent tells the user is distilled already, what agents tell each other is not.
-_USER, _PASTED, _EARLIER, _REPORT, _RESULT, _TALK, _PLAN, _CALL, _THOUGHT = (
-    2.5,
-    0.8,
-    1.5,
-    1.1,
-    1.0,
-    0.8,
-    0.6,
-    0.45,
-    0.35,
-)
-_KEPT = {Section.EARLIER: _EARLIER, Section.FACTS: _RESULT, Section.DONE: _CALL}
+_USER, _EARLIER, _REPORT, _RESULT = 2.5, 1.5, 1.1, 1.0
+_TALK, _PASTED, _PLAN, _CALL, _THOUGHT = 0.8, 0.8, 0.6, 0.45, 0.35
+_OF_SECTION = {
+    Section.INSTRUCTIONS: _USER,
+    Section.SAID: _USER,
+    Section.EARLIER: _EARLIER,
+    Section.FACTS: _RESULT,
+    Section.DONE: _CALL,
+}
 
 #: A user message of more sentences is pasted material, except for its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
-_SENTENCE = 400
-_LINE = 240
+#: About how many characters a line has at most: of what the user or an earlier summary says, of anything else.
+_SENTENCE, _LINE = 400, 240
+#: Items up to this long are joined, to lines up to that long: alone they would lose what they are about.
+_ITEM, _LIST = 80, 160
+#: A longer word is none.
 _BLOB = 160
 
 
@@ -82,7 +82,7 @@ def from_summary(summary: str) -> Iterator[Statement]:
         if line in _HEADINGS:
             section = Section(line)
         elif line.startswith("- ") and section is not Section.EARLIER:
-            yield Statement(" ".join(line[2:].split()), section, _KEPT.get(section, _USER), 0, 0)
+            yield Statement(line[2:], section, _OF_SECTION[section], 0, 0)
         elif line and not line.startswith("#") and not (line.endswith(":") and len(line) < 60):
             # Under a heading of ours too: what is no bullet there was written by somebody else.
             for sentence in sentences(_LIST_MARK.sub("", line), _SENTENCE):
@@ -114,27 +114,28 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
 
 def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
     found = list(_user_sentences(message))
-    if question and len(found) == 1 and len(found[0][0]) <= 40 and found[0][0][-1] not in "?？":
-        found = [(f'{found[0][0]} (asked: "{question}")', found[0][1])]
-    for place, (sentence, ruled) in enumerate(found):
-        framed = len(found) <= _LONG_MESSAGE or min(place, len(found) - 1 - place) < _FRAME
-        section = Section.INSTRUCTIONS if ruled and framed else Section.SAID
-        yield Statement(sentence, section, _USER if framed else _PASTED, number, source)
+    for place, (sentence, listed) in enumerate(found):
+        if len(found) > _LONG_MESSAGE and min(place, len(found) - 1 - place) >= _FRAME:
+            yield Statement(sentence, Section.SAID, _PASTED, number, source)
+            continue
+        section = Section.INSTRUCTIONS if listed or instruction_strength(sentence) else Section.SAID
+        answers = question and len(found) == 1 and len(sentence) <= 40 and sentence[-1] not in "?？"
+        text = f'{sentence} (asked: "{question}")' if answers else sentence
+        yield Statement(text, section, _USER, number, source)
 
 
 def _user_sentences(message: str) -> Iterator[tuple[str, bool]]:
-    """Yield (sentence, whether it is an instruction); items listed below a line of instruction are, too."""
+    """Yield (sentence, whether it is an item below a line of instruction, and so an instruction, too)."""
     ruling = False
     for prose, fields in structures(message):
         for line in _lines(prose):
             item = _LIST_MARK.match(line)
             ruling = ruling and item is not None
-            for sentence in _split(line[item.end() :] if item else line, _SENTENCE):
-                yield sentence, ruling or instruction_strength(sentence) > 0
-            if line.endswith((":", "：")) and not item:
+            yield from ((sentence, ruling) for sentence in _split(line[item.end() :] if item else line, _SENTENCE))
+            if line[-1] in ":：" and not item:
                 ruling = instruction_strength(line) > 0
-        for line in fields:
-            yield from ((part, False) for part in sentences(line, _LINE))
+        for field in fields:
+            yield from ((line, False) for line in sentences(field, _LINE))
 
 
 def _question(message: str) -> str:
@@ -196,13 +197,14 @@ def _newest_plans(rounds: Sequence[Round]) -> set[str]:
 
 def _name(name: str) -> str:
     """Return a role's, tool's or attachment's name as a label: one short line, whatever the host called it."""
-    return _printable(" ".join(name[:80].split()))[:40] or "unnamed"
+    return _printable(name[:80])[:40] or "unnamed"
 
 
 def _call_label(call: ToolCall) -> str:
-    found = field_lines(call.arguments) if call.arguments.lstrip()[:1] in ("{", "[") else None
+    arguments = call.arguments.strip()
+    found = field_lines(arguments) if arguments[:1] in {"{", "["} else None
     lines = found[0] if found else []
-    brief = _printable(" ".join(lines[0].split())) if lines else ""
+    brief = _printable(lines[0]) if lines else ""
     return f"{_name(call.name)}({brief})" if 0 < len(brief) <= 60 else _name(call.name)
 
 
@@ -218,7 +220,7 @@ def _result_lines(text: str, label: str) -> Iterator[str]:
     """Yield the lines of a result; those that mean little alone begin with the call they answer."""
     name, _, brief = label.partition("(")
     for prose, fields in structures(text):
-        for line in sentences(prose, _LINE):
+        for line in sentences(prose, _LINE, listed=False):
             yield line if " " in line and _PLAIN_WORD.search(line) else f"{label} → {line}"
         for field in fields:
             for line in sentences(field, _LINE):
@@ -244,11 +246,11 @@ _CJK_CHAR = re.compile(f"[{CJK}]")
 _PLAIN_WORD = re.compile(rf"[{CJK}]{{2}}|\b[^\W\d_]{{3,40}}\b")
 
 
-def sentences(text: str, limit: int) -> Iterator[str]:
+def sentences(text: str, limit: int, *, listed: bool = True) -> Iterator[str]:
     """Yield the sentences of *text*, and the fields of what it holds in JSON, each on one line of about *limit*
-    characters; a list of short items stays with the line that introduces it."""
+    characters; short items of a list are joined, where not *listed* only to the line that introduces them."""
     for prose, fields in structures(text):
-        for line in _with_items(_lines(prose), limit):
+        for line in _with_items(_lines(prose), min(limit, _LIST), listed):
             yield from _split(line, limit)
         for field in fields:
             for line in _lines(field):
@@ -261,21 +263,24 @@ def _lines(text: str) -> Iterator[str]:
             yield " ".join(line.split())
 
 
-def _with_items(lines: Iterator[str], limit: int) -> Iterator[str]:
-    """Yield *lines* without list marks, short items joined to the line before them that ends in a colon.
+def _with_items(lines: Iterator[str], limit: int, listed: bool) -> Iterator[str]:
+    """Yield *lines* without list marks, short items of a list joined to each other and to what introduces them.
 
-    Such a line without items says nothing, and is left out.
+    A line that introduces a list says nothing alone, and is left out where there are no short items.
     """
     opening, items = "", ""
     for line in lines:
         mark = _LIST_MARK.match(line)
         text = line[mark.end() :] if mark else line
-        if opening and mark and len(text) <= 40 and len(opening) + len(items) + len(text) < limit:
-            items = f"{items}; {text}" if items else f" {text}"
+        if mark and len(text) <= _ITEM and (listed or opening):
+            if items and len(opening) + len(items) + len(text) > limit:
+                yield opening + items
+                items = ""
+            items = f"{items}; {text}" if items else text
             continue
         if items:
             yield opening + items
-        opening, items = ("", "") if mark or line[-1] not in ":：" else (line, "")
+        opening, items = (f"{line} ", "") if line[-1] in ":：" and not mark else ("", "")
         if not opening:
             yield text
     if items:
@@ -324,4 +329,6 @@ def _parts(word: str) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    return _THOUGHT_TAG.sub(r"[\1]", _SURROGATE.sub("\ufffd", _CONTROL.sub("", text)))
+    # A space rather than nothing: what it parts must not become one number.
+    seen = " ".join(_CONTROL.sub(" ", text).split())
+    return _THOUGHT_TAG.sub(r"[\1]", _SURROGATE.sub("\ufffd", seen))
