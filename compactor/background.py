@@ -86,6 +86,8 @@ class _Run:
     call: object | None = None
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
+    #: The back-off that it began has ended.
+    rested: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -499,7 +501,7 @@ class ContextCompactor:
             self._last_error = describe_error(error)
         # Look again: at what is current now, and at whether more is due. At exit that would never end.
         again = discarded is not None and discarded != "interpreter_exit"
-        if again or result is not None:
+        if again or result is not None or run.rested:
             self._pending = True
         if result is not None or (not again and (error is not None or run.forced)):
             waiters, self._waiters = self._waiters, []
@@ -507,7 +509,7 @@ class ContextCompactor:
         if self._state is State.STOPPING:
             self._come_to_rest()
         elif self._state is State.COMPACTING:
-            self._state = State.BACKING_OFF if backing_off else State.IDLE
+            self._state = State.BACKING_OFF if backing_off and not run.rested else State.IDLE
             self._backing_off_from = run
         elif self._thread is not None:  # compact_now of a compactor that is not started
             self._thread.close()
@@ -527,6 +529,7 @@ class ContextCompactor:
     def _go_on(self, run: _Run) -> None:
         """End the back-off that *run* began."""
         with self._wake:
+            run.rested = True  # perhaps before this state was even entered, where the machine was asleep
             if self._state is not State.BACKING_OFF or self._backing_off_from is not run:
                 return
             self._state = State.IDLE

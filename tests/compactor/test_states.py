@@ -730,6 +730,23 @@ def test_neither_a_thread_nor_a_timer_to_be_had_is_survived(monkeypatch: pytest.
     assert end_of(compactor) == 7
 
 
+def test_a_back_off_that_is_over_before_it_has_begun_is_not_waited_for() -> None:
+    """A short wait, or a machine that slept: the timer may be faster than the thread that set it."""
+
+    class Racing(FakeClock):
+        def call_later(self, seconds: float, callback: Any) -> Any:
+            if seconds < CONFIG.call_timeout:
+                callback()
+                return lambda: None
+            return super().call_later(seconds, callback)
+
+    compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer([OSError()]), clock=Racing())
+    compactor.start()
+    executor.run_all()
+    assert compactor.status().state is State.IDLE
+    assert end_of(compactor) == 7
+
+
 def test_a_journal_that_cannot_be_read_does_not_end_the_worker() -> None:
     """The run ends as a failure; the next one is asked again."""
     memory = memory_of(10)
