@@ -1,0 +1,320 @@
+"""The ledger counts each closed round once, for everybody, and is right whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+import pytest
+from chats import answer, calls, result, user, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor import compose
+from compactor.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, Sums, ledger_of
+from compactor.tokens import TokenCounter, count_tokens
+from compactor.units import count_message, units_of
+from compactor.view import HostRounds
+from memory import Memory, Post, Round
+from memory.visibility import Rounds
+
+
+class Counted:
+    """A counter that remembers what it was asked."""
+
+    def __init__(self, count: TokenCounter = len) -> None:
+        self.texts: list[str] = []
+        self._count = count
+
+    def __call__(self, text: str) -> int:
+        self.texts.append(text)
+        return self._count(text)
+
+
+def chat(rounds: int) -> Memory:
+    memory = Memory()
+    for number in range(rounds):
+        memory.append(user(f"q{number}"))
+        memory.append(answer(words(number)))
+    return memory
+
+
+def sums_of(ledger: Ledger, rounds: Rounds | HostRounds) -> Sums:
+    return ledger.sums(rounds, rounds.settled, rounds.epoch)
+
+
+def fresh(rounds: Rounds | HostRounds, role: str = "assistant", count: TokenCounter = len) -> Sums:
+    """Return what a ledger says that has seen nothing else."""
+    return sums_of(Ledger(role, count), rounds)
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_tell_of_all_rounds_before_a_place() -> None:
+    """Tokens, messages, where the user last spoke, ids and numbers; the open round is not in them."""
+    memory = Memory.from_messages([user("one"), calls("c"), result("c", "done")])
+    memory.finish_round(memory.conversation.rounds[0])
+    closed = memory.create_round("", id="second")
+    memory.finish_round(closed)
+    memory.append(user("open"))
+    rounds, _ = memory.get_role_rounds("assistant")
+
+    sums = fresh(rounds)
+
+    cost = sum(count_message(message, len) for unit in units_of(rounds[0], "assistant") for message in unit.messages)
+    assert sums.tokens == [0, cost, cost]
+    assert sums.messages == [0, 3, 3]
+    assert sums.asked == [-1, 0, 0]
+    assert sums.ids == [rounds[0].id, "second"]
+    assert sums.numbers == [1, 2]
+
+
+def test_a_round_is_counted_once() -> None:
+    """However often it is asked and however many rounds are added."""
+    memory, counter = chat(3), Counted()
+    ledger = Ledger("assistant", counter)
+    sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    for number in range(3, 200):
+        memory.append(user(f"q{number}"))
+        memory.append(answer(words(number)))
+        sums = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+
+    assert sorted(counter.texts) == sorted({*counter.texts})
+    assert sums == fresh(memory.get_role_rounds("assistant")[0])
+
+
+def test_rounds_that_fail_are_taken_out_and_only_what_follows_is_counted_again() -> None:
+    """A closed round that fails shifts all later ones; those before it stay counted."""
+    memory, counter = chat(20), Counted()
+    ledger = Ledger("assistant", counter)
+    before = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+    kept = list(before.tokens)
+    memory.finish_round(memory.conversation.rounds[9], "failed")
+    counter.texts.clear()
+
+    rounds, _ = memory.get_role_rounds("assistant")
+    after = sums_of(ledger, rounds)
+
+    assert after == fresh(rounds)
+    assert "q8" not in counter.texts
+    assert "q9" not in counter.texts
+    assert "q10" in counter.texts
+    assert before.tokens == kept, "those who hold the sums of an earlier moment keep them"
+
+
+@given(st.lists(st.integers(0, 4), max_size=25))
+def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int]) -> None:
+    """Whatever is added, failed and asked in between, also by a reader of an older moment."""
+    memory, ledger = Memory(), Ledger("assistant", len)
+    older = memory.get_role_rounds("assistant")[0]
+    for number, step in enumerate(steps):
+        rounds = memory.conversation.rounds
+        if step == 0 and len(rounds):
+            memory.finish_round(rounds[number % len(rounds)], "failed")
+        elif step == 1:
+            older = memory.get_role_rounds("assistant")[0]
+        elif step == 2:
+            assert sums_of(ledger, older).tokens[: older.settled + 1] == fresh(older).tokens
+        else:
+            memory.append(user(f"q{number}"))
+            memory.append(answer(words(number)))
+        now = memory.get_role_rounds("assistant")[0]
+        sums, right = sums_of(ledger, now), fresh(now)
+        assert sums.tokens[: now.settled + 1] == right.tokens
+        assert sums.ids[: now.settled] == right.ids
+        assert sums.asked[: now.settled + 1] == right.asked
+
+
+def test_another_hosts_round_that_grows_though_it_looks_closed_is_counted_again() -> None:
+    """Hosts whose rounds have no state go on adding to the newest."""
+    ledger = Ledger("", len)
+    first = [Post(id="p1", send_from="A", send_to="B", message="one")]
+    items = [Round(id=f"r{number}", user_query="q", state="finished") for number in range(3)]
+    sums_of(ledger, HostRounds(items, ""))
+    items[2] = items[2].model_copy(update={"post_list": tuple(first)})
+    items.append(Round(id="r3", user_query="q", state="finished"))
+
+    rounds = HostRounds(items, "")
+
+    assert sums_of(ledger, rounds) == fresh(rounds, "")
+
+
+def test_another_hosts_rounds_are_found_by_id_and_not_turned_into_ours_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle over a long session reads only what is new."""
+    ledger = Ledger("", len)
+    items = [Round(id=f"r{number}", user_query="q", state="finished") for number in range(500)]
+    sums_of(ledger, HostRounds(items, ""))
+    read: list[object] = []
+    monkeypatch.setattr(HostRounds, "__getitem__", lambda self, place: read.append(place) or self._rounds[place])
+
+    sums_of(ledger, HostRounds(items, ""))
+
+    assert read == [499]
+
+
+def test_another_host_may_show_fewer_rounds_than_before() -> None:
+    """Rounds that are gone are no longer counted."""
+    ledger = Ledger("", len)
+    items = [Round(id=f"r{number}", user_query="q" * number, state="finished") for number in range(9)]
+    sums_of(ledger, HostRounds(items, ""))
+
+    for left in (items[:4], items[2:], []):
+        rounds = HostRounds(left, "")
+        assert sums_of(ledger, rounds) == fresh(rounds, "")
+
+
+def test_threads_that_count_at_once_agree() -> None:
+    """Any number of readers of several moments get the sums of theirs."""
+    memory = chat(300)
+    moments = [memory.get_role_rounds("assistant")[0]]
+    memory.finish_round(memory.conversation.rounds[150], "failed")
+    moments.append(memory.get_role_rounds("assistant")[0])
+    right = [fresh(rounds).tokens for rounds in moments]
+    ledger, wrong, start = Ledger("assistant", len), [], threading.Barrier(6)
+
+    def read(which: int) -> None:
+        start.wait()
+        for _ in range(5):
+            tokens = sums_of(ledger, moments[which]).tokens
+            if tokens[: len(right[which])] != right[which]:
+                wrong.append(which)
+
+    threads = [threading.Thread(target=read, args=(number % 2,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
+    """Two count the same rounds; what the slower one has counted is not added twice."""
+    memory = chat(5)
+    rounds, _ = memory.get_role_rounds("assistant")
+    overtaken: list[Sums] = []
+
+    def count(text: str) -> int:
+        if text == "q0" and not overtaken:
+            overtaken.append(Sums([], [], [], [], []))
+            overtaken[0] = sums_of(ledger, rounds)
+        return len(text)
+
+    ledger = Ledger("assistant", count)
+    ledger.sums(rounds, 0, rounds.epoch)  # from here on the epoch is known
+    sums = sums_of(ledger, rounds)
+
+    assert sums is overtaken[0]
+    assert sums == fresh(rounds)
+
+
+# -- open rounds ------------------------------------------------------------------------------------------------------
+
+
+def test_units_of_open_rounds_are_counted_once_each() -> None:
+    """A post that is added costs its own count; a result that comes makes its call's unit another."""
+    memory, counter = Memory.from_messages([user("q"), calls("c")]), Counted()
+    ledger = Ledger("assistant", counter)
+
+    def tokens() -> int:
+        round_ = memory.conversation.rounds[0]
+        return sum(ledger.open_unit_tokens(round_, unit) for unit in units_of(round_, "assistant"))
+
+    first = tokens()
+    assert tokens() == first
+    assert counter.texts.count("q") == 1
+    memory.append(result("c", "done"))
+    memory.append(answer("a"))
+
+    assert tokens() == first + sum(count_message(message, len) for message in (result("c", "done"), answer("a")))
+    assert counter.texts.count("q") == 1
+
+
+def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
+    """A round that never ends does not fill the memory."""
+    ledger, round_ = Ledger("assistant", len), Round(user_query="q")
+    ledger._open = {(str(number),): 1 for number in range(MOST_OPEN_UNITS)}
+
+    ledger.open_unit_tokens(round_, units_of(round_, "assistant")[0])
+
+    assert len(ledger._open) == 1
+
+
+# -- who shares -------------------------------------------------------------------------------------------------------
+
+
+def other(text: str) -> int:
+    return len(text)
+
+
+def test_all_who_read_a_session_as_one_role_share_a_ledger() -> None:
+    """Compactor and compose count a round once between them; other roles, counters and sessions have their own."""
+    memory, counter = Memory(), Counted()
+
+    assert ledger_of(memory, "a", len) is ledger_of(memory, "a", len)
+    assert ledger_of(memory, "a", counter.__call__) is ledger_of(memory, "a", counter.__call__)
+    different = [
+        ledger_of(memory, "a", len),
+        ledger_of(memory, "b", len),
+        ledger_of(memory, "a", other),
+        ledger_of(Memory(), "a", len),
+    ]
+    assert len({id(ledger) for ledger in different}) == 4
+
+
+def test_a_new_counter_for_each_prompt_does_not_fill_the_memory() -> None:
+    """Only the newest counters' ledgers are kept; a counter that cannot be hashed is known by itself."""
+    memory, refs = Memory.from_messages([user("q")]), []
+    for number in range(3 * MOST_COUNTERS):
+
+        def counter(text: str, extra: int = number) -> int:
+            return len(text) + extra
+
+        compose(memory, budget=10_000, counter=counter)
+        refs.append(weakref.ref(counter))
+        del counter
+    gc.collect()
+
+    assert sum(ref() is not None for ref in refs) <= MOST_COUNTERS
+
+
+def test_a_session_that_is_gone_takes_its_ledgers_with_it() -> None:
+    """The ledgers do not keep a Memory alive, nor it them."""
+    memory = Memory.from_messages([user("q")])
+    ledger = weakref.ref(ledger_of(memory, "assistant", count_tokens))
+    compose(memory, budget=100)
+    gone = weakref.ref(memory)
+    del memory
+    gc.collect()
+
+    assert gone() is None
+    assert ledger() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_can_count_though_the_parent_was_counting(in_child: Callable[[Callable[[], bool]], bool]) -> None:
+    """A lock that another thread held at the fork is a new one in the child."""
+    ledger = Ledger("assistant", len)
+    rounds, _ = chat(3).get_role_rounds("assistant")
+    with ledger._lock:
+        assert in_child(lambda: sums_of(ledger, rounds) == fresh(rounds))
+
+
+@pytest.fixture
+def in_child() -> Callable[[Callable[[], bool]], bool]:
+    """Run something in a forked child, and say whether it was true there."""
+
+    def run(check: Callable[[], bool]) -> bool:
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if check() else 1)
+            finally:
+                os._exit(2)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    return run
