@@ -29,10 +29,13 @@ def log_events(logger: Any | None = None) -> EventHook:
 def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = "info") -> Any:
     """Return a logger that writes JSON lines, or lines for a console, to *stream* (standard error by default).
 
-    structlog's global configuration is left as it is.
+    structlog's global configuration is left as it is. Raises ``ValueError`` for a *level* that logging does not have.
     """
     import structlog
 
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise ValueError(f"there is no level {level!r}; give one of debug, info, warning and error")
     renderer: Any = (
         structlog.processors.JSONRenderer(default=str) if json else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -43,5 +46,5 @@ def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = 
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(known[level.upper()]),
     )

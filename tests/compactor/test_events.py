@@ -1,0 +1,127 @@
+"""Events are typed facts about decisions: numbers, names and reasons, and never a text that somebody wrote."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import compactor.events
+import memory.events
+from compactor.events import Discarded, Evaluated, Prepared, Published, Skip, Skipped, Started
+from memory.events import Event
+
+#: Text fields, and why none of them holds what was said.
+WORDS = {
+    "role": "an agent's name",
+    "session": "the session's name",
+    "reason": "a word of ours",
+    "error": "the class of an error, or the name of a check",
+    "hook": "the name of a function",
+    "model": "a model's name",
+    "encoding": "an encoding's name",
+}
+
+
+def kinds(base: type[Event] = Event) -> Iterator[type[Event]]:
+    for kind in base.__subclasses__():
+        if kind.__module__.partition(".")[0] in ("memory", "compactor"):
+            yield kind
+            yield from kinds(kind)
+
+
+NAMED = sorted((kind for kind in kinds() if kind.name != "event"), key=lambda kind: kind.name)
+
+
+def types_in(annotation: Any) -> set[Any]:
+    """Return the plain types that a field may hold, those inside mappings and unions included."""
+    inner = typing.get_args(annotation)
+    return set().union(*map(types_in, inner)) if inner else {annotation}
+
+
+@pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.name)
+def test_no_field_has_room_for_what_was_said(kind: type[Event]) -> None:
+    """Numbers, times and flags, and text only under names that stand for names."""
+    for name, field in kind.model_fields.items():
+        held = types_in(field.annotation)
+        if name == "usage":
+            assert held == {str, int, types.NoneType}
+            continue
+        assert held <= {int, float, bool, str, datetime, Skip, types.NoneType}, name
+        if str in held:
+            assert name in WORDS, f"{kind.__name__}.{name} may hold any text"
+
+
+@pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.name)
+def test_an_event_has_a_dotted_name_a_level_and_a_docstring(kind: type[Event]) -> None:
+    """Hosts filter by the name; logs go by the level."""
+    assert len(kind.name.split(".")) == 2
+    assert kind.level in ("debug", "info", "warning")
+    assert kind.__doc__
+    assert not {"event", "level", "timestamp"} & set(kind.model_fields), "log lines have these names themselves"
+
+
+def test_no_two_events_share_a_name() -> None:
+    """A name stands for one class."""
+    assert len({kind.name for kind in NAMED}) == len(NAMED)
+    assert len(NAMED) >= 12
+
+
+def test_all_events_are_public() -> None:
+    """Whoever writes a hook can import what he gets."""
+    for module in (memory.events, compactor.events):
+        here = {kind.__name__ for kind in NAMED if kind.__module__ == module.__name__}
+        assert here <= set(module.__all__)
+
+
+def test_an_event_cannot_be_changed() -> None:
+    """All hooks see the same facts."""
+    event = Discarded(reason="late")
+
+    with pytest.raises(ValidationError, match="frozen"):
+        event.reason = "stopped"
+
+
+def test_facts_leave_out_the_time_and_what_says_nothing() -> None:
+    """What a log line shows beside name and time."""
+    began = Started(role="Planner", generation=2, start=1, end=7, tokens_before=900)
+    span = {"role": "Planner", "generation": 2, "start": 1, "end": 7}
+    prepared = Prepared(**span, tokens_before=900, tokens_after=80, seconds=0.5, model="gpt-x")
+
+    assert began.facts() == {**span, "tokens_before": 900}
+    assert prepared.facts() == {**span, "tokens_before": 900, "tokens_after": 80, "seconds": 0.5, "model": "gpt-x"}
+    assert isinstance(began.at, datetime)
+    assert began.at.tzinfo is not None
+
+
+def test_zero_and_false_are_facts() -> None:
+    """Only what is not known is left out."""
+    assert Evaluated(holds=False, rounds=0, tail=0).facts() == {
+        "role": "",
+        "generation": 0,
+        "holds": False,
+        "forced": False,
+        "rounds": 0,
+        "tail": 0,
+    }
+
+
+@pytest.mark.parametrize("reason", Skip)
+def test_every_reason_not_to_run_has_a_word(reason: Skip) -> None:
+    """The word is stable, and comes out of JSON as the same reason."""
+    event = Skipped(reason=reason, rounds=1, tail=1, closed=1)
+
+    assert reason == reason.value == reason.name.lower()
+    assert Skipped.model_validate_json(event.model_dump_json()) == event
+
+
+def test_an_event_survives_json() -> None:
+    """A host may store events and read them again."""
+    event = Published(start=1, end=2, tokens_before=9, tokens_after=3, seconds=0.1, usage={"input_tokens": 9})
+
+    assert Published.model_validate_json(event.model_dump_json()) == event
