@@ -137,6 +137,7 @@ class Stopped(CompactionEvent):
 
     name: ClassVar[str] = "compaction.stopped"
     level: ClassVar[str] = "warning"
+    #: ``executor_shut_down``.
     reason: str
 
 

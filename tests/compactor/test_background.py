@@ -274,6 +274,17 @@ def test_a_storm_of_notifications_is_one_look() -> None:
     assert compactor.wait_idle(0)
 
 
+def test_registering_it_twice_has_it_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it told twice where it serves two names."""
+    memory, told = memory_of(3), []
+    compactor, *_ = on_command(memory, ScriptedSummarizer())
+    memory.register_compaction_provider(ROLE, compactor)
+    memory.register_compaction_provider("Also", compactor)
+    monkeypatch.setattr(compactor, "notify_rounds_changed", told.append)
+    memory.create_round("once")
+    assert told == [4]
+
+
 def test_the_number_of_a_notification_is_only_a_hint() -> None:
     """Any number, or none, makes it look at what there is."""
     compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer())

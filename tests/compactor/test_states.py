@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,12 +32,13 @@ from compactor import (
     ContextCompactor,
     SummaryRejected,
     SummaryRequest,
+    View,
 )
 from compactor import background as background_module
 from compactor.background import State
 from compactor.events import Discarded, Failed, Published, Skip, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import Memory, StaleCompaction
+from memory import CompactedMessage, Memory, StaleCompaction
 from memory.events import Event
 
 pytestmark = pytest.mark.timeout(30)
@@ -643,6 +645,28 @@ def test_a_given_up_call_that_is_published_by_nobody_leaves_no_prepared_event() 
     compactor.start()
     executor.run_next()
     assert kinds(heard.events) == ["evaluated", "started", "failed", "discarded"]
+
+
+def test_a_strategy_that_falls_back_publishes_nothing_late_either() -> None:
+    """Whatever it makes of a call that was given up."""
+    clock = FakeClock()
+
+    def strategy(view: View) -> Iterator[CompactedMessage]:
+        assert view.work is not None
+        try:
+            view.work.summarize(SummaryRequest(), source="s", source_tokens=100, view=view)
+        except StaleCompaction:
+            yield CompactedMessage(start_index=1, end_index=3, summary="Something else.")
+
+    def summarizer(_request: object) -> str:
+        clock.advance(CONFIG.call_timeout)
+        return "Late."
+
+    compactor, executor, _ = on_command(memory_of(10), summarizer, clock=clock, strategies=(strategy,))
+    compactor.start()
+    executor.run_next()
+    assert compactor.get_compaction() is None
+    assert kinds(compactor.events)[-1] == "discarded"
 
 
 def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
