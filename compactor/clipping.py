@@ -19,13 +19,19 @@ def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) ->
     """
     changed: Message = {}
     content = message.get("content")
-    if count_message({"content": content}, count) > limit:
+    if _is_over(limit, content, count):
         changed["content"] = clip_text(_text_of(content), limit, ref, count)
     calls = message.get("tool_calls")
-    if isinstance(calls, list) and any(count(_arguments(call)) > limit for call in calls):
+    if isinstance(calls, list) and any(_is_over(limit, _arguments(call), count) for call in calls):
         changed["tool_calls"] = [_clip_call(call, limit, ref, count) for call in calls]
-    shorter = {**message, **changed}
-    return shorter if changed and count_message(shorter, count) < count_message(message, count) else message
+    return {**message, **changed} if changed else message
+
+
+def _is_over(limit: int, content: Any, count: TokenCounter) -> bool:
+    """Return whether *content* is more than *limit* tokens; only as much of a long text is counted as it takes."""
+    if not isinstance(content, str):
+        return count_message({"content": content}, count) > limit
+    return count(content[: 8 * limit]) > limit or (len(content) > 8 * limit and count(content) > limit)
 
 
 def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
@@ -71,7 +77,7 @@ def _arguments(call: Any) -> str:
 
 def _clip_call(call: Any, limit: int, ref: str, count: TokenCounter) -> Any:
     arguments = _arguments(call)
-    if count(arguments) <= limit:
+    if not _is_over(limit, arguments, count):
         return call
     shown = json.dumps({"left_out": f"{len(arguments):,} characters; reload {ref}"})
     return {**call, "function": {**call["function"], "arguments": shown}}

@@ -63,14 +63,18 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A unit of the tail and what it costs. A fixed one, the newest query, is never left out and never clipped."""
+    """A unit of the tail and what its messages cost. A fixed one, the newest query, is never left out or clipped."""
 
     round_: Round
     unit: Unit
-    tokens: int
+    costs: tuple[int, ...]
     fixed: bool = False
     #: What was clipped in it.
     reductions: tuple[Reduced, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ class _Composition:
         spoken = [number for number, (_, unit) in enumerate(units) if unit.from_user] if place == self._asked else []
         fixed = spoken[:1] + spoken[-1:]
         return [
-            _Piece(round_, unit, self._view.open_tokens(round_, unit), number in fixed)
+            _Piece(round_, unit, self._view.open_costs(round_, unit), number in fixed)
             for number, (round_, unit) in enumerate(units)
         ]
 
@@ -277,16 +281,18 @@ class _Composition:
         """Return *piece* with each text of more than *limit* tokens clipped; as it is where it is fixed."""
         if piece.fixed or piece.tokens <= limit:
             return piece
-        messages, reductions = [], []
-        for message, post in zip(piece.unit.messages, piece.unit.posts, strict=True):
+        messages, costs, reductions = [], [], []
+        for message, post, tokens in zip(piece.unit.messages, piece.unit.posts, piece.costs, strict=True):
             ref = post_reference(piece.round_, post)
-            shorter = clip_message(message, limit, ref, self._count)
-            messages.append(shorter)
-            if shorter is not message:
-                before, after = count_message(message, self._count), count_message(shorter, self._count)
-                reductions.append(Reduced(ref, before, after))
-        unit = Unit(piece.unit.posts, lambda: messages)
-        return _Piece(piece.round_, unit, self._view.ledger.unit_tokens(unit), reductions=tuple(reductions))
+            shorter = clip_message(message, limit, ref, self._count) if tokens > limit else message
+            after = tokens if shorter is message else count_message(shorter, self._count)
+            if after < tokens:
+                reductions.append(Reduced(ref, tokens, after))
+            messages.append(shorter if after < tokens else message)
+            costs.append(min(tokens, after))
+        return _Piece(
+            piece.round_, Unit(piece.unit.posts, lambda: messages), tuple(costs), reductions=tuple(reductions)
+        )
 
 
 def _cost(pieces: Iterable[_Piece]) -> int:

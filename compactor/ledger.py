@@ -66,7 +66,7 @@ class Ledger:
         self.count = count
         self._sums = Sums([0], [0], [-1], [], [])
         self._epoch: object = None
-        self._open: dict[tuple[str, ...], int] = {}
+        self._open: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._after_fork()
         renewed_after_fork(self)
 
@@ -99,21 +99,21 @@ class Ledger:
     def _cost(self, round_: Round) -> tuple[Round, int, int, bool]:
         units = units_of(round_, self.role)
         messages = sum(len(unit.posts) for unit in units)
-        return round_, sum(map(self.unit_tokens, units)), messages, any(unit.from_user for unit in units)
+        return round_, sum(map(sum, map(self.costs, units))), messages, any(unit.from_user for unit in units)
 
-    def unit_tokens(self, unit: Unit) -> int:
-        """Return the tokens of *unit*'s messages."""
-        return sum(count_message(message, self.count) for message in unit.messages)
+    def costs(self, unit: Unit) -> tuple[int, ...]:
+        """Return the tokens of each of *unit*'s messages."""
+        return tuple(count_message(message, self.count) for message in unit.messages)
 
-    def open_unit_tokens(self, round_: Round, unit: Unit) -> int:
+    def open_costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
         """Return the same for a unit of a round of the log that may still grow, and remember it."""
         key = (round_.id, *(str(post.number) if post else "" for post in unit.posts))
-        tokens = self._open.get(key)
-        if tokens is None:
+        costs = self._open.get(key)
+        if costs is None:
             if len(self._open) >= MOST_OPEN_UNITS:
                 self._open = {}
-            tokens = self._open[key] = self.unit_tokens(unit)
-        return tokens
+            costs = self._open[key] = self.costs(unit)
+        return costs
 
 
 def _shared_with(sums: Sums, rounds: Placed, settled: int) -> Sums:

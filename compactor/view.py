@@ -13,6 +13,7 @@ from memory.overlays import CompactedMessage
 from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
 from memory.visibility import Rounds, seen_by
 
+from .acceptance import Source
 from .config import CompactorConfig
 from .ledger import Ledger, Sums
 from .summarizers.base import Summary, SummaryRequest
@@ -163,11 +164,8 @@ class Work(Protocol):
     def plan(self) -> str | None:
         """The agent's plan as text, where there is one."""
 
-    def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
-        """Return an accepted summary; *source* is the text that it may not repeat.
-
-        Raises what the summarizer raises, or ``SummaryRejected``.
-        """
+    def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
+        """Return an accepted summary of *source*. Raises what the summarizer raises, or ``SummaryRejected``."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +239,7 @@ class View:
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        growing = sum(self.open_tokens(round_, unit) for round_, unit in self._growing())
+        growing = sum(sum(self.open_costs(round_, unit)) for round_, unit in self._growing())
         return self.closed_tokens(end, self.closed) + growing
 
     def closed_tokens(self, start: int, stop: int) -> int:
@@ -255,11 +253,11 @@ class View:
         for unit in units_of(round_, self.role, last=place == self.total - 1):
             yield round_, unit
 
-    def open_tokens(self, round_: Round, unit: Unit) -> int:
-        """Return the tokens of a unit of a round that may still grow."""
+    def open_costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
+        """Return the tokens of each message of a unit of a round that may still grow."""
         if isinstance(self.rounds, HostRounds):  # nobody promises that its posts stay as they are
-            return self.ledger.unit_tokens(unit)
-        return self.ledger.open_unit_tokens(round_, unit)
+            return self.ledger.costs(unit)
+        return self.ledger.open_costs(round_, unit)
 
     def _growing(self) -> Iterator[tuple[Round, Unit]]:
         for place in range(max(self.closed, self.end), self.total):

@@ -780,6 +780,25 @@ def test_a_query_long_ago_is_found_without_reading_all_rounds_since(monkeypatch:
     assert len(read) < 50
 
 
+def test_a_huge_result_is_counted_once_and_then_only_its_ends() -> None:
+    """Ten megabytes in the open round do not slow down each turn that follows."""
+    memory, counted = Memory.from_messages([user(), calls("c"), result("c", "0123456789 " * 1_000_000)]), []
+
+    def counter(text: str) -> int:
+        counted.append(len(text))
+        return count_tokens(text)
+
+    compose(memory, budget=2_000, counter=counter)
+    memory.append(answer("I see."))
+    counted.clear()
+
+    prompt = compose(memory, budget=2_000, counter=counter)
+
+    assert prompt.report.reductions[0].tokens_before > 1_000_000
+    assert sum(counted) < 100_000
+    assert_legal(prompt, 2_000)
+
+
 def test_prompts_are_right_while_others_write() -> None:
     """Any number of threads compose while the log grows; each gets a prompt of one moment."""
     memory, prompts, errors = chat(30), [], []

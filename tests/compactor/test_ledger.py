@@ -221,7 +221,7 @@ def test_units_of_open_rounds_are_counted_once_each() -> None:
 
     def tokens() -> int:
         round_ = memory.conversation.rounds[0]
-        return sum(ledger.open_unit_tokens(round_, unit) for unit in units_of(round_, "assistant"))
+        return sum(sum(ledger.open_costs(round_, unit)) for unit in units_of(round_, "assistant"))
 
     first = tokens()
     assert tokens() == first
@@ -236,9 +236,9 @@ def test_units_of_open_rounds_are_counted_once_each() -> None:
 def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
     """A round that never ends does not fill the memory."""
     ledger, round_ = Ledger("assistant", len), Round(user_query="q")
-    ledger._open = {(str(number),): 1 for number in range(MOST_OPEN_UNITS)}
+    ledger._open = {(str(number),): (1,) for number in range(MOST_OPEN_UNITS)}
 
-    ledger.open_unit_tokens(round_, units_of(round_, "assistant")[0])
+    ledger.open_costs(round_, units_of(round_, "assistant")[0])
 
     assert len(ledger._open) == 1
 

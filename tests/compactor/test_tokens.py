@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import subprocess
 import sys
 import threading
@@ -264,7 +265,8 @@ socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 from compactor.tokens import count_tokens, counter_for
 print(count_tokens("hello world"), counter_for("gpt-4")("hello world"), counter_for("gpt-5")("hello world"))
 """
-    environment = {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": ""}
+    home = dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"), str(tmp_path))
+    environment = os.environ | home | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
