@@ -21,6 +21,7 @@ from memory.errors import ContextError, StaleCompaction
 from memory.events import Event, EventHook, HookFailed
 from memory.forking import renewed_after_fork
 from memory.hooks import Hooks, describe
+from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
 from memory.visibility import sees
@@ -166,6 +167,7 @@ class ContextCompactor:
             header_tokens=header_tokens,
             plan=plan if plan is not None else lambda: None,
         )
+        self._rounds_getter = rounds_getter
         self._executor = executor
         self._backoff = Backoff(self.config, rng)
         self._renew()
@@ -275,7 +277,9 @@ class ContextCompactor:
 
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; never blocks."""
-        return self._journal.read().current
+        current = self._journal.read().current
+        # A round that failed since then shifts the end. A Memory can say so at once; another host's getter may block.
+        return self._rounds_getter().anchored(current) if isinstance(self._rounds_getter, RoundsGetter) else current
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
@@ -332,7 +336,7 @@ class ContextCompactor:
         return current
 
     def status(self) -> CompactorStatus:
-        state = self._journal.read()
+        generation, compaction = self._journal.read().generation, self.get_compaction()
         with self._wake:
             return CompactorStatus(
                 state=self._state,
@@ -340,8 +344,8 @@ class ContextCompactor:
                 last_error=self._last_error,
                 failures=self._backoff.failures,
                 circuit_open=self._backoff.circuit_open,
-                generation=state.generation,
-                end_index=state.current.end_index if state.current else 0,
+                generation=generation,
+                end_index=compaction.end_index if compaction else 0,
             )
 
     @property
@@ -351,7 +355,10 @@ class ContextCompactor:
             return tuple(self._history)
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:
-        """Call *callback* with each event, on the thread where it happens; return a function that stops that."""
+        """Call *callback* with each event, on the thread where it happens; return a function that stops that.
+
+        A callback that calls ``notify_rounds_changed`` at every event has the compactor look again for ever.
+        """
         return self._hooks.add(callback)
 
     # -- the states ---------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any
 
 from memory.errors import StaleCompaction
 from memory.events import Event
-from memory.overlays import CompactedMessage, Journal, JournalState, Overlay
+from memory.overlays import CompactedMessage, Journal, JournalState, Overlay, Reduction
 
-from .acceptance import accept
+from .acceptance import Source, accept
 from .config import CompactorConfig
-from .events import Evaluated, Prepared, Published, Skip, Skipped, Started
+from .events import Discarded, Evaluated, Prepared, Published, Skip, Skipped, Started
 from .ledger import Ledger
 from .summarizers.base import Summary, SummaryRequest
 from .triggers import Trigger, Verdict
@@ -39,23 +39,20 @@ class _Work:
     began: float = field(default=0.0, init=False)
     requests: int = field(default=0, init=False)
 
-    def summarize(self, request: SummaryRequest, *, source: str, source_tokens: int, view: View) -> Summary:
+    def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
+        before = source.previous_tokens + source.tokens
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
-        self._emit(Started(**span, tokens_before=source_tokens))
+        self._emit(Started(**span, tokens_before=before))
         self.requests += 1
         began = self._monotonic()
         summary, tokens = accept(
-            self._ask(request),
-            source=source,
-            source_tokens=source_tokens,
-            target_tokens=request.target_tokens,
-            count=view.ledger.count,
+            self._ask(request), source, target_tokens=request.target_tokens, count=view.ledger.count
         )
         self._emit(
             Prepared(
                 **span,
-                tokens_before=source_tokens,
+                tokens_before=before,
                 tokens_after=tokens,
                 seconds=self._monotonic() - began,
                 usage=summary.usage,
@@ -78,7 +75,7 @@ class Cycle:
     emit: Callable[[Event], None]
     monotonic: Callable[[], float]
     header_tokens: Callable[[], int] = lambda: 0
-    plan: Callable[[], str | None] = lambda: None
+    plan: Callable[[], object] = lambda: None
 
     @property
     def role(self) -> str:
@@ -104,7 +101,7 @@ class Cycle:
         if skip is not None:
             self._skipped(skip, view, state.generation)
             return None
-        work = _Work(self.config, verdict.mark, self.plan(), ask, self.emit, self.monotonic)
+        work = _Work(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic)
         view = replace(view, work=work)
         base, published = state.generation, None
         for strategy in self.strategies:
@@ -112,16 +109,21 @@ class Cycle:
                 break
             work.began = self.monotonic()
             for overlay in strategy(view):
+                if isinstance(overlay, Reduction):  # the log of this version has no place for one
+                    self.emit(Discarded(role=self.role, generation=base, reason="reduction"))
+                    continue
                 if not isinstance(overlay, CompactedMessage):
-                    raise TypeError(
-                        f"a strategy gave {type(overlay).__name__}; this version publishes CompactedMessage"
-                    )
+                    raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
                 published = self._publish(overlay, view, base, allowed, work)
                 base = published.generation
                 view = replace(view, compaction=published)
         if published is None:
             self._skipped(_nothing_to_cover(view), view, state.generation)
         return published
+
+    def _plan(self) -> str | None:
+        plan = self.plan()
+        return plan if plan is None or isinstance(plan, str) else str(plan)
 
     def _judge(self, view: View, state: JournalState, *, forced: bool) -> tuple[Skip | None, Verdict]:
         """Return the reason not to run, if there is one, and what the trigger says."""

@@ -120,7 +120,8 @@ class Discarded(CompactionEvent):
     """A result came that nobody may see any more."""
 
     name: ClassVar[str] = "compaction.discarded"
-    #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind`` or ``interpreter_exit``.
+    #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``, or ``reduction`` for
+    #: an overlay of a kind that this version does not publish.
     reason: str
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from . import messages as chat
@@ -20,7 +21,7 @@ from .snapshot import LiveRound, Snapshot, applied
 from .stores import InMemoryStore, Store
 from .visibility import Rounds, sees
 
-__all__ = ["Conversation", "Memory", "RoleJournal"]
+__all__ = ["Conversation", "Memory", "RoleJournal", "RoundsGetter"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,17 @@ class Conversation:
     def rounds(self) -> Rounds:
         """Every round with every post, failed ones included: a snapshot, taken in O(1)."""
         return self._memory.snapshot.rounds(include_failed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsGetter:
+    """Gives the rounds of one Memory as one role sees them, failed ones left out: in O(1), from any thread."""
+
+    memory: Memory
+    role: str
+
+    def __call__(self) -> Rounds:
+        return self.memory.snapshot.rounds(self.role)
 
 
 class Memory:
@@ -95,12 +107,12 @@ class Memory:
         return round_
 
     @overload
-    def add_post(self, round_: Round | str, post: Post, /) -> Post: ...
+    def add_post(self, round_: Round | str, post: Post) -> Post: ...
     @overload
     def add_post(
-        self, round_: Round | str, /, *, send_from: str, send_to: str, message: str = "", **fields: Any
+        self, round_: Round | str, *, send_from: str, send_to: str, message: str = "", **fields: Any
     ) -> Post: ...
-    def add_post(self, round_: Round | str, post: Post | None = None, /, **fields: Any) -> Post:
+    def add_post(self, round_: Round | str, post: Post | None = None, **fields: Any) -> Post:
         """Add a post to an open round and return it. Raises ``RoundClosed`` for a closed one, and writes nothing.
 
         Give its fields (those of ``Post``), or a ready ``Post``. Costs the same however many posts the round has.
@@ -186,9 +198,9 @@ class Memory:
         rounds = self.snapshot.rounds(role, include_failed=include_failure_rounds)
         return rounds, rounds.anchored(compaction)
 
-    def rounds_getter(self, role: str) -> Callable[[], Rounds]:
+    def rounds_getter(self, role: str) -> RoundsGetter:
         """Return a callable that gives the rounds as *role* sees them, failed ones left out."""
-        return lambda: self.snapshot.rounds(role)
+        return RoundsGetter(self, role)
 
     def messages(self, role: str = chat.ASSISTANT) -> list[dict[str, Any]]:
         """Return the conversation as *role* sees it, whole, as chat messages: header first, failed rounds left out."""
@@ -237,7 +249,7 @@ class Memory:
         provider = self._providers.get(role)
         if provider is not None:
             try:
-                return provider.get_compaction()
+                return _checked(provider.get_compaction())
             except Exception as error:  # noqa: BLE001  (a broken provider must not break the chat)
                 self._report_provider(role, error)
         return self.snapshot.journal(role).current
@@ -369,3 +381,10 @@ class Memory:
 def _added(live: LiveRound, post: Post) -> PostAdded:
     """Return what adds *post* to an open round, as its next."""
     return PostAdded(round_id=live.opened.id, post=post.model_copy(update={"number": live.count + 1}))
+
+
+def _checked(compaction: object) -> CompactedMessage | None:
+    """Return what a provider gave. Raises ``TypeError`` where it is no compaction."""
+    if compaction is not None and not isinstance(compaction, CompactedMessage):
+        raise TypeError("get_compaction() must return a CompactedMessage or None")
+    return compaction

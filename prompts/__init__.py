@@ -96,7 +96,6 @@ def _parse(raw: bytes, name: str) -> PromptTemplate:
 
 
 _STR = "tag:yaml.org,2002:str"
-_NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 
 
 def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
@@ -138,6 +137,6 @@ def _version(node: yaml.Node | None) -> float:
     if node is None:
         return VERSION
     try:
-        return float(node.value) if node.tag in _NUMBERS else 0
+        return float(node.value) if isinstance(node, yaml.ScalarNode) else 0
     except ValueError:
         return 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from memory.overlays import CompactedMessage
 
+from ..acceptance import Source
 from ..summarizers.base import SummaryRequest
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
@@ -28,14 +29,13 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
     previous, reached = view.compaction, start
     room = Room(_room(view, work, previous))
     usage: dict[str, int] = {}
-    replaced = _summary_tokens(view, previous)
+    taken_in, published = 0, _summary_tokens(view, previous)
     for step in steps(view.rounds[start:end], room, view.ledger.count):
         first, reached = reached + 1, start + step.whole
         request = _request(view, work, step, previous, (first, reached if step.at_boundary else reached + 1))
         # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
-        replaced += step.tokens
-        # An echo is one of the new rounds: the old summary may stand again, where they hold nothing worth keeping.
-        summary = work.summarize(request, source=step.text, source_tokens=replaced, view=view)
+        taken_in += step.tokens
+        summary = work.summarize(request, Source(step.text, taken_in, published), view)
         _add(usage, summary.usage)
         previous = CompactedMessage(
             start_index=1,
@@ -50,7 +50,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
         room.tokens = _room(view, work, previous)
         if step.at_boundary:
             yield previous
-            usage, replaced = {}, _summary_tokens(view, previous)
+            usage, taken_in, published = {}, 0, _summary_tokens(view, previous)
 
 
 def planned_end(view: View, work: Work) -> int:

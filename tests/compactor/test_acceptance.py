@@ -9,7 +9,8 @@ import pytest
 from chats import words
 
 from compactor import Summary, SummaryRejected
-from compactor.acceptance import LEAST_SAVING, MOST_OVER_TARGET, accept, is_greeting, repeats
+from compactor.acceptance import LEAST_SAVING, MOST_OVER_TARGET, Source, accept, repeats
+from compactor.replies import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Post, Round
@@ -18,7 +19,7 @@ SOURCE = words(1_000)
 
 
 def accepted(answer: object, source: str = SOURCE, target: int | None = None) -> tuple[Summary, int]:
-    return accept(answer, source=source, source_tokens=count_tokens(source), target_tokens=target, count=count_tokens)
+    return accept(answer, Source(source, count_tokens(source)), target_tokens=target, count=count_tokens)
 
 
 def refused(answer: object, source: str = SOURCE, target: int | None = None) -> str:
@@ -94,6 +95,18 @@ SUMMARIES = (
     "Hola fue el saludo; el usuario pidió un vuelo.",
     "用户想取消订单 4412,客服已确认退款。",
     "ユーザーは5月20日の航空券を予約しました。",
+    "Instructions:\nPlease provide all answers in French.",
+    "The user wants weekly reports. Please send them to Anna.",
+    "Please share nothing with third parties (user's standing instruction).",
+    "Let me know if the price exceeds $500: the user's instruction, verbatim.",
+    "Anything else must be approved by Eva; budget 300.",
+    "Order 77 refunded; open question:\nIs there anything left in the budget?",
+    "How would you like the chart? was asked; the user chose a bar chart.",
+    "What should I do with out.csv is the open question; data.csv loaded.",
+    "I am happy to report that steps 1-4 are done, file out.csv written.",
+    "Noted: I have loaded data.csv with 120 rows",
+    "Great, I will report order 77 refunded on 3 May",
+    "Have a good backup before each migration: user's rule. Done: steps 1-4.",
 )
 
 
@@ -113,7 +126,7 @@ def test_a_long_answer_is_no_greeting() -> None:
     """A summary of many lines may begin or end politely; what it says in between would be lost."""
     said = "Hello! Here is what happened.\n" + "\n".join(f"- order {number}: refunded" for number in range(40))
 
-    assert not is_greeting(said + "\nLet me know if you need anything else.")
+    assert not is_reply(said + "\nLet me know if you need anything else.")
 
 
 def test_tags_do_not_hide_a_greeting() -> None:
@@ -192,6 +205,19 @@ def test_a_summary_must_save_a_tenth(tokens: int) -> None:
         assert accepted(answer, source)[1] == tokens
     else:
         assert refused(answer, source) == "no_progress"
+
+
+@pytest.mark.parametrize("tokens", [590, 591])
+def test_with_a_summary_before_it_only_what_it_grows_by_counts(tokens: int) -> None:
+    """A long summary that takes in one short round cannot save a tenth of itself each time, and need not."""
+    answer, source = words(tokens).replace("word", "term"), Source(words(100), 100, previous_tokens=500)
+
+    if tokens <= 500 + 100 * LEAST_SAVING:
+        assert accept(answer, source, target_tokens=None, count=count_tokens)[1] == tokens
+    else:
+        with pytest.raises(SummaryRejected, match="591 tokens") as rejected:
+            accept(answer, source, target_tokens=None, count=count_tokens)
+        assert rejected.value.check == "no_progress"
 
 
 @pytest.mark.parametrize("tokens", [200, 201])

@@ -890,3 +890,16 @@ def test_public_parameters_keep_their_names() -> None:
     parameters = list(inspect.signature(ContextCompactor.__init__).parameters)
     assert parameters[1:4] == ["config", "summarizer", "rounds_getter"]
     assert {"role", "trigger", "strategies", "plan", "executor", "journal", "clock", "llm_api"} <= set(parameters)
+
+
+def test_the_end_follows_a_failed_round_also_without_the_logs_journal() -> None:
+    """``rounds[end_index:]`` is the tail for whoever merges by hand, too: no round is in neither."""
+    memory = memory_of(12)
+    compactor = ContextCompactor(
+        CompactorConfig(threshold=5, retain_recent=2), ScriptedSummarizer(), memory.rounds_getter(ROLE), role=ROLE
+    )
+    compactor.compact_now(SOON)
+    assert end_of(compactor) == 10
+    memory.finish_round("r3", state="failed")
+    assert end_of(compactor) == compactor.status().end_index == 9
+    assert [round_.number for round_ in memory.rounds_getter(ROLE)()[9:]] == [11, 12]

@@ -10,8 +10,9 @@ import pytest
 from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
 
 from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest, View, after_rounds, compact_rounds
+from compactor.acceptance import Source
 from compactor.cycle import Cycle
-from compactor.events import Evaluated, Published, Skip, Skipped, Started
+from compactor.events import Discarded, Evaluated, Published, Skip, Skipped, Started
 from compactor.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
@@ -280,11 +281,34 @@ def test_a_strategy_can_cover_neither_an_open_round_nor_nothing(end: int) -> Non
     assert memory.get_role_rounds(ROLE)[1] is None
 
 
-def test_what_is_no_overlay_that_can_be_published_is_an_error_that_says_so() -> None:
+def test_what_is_no_overlay_is_an_error_that_says_so() -> None:
     """Not something that is lost in silence."""
+    with pytest.raises(TypeError, match="a strategy gave str; it must give overlays"):
+        Table(memory_of(10), strategies=(lambda view: ["summary"],)).run()
+
+
+def test_a_reduction_is_discarded_with_an_event_and_the_next_strategy_has_its_turn() -> None:
+    """A strategy that this version cannot publish for keeps no other from compacting."""
     reduction = Reduction(round_id="r1", first_post_id="p", last_post_id="p", kind="dropped")
-    with pytest.raises(TypeError, match="a strategy gave Reduction; this version publishes CompactedMessage"):
-        Table(memory_of(10), strategies=(lambda view: [reduction],)).run()
+    memory = memory_of(10)
+    table = Table(memory, strategies=(lambda view: [reduction], compact_rounds))
+    table.run()
+    assert [event.reason for event in of_kind(table.events, Discarded)] == ["reduction"]
+    compaction = memory.get_role_rounds(ROLE)[1]
+    assert compaction is not None
+    assert compaction.end_index == 7
+
+
+def test_a_plan_that_is_no_text_is_told_as_text() -> None:
+    """A host's own record of a plan will do, if it can say what it is."""
+
+    class Plan:
+        def __str__(self) -> str:
+            return "1. load; 2. fit"
+
+    asked: list[SummaryRequest] = []
+    Table(memory_of(10), plan=Plan).run(lambda request: asked.append(request) or "A summary.")
+    assert asked[0].plan == "1. load; 2. fit"
 
 
 def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
@@ -293,7 +317,7 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
     def strategy(view: View) -> Iterator[CompactedMessage]:
         assert view.work is not None
         request = SummaryRequest(role=view.role, rounds=view.rounds[:2], start_index=1, end_index=2)
-        summary = view.work.summarize(request, source="word " * 50, source_tokens=50, view=view)
+        summary = view.work.summarize(request, Source("word " * 50, 50), view)
         yield CompactedMessage(start_index=1, end_index=2, summary=summary.text)
 
     table = Table(memory_of(10), strategies=(strategy,))

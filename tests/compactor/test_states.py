@@ -35,6 +35,7 @@ from compactor import (
     View,
 )
 from compactor import background as background_module
+from compactor.acceptance import Source
 from compactor.background import State
 from compactor.events import Discarded, Failed, Published, Skip, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -654,7 +655,7 @@ def test_a_strategy_that_falls_back_publishes_nothing_late_either() -> None:
     def strategy(view: View) -> Iterator[CompactedMessage]:
         assert view.work is not None
         try:
-            view.work.summarize(SummaryRequest(), source="s", source_tokens=100, view=view)
+            view.work.summarize(SummaryRequest(), Source("s", 100), view)
         except StaleCompaction:
             yield CompactedMessage(start_index=1, end_index=3, summary="Something else.")
 

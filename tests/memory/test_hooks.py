@@ -394,3 +394,22 @@ def test_a_provider_hears_of_what_other_writers_did_as_soon_as_it_is_read() -> N
     store.append("s", [Entry.of(RoundFailed(round_id=first.id))], after=4)
     two.create_round("q")
     assert provider.told == [1, 2, 3, 3]
+
+
+def test_a_provider_that_gives_no_compaction_is_an_event_and_the_log_serves() -> None:
+    """A provider's mistake never reaches the chat loop."""
+
+    class Nonsense:
+        def get_compaction(self) -> object:
+            return "nonsense"
+
+        def notify_rounds_changed(self, total_rounds: int | None = None) -> None:
+            pass
+
+    memory = Memory()
+    events: list[Event] = []
+    memory.on_event(events.append)
+    memory.register_compaction_provider("Planner", Nonsense())  # type: ignore[arg-type]
+    memory.create_round("q")
+    assert memory.get_role_rounds("Planner")[1] is None
+    assert [event.name for event in events] == ["memory.provider_failed"]
