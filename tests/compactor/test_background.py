@@ -855,7 +855,7 @@ def test_without_a_summarizer_it_extracts_offline() -> None:
     compaction = compactor.get_compaction()
     assert compaction is not None
     assert "item-" in compaction.summary
-    assert isinstance(compactor._summarizer, ExtractiveSummarizer)
+    assert isinstance(compactor._runner._summarizer, ExtractiveSummarizer)
 
 
 def test_for_role_registers_it_and_starts_nothing() -> None:

@@ -130,7 +130,7 @@ def test_a_forked_child_is_new_with_locks_of_its_own() -> None:
         holding = threading.Event()
 
         def hold():
-            with compactor._wake, SYSTEM_CLOCK._due, compactor._hooks._lock, memory._lock:
+            with compactor._runner._wake, SYSTEM_CLOCK._due, compactor._events._hooks._lock, memory._lock:
                 holding.set()
                 gate.wait()
 
@@ -218,14 +218,14 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
             memory, ROLE, CONFIG, (lambda request: "A summary.") if in_a_hook else fork, on_event=fork if in_a_hook else None
         )
         main = os.getpid()
-        real = compactor._work
+        real = compactor._runner._work
 
         def work(run):
             real(run)
             if os.getpid() != main:  # what the child does when its copy of the cycle is through
                 os._exit(0 if compactor.status().state is State.NEW and end_of(compactor) == 7 else 3)
 
-        compactor._work = work
+        compactor._runner._work = work
         compactor.start()
         assert compactor.wait_idle(SOON)
         print("child", os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))

@@ -34,7 +34,7 @@ from compactor import (
     SummaryRequest,
     View,
 )
-from compactor import background as background_module
+from compactor import runner as runner_module
 from compactor.acceptance import Source
 from compactor.background import State
 from compactor.events import Discarded, Failed, Published, Skip, Started
@@ -140,11 +140,11 @@ def test_stop_leaves_no_thread() -> None:
 def test_stop_between_a_notification_and_its_thread_leaves_none_either() -> None:
     """The run that was about to be handed over finds that it is not wanted, and starts no thread."""
     compactor = ContextCompactor.for_role(memory_of(10), "between", CONFIG, ScriptedSummarizer())
-    with compactor._wake:
-        compactor._state = State.IDLE
-        run = compactor._claim()
+    with compactor._runner._wake:
+        compactor._runner._state = State.IDLE
+        run = compactor._runner._claim()
     assert compactor.stop(SOON)
-    compactor._dispatch(run)
+    compactor._runner._dispatch(run)
     assert threads_of("between") == []
     assert compactor.status().state is State.STOPPED
 
@@ -378,8 +378,8 @@ def test_compact_now_joins_a_run_in_flight() -> None:
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         waiting = [in_thread(lambda: compactor.compact_now(SOON)) for _ in range(2)]
-        with compactor._wake:
-            compactor._wake.wait_for(lambda: len(compactor._waiters) == 2, SOON)
+        with compactor._runner._wake:
+            compactor._runner._wake.wait_for(lambda: len(compactor._runner._waiters) == 2, SOON)
         summarizer.release()
         results = [wait() for wait in waiting]
     assert results == [compactor.get_compaction()] * 2
@@ -399,8 +399,8 @@ def test_compact_now_goes_on_where_the_run_it_joined_had_nothing_to_do() -> None
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, ScriptedSummarizer(), **options) as compactor:
         assert inside.wait(SOON)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
-        with compactor._wake:
-            compactor._wake.wait_for(lambda: bool(compactor._waiters), 0.01)
+        with compactor._runner._wake:
+            compactor._runner._wake.wait_for(lambda: bool(compactor._runner._waiters), 0.01)
         leave.set()
         assert waiting().end_index == 7
 
@@ -425,7 +425,7 @@ def test_compact_now_gives_up_in_time_and_the_run_goes_on() -> None:
     with summarizer:
         with pytest.raises(TimeoutError, match=r"no compaction within 0\.01 seconds; the run goes on"):
             compactor.compact_now(0.01)
-        assert compactor._waiters == []
+        assert compactor._runner._waiters == []
         assert summarizer.started.wait(SOON)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
     assert waiting() is not None
@@ -439,10 +439,10 @@ def test_an_interrupted_compact_now_leaves_no_waiter_behind(monkeypatch: pytest.
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compactor._wake, "wait_for", interrupted)
+    monkeypatch.setattr(compactor._runner._wake, "wait_for", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compactor.compact_now()
-    assert compactor._waiters == []
+    assert compactor._runner._waiters == []
 
 
 def test_compact_now_ignores_a_back_off_and_a_success_ends_it() -> None:
@@ -516,8 +516,8 @@ def test_a_compact_now_while_stopping_gets_a_run_of_its_own() -> None:
         assert summarizer.started.wait(SOON)
         compactor.stop(0)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
-        with compactor._wake:
-            compactor._wake.wait_for(lambda: bool(compactor._waiters), 0.01)
+        with compactor._runner._wake:
+            compactor._runner._wake.wait_for(lambda: bool(compactor._runner._waiters), 0.01)
     assert waiting().summary == "Kept."
     assert compactor.status().state is State.STOPPED
     assert joined("late-asker")
@@ -674,7 +674,7 @@ def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
     """Each holds a thread: a model that never answers does not take ever more of them."""
     summarizer, clock, heard = Calls(), FakeClock(), Heard()
     config = CONFIG.merged(circuit_failures=100, backoff_initial=1.0, backoff_max=1.0)
-    most = background_module.MOST_ABANDONED
+    most = runner_module.MOST_ABANDONED
     with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for attempt in range(1, most + 1):
             assert summarizer.begun.acquire(timeout=SOON)
@@ -728,7 +728,7 @@ def test_a_thread_that_cannot_be_started_is_a_failure_that_is_retried(monkeypatc
         assert compactor.status().last_error == "RuntimeError"
         with pytest.raises(CompactionFailed):
             compactor.compact_now(SOON)
-    compactor._clock.advance(60)  # type: ignore[attr-defined]
+    compactor._runner._clock.advance(60)  # type: ignore[attr-defined]
     assert compactor.wait_idle(SOON)
     assert end_of(compactor) == 7
     assert compactor.stop(SOON)
@@ -838,7 +838,7 @@ def test_rounds_with_new_ids_at_every_reading_are_not_paid_for_again_and_again()
 
 def test_at_interpreter_exit_nothing_is_published_and_nothing_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A discarded result is made again at once, which at exit would never end."""
-    monkeypatch.setattr(background_module, "interpreter_is_exiting", lambda: True)
+    monkeypatch.setattr(runner_module, "interpreter_is_exiting", lambda: True)
     summarizer = ScriptedSummarizer()
     compactor, executor, _ = on_command(memory_of(10), summarizer)
     compactor.start()
@@ -856,7 +856,7 @@ def test_an_answer_that_comes_at_interpreter_exit_is_not_published(monkeypatch: 
     """Other threads' modules may be half gone."""
 
     def summarizer(request: object) -> str:
-        monkeypatch.setattr(background_module, "interpreter_is_exiting", lambda: True)
+        monkeypatch.setattr(runner_module, "interpreter_is_exiting", lambda: True)
         return "A summary."
 
     compactor, executor, _ = on_command(memory_of(10), summarizer)

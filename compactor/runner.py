@@ -1,0 +1,491 @@
+"""The states of a compactor: one run at a time, its deadline, the back-off after it. What it does is in ``cycle``."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from memory.errors import ContextError, StaleCompaction
+from memory.events import Event
+from memory.forking import renewed_after_fork
+from memory.overlays import CompactedMessage
+
+from .backoff import Backoff
+from .clock import Clock
+from .cycle import Cycle
+from .errors import CompactionFailed, CompactionTimeout, SummaryRejected
+from .eventlog import EventLog
+from .events import Discarded, Failed, Published, Skip, Skipped, Stopped
+from .summarizers.base import Summarizer, Summary, SummaryRequest
+from .workers import DaemonThread, interpreter_is_exiting
+
+__all__ = ["Runner", "State"]
+
+#: With this many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
+MOST_ABANDONED = 4
+
+
+class State(StrEnum):
+    NEW = "new"
+    IDLE = "idle"
+    COMPACTING = "compacting"
+    BACKING_OFF = "backing_off"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One cycle on its way. Only the compactor's current run may change anything."""
+
+    forced: bool
+    #: A worker has taken it up.
+    begun: bool = False
+    #: Stands for the call to the summarizer that is in flight.
+    call: object | None = None
+    #: Its outcome is known, or it was given up; nothing more that it does counts.
+    over: bool = False
+    #: The back-off that it began has ended.
+    rested: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """Someone in ``compact_now``."""
+
+    done: bool = False
+    result: CompactedMessage | None = None
+    error: BaseException | None = None
+
+
+class Runner:
+    """Runs one compactor's cycles, one at a time, on a thread of its own or on a host's executor."""
+
+    def __init__(
+        self,
+        cycle: Cycle,
+        summarizer: Summarizer,
+        events: EventLog,
+        clock: Clock,
+        rng: Callable[[], float],
+        executor: Executor | None,
+    ) -> None:
+        self._cycle = replace(cycle, emit=self.emit)  # the runner learns from what the cycle tells
+        self._summarizer = summarizer
+        self._events = events
+        self._clock = clock
+        self._executor = executor
+        self._backoff = Backoff(cycle.config, rng)
+        self._renew()
+        renewed_after_fork(self)
+
+    def _renew(self) -> None:
+        """Be as new: no thread, no run, no lock held. What is published and what happened stays."""
+        self._wake = threading.Condition()  # guards all below it
+        self._state = State.NEW
+        self._pending = True  # something happened that no cycle has looked at
+        self._run: _Run | None = None
+        self._restart = False  # start() came while stopping
+        self._waiters: list[_Waiter] = []
+        self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
+        self._calls: set[object] = set()  # those to the summarizer that have not ended, given up or not
+        self._discards = 0  # results in a row that were no longer current
+        self._why_idle: Skip | None = None
+        self._last_error: str | None = None
+        self._thread: DaemonThread | None = None
+        self._backoff.reset()
+
+    _after_fork = _renew
+
+    def start(self) -> None:
+        """Begin to work, with what is there already. While stopping, it begins when that is through."""
+        with self._wake:
+            if self._state is State.STOPPING:
+                self._restart = True
+                return
+            if self._state not in (State.NEW, State.STOPPED):
+                return
+            self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
+            self._pending = True
+            run = self._claim()
+        self._dispatch(run)
+
+    def stop(self, timeout: float | None = 5.0) -> bool:
+        """Stop, and return whether no worker is left; an answer that arrives later is discarded.
+
+        Waits at most *timeout* seconds for a call in flight, one that was given up included. From a hook of this
+        compactor it does not wait at all.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        if self._events.inside:
+            until = -math.inf
+        with self._wake:
+            self._restart = False
+            self._state = State.STOPPING
+            thread = self._thread
+            if self._run is not None and not self._run.begun:
+                self._run = None  # no worker took it up; when one does, it finds that it is not wanted
+            if self._run is None:
+                self._come_to_rest()
+            waiters, self._waiters = self._waiters, []
+            _resolve(waiters, error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+            self._wake.notify_all()
+            if not self._wake.wait_for(self._at_rest, _bounded(until - time.monotonic())):
+                return False
+        return thread is None or thread.join(_bounded(until - time.monotonic()))
+
+    def _at_rest(self) -> bool:
+        return self._state is not State.STOPPING and not self._calls
+
+    def notify(self) -> None:
+        """Take note that something happened. Never blocks, never raises."""
+        with self._wake:
+            self._pending = True
+            run = self._claim()
+        self._dispatch(run)
+
+    def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
+        """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
+
+        Joins a run in flight. None: there was nothing to do. Raises ``CompactionTimeout`` after *timeout* seconds,
+        ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor.
+        """
+        waiter = _Waiter()
+        with self._wake:
+            self._waiters.append(waiter)
+            run = self._claim()
+        self._dispatch(run)
+        with self._wake:
+            try:
+                self._wake.wait_for(lambda: waiter.done, _bounded(timeout))
+            finally:  # an interrupt from the keyboard included
+                if not waiter.done:
+                    self._waiters.remove(waiter)
+        if not waiter.done:
+            raise CompactionTimeout(
+                f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
+            )
+        if waiter.error is not None:
+            if isinstance(waiter.error, CompactionFailed):
+                raise waiter.error
+            raise CompactionFailed(
+                f"no compaction: {describe_error(waiter.error)}; what was published before still stands"
+            ) from waiter.error
+        return waiter.result
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Return True once everything that happened so far was looked at and nothing runs.
+
+        False while backing off, while nobody would look (not started), and after *timeout* seconds. Raises
+        ``RuntimeError`` within a hook of this compactor.
+        """
+        with self._wake:
+            self._wake.wait_for(lambda: self._run is None, _bounded(timeout))
+            return self._run is None and not self._pending and self._state is not State.BACKING_OFF
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def why_idle(self) -> Skip | None:
+        return self._why_idle
+
+    @property
+    def last_error(self) -> str | None:
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        return self._backoff.failures
+
+    @property
+    def circuit_open(self) -> bool:
+        return self._backoff.circuit_open
+
+    # -- the states ---------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> _Run | None:
+        """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
+        if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
+            return None
+        if self._waiters:
+            return self._begin(forced=True)
+        if self._state is not State.IDLE:  # not started, backing off or stopping
+            return None
+        if not self._pending:
+            return None
+        return self._begin(forced=False)
+
+    def _begin(self, *, forced: bool) -> _Run:
+        self._run = _Run(forced)
+        if self._state in (State.IDLE, State.BACKING_OFF):
+            self._state = State.COMPACTING
+        return self._run
+
+    def _dispatch(self, run: _Run | None) -> None:
+        """Hand *run* to a worker. Called without the lock: an executor may do what it likes."""
+        if run is None:
+            return
+        with self._wake:
+            if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
+                return
+            worker = self._executor if self._executor is not None else self._own_thread()
+        try:
+            submitted = worker.submit(partial(self._work, run))
+        except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
+            if isinstance(error, RuntimeError) and self._executor is not None:  # how it says that it is shut down
+                self._without_worker(run)
+            elif self._close(run):
+                self._end(run, None, error)
+            return
+        if isinstance(submitted, Future):
+            submitted.add_done_callback(partial(self._look_for_cancelled, run))
+
+    def _own_thread(self) -> DaemonThread:
+        """Called with the lock held."""
+        if self._thread is None:
+            self._thread = DaemonThread(f"compactor-{self._cycle.role or 'role'}")
+        return self._thread
+
+    def _look_for_cancelled(self, run: _Run, submitted: Future[object]) -> None:
+        """Called by the executor, which may hold its own lock: hooks must wait until it has let go of that."""
+        if submitted.cancelled():
+            self._clock.call_later(0, partial(self._without_worker, run))
+
+    def _without_worker(self, run: _Run) -> None:
+        """Come to rest: the executor was shut down, before *run* or with it."""
+        with self._wake:
+            if self._run is not run:
+                return
+            self._run, self._restart = None, False
+            self._come_to_rest()
+            waiters, self._waiters = self._waiters, []
+            _resolve(waiters, error=CompactionFailed("the compactor's executor is shut down; give it another"))
+            self._wake.notify_all()
+        self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
+
+    def _work(self, run: _Run) -> None:
+        """One cycle, on a worker."""
+        with self._wake:
+            if self._run is not run:
+                return
+            run.begun = True
+            self._why_idle = None
+            self._pending = False  # before the rounds are read: what comes from now on is looked at again
+        with self._events.own_code():
+            self._cycle_once(run)
+
+    def _cycle_once(self, run: _Run) -> None:
+        result: CompactedMessage | None = None
+        error: BaseException | None = None
+        try:
+            result = self._cycle.run(partial(self._ask, run), partial(self._forbidden, run), forced=run.forced)
+        except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
+            error = raised
+        if not self._close(run):
+            self.emit(Discarded(role=self._cycle.role, generation=self._cycle.journal.read().generation, reason="late"))
+            return
+        self._end(run, result, error)
+
+    def _close(self, run: _Run) -> bool:
+        """Return whether the caller is the first to know how *run* ended: it, or its deadline."""
+        with self._wake:
+            if self._run is not run or run.over:
+                return False
+            run.over = True
+            return True
+
+    def _end(self, run: _Run, result: CompactedMessage | None, error: BaseException | None) -> None:
+        """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
+        delay, can_go_on = None, True
+        try:
+            delay = self._judge(error)
+            if delay is not None:
+                self._clock.call_later(delay, partial(_backoff_over, weakref.ref(self), run))
+        except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
+            error, delay, can_go_on = raised, None, False
+        with self._wake:
+            if self._run is not run:  # a forked child has begun anew
+                return
+            self._run = None
+            self._settle(run, result, error, backing_off=delay is not None)
+            following = self._claim() if can_go_on else None  # else when something happens
+            self._wake.notify_all()
+        self._dispatch(following)
+
+    def _judge(self, error: BaseException | None) -> float | None:
+        """Return the seconds to back off, or None; tell what was discarded or failed."""
+        if error is None:
+            self._discards = 0
+            return None
+        generation = self._cycle.journal.read().generation
+        if isinstance(error, StaleCompaction):
+            self.emit(Discarded(role=self._cycle.role, generation=generation, reason=error.reason))
+            if error.reason in ("stopped", "interpreter_exit"):
+                return None
+            self._discards += 1
+            if self._discards == 1:
+                return None
+            # Rounds that are others at every reading would be paid for again and again.
+        delay = self._backoff.failed(getattr(error, "retry_after", None))
+        self.emit(
+            Failed(
+                role=self._cycle.role,
+                generation=generation,
+                error=error.check if isinstance(error, SummaryRejected) else type(error).__name__,
+                failures=self._backoff.failures,
+                retry_in=delay,
+                circuit_open=self._backoff.circuit_open,
+            )
+        )
+        return delay
+
+    def _settle(
+        self, run: _Run, result: CompactedMessage | None, error: BaseException | None, *, backing_off: bool
+    ) -> None:
+        """Change state after *run*. Called with the lock held."""
+        discarded = error.reason if isinstance(error, StaleCompaction) and not backing_off else None
+        if error is not None and discarded is None:
+            self._last_error = describe_error(error)
+        # Look again: at what is current now, and at whether more is due. At exit that would never end.
+        again = discarded is not None and discarded != "interpreter_exit"
+        if again or result is not None or run.rested:
+            self._pending = True
+        if result is not None or (not again and (error is not None or run.forced)):
+            waiters, self._waiters = self._waiters, []
+            _resolve(waiters, result=result, error=error)
+        if self._state is State.STOPPING:
+            self._come_to_rest()
+        elif self._state is State.COMPACTING:
+            self._state = State.BACKING_OFF if backing_off and not run.rested else State.IDLE
+            self._backing_off_from = run
+        elif self._thread is not None:  # compact_now of a compactor that is not started
+            self._thread.close()
+            self._thread = None
+
+    def _come_to_rest(self) -> None:
+        """End STOPPING, and begin anew if start() came meanwhile. Called with the lock held."""
+        self._state = State.STOPPED
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+        if self._restart:
+            self._restart = False
+            self._state = State.IDLE
+            self._pending = True
+
+    def _go_on(self, run: _Run) -> None:
+        """End the back-off that *run* began."""
+        with self._wake:
+            run.rested = True  # perhaps before this state was even entered, where the machine was asleep
+            if self._state is not State.BACKING_OFF or self._backing_off_from is not run:
+                return
+            self._state = State.IDLE
+            self._pending = True
+            following = self._claim()
+            self._wake.notify_all()
+        self._dispatch(following)
+
+    # -- calls to the summarizer --------------------------------------------------------------------------------------
+
+    def _ask(self, run: _Run, request: SummaryRequest) -> str | Summary:
+        """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
+        call = object()
+        with self._wake:
+            if reason := self._forbidden(run):
+                raise StaleCompaction(reason)
+            if len(self._calls) >= MOST_ABANDONED:
+                raise CompactionTimeout(f"{len(self._calls)} calls that were given up have not ended; none is made now")
+            run.call = call
+            self._calls.add(call)
+        try:
+            cancel = self._clock.call_later(self._cycle.config.call_timeout, partial(self._give_up, run, call))
+            try:
+                answer = self._summarizer(request)
+            finally:
+                cancel()
+        finally:
+            with self._wake:
+                run.call = None  # from here on it is too late to give it up
+                self._calls.discard(call)
+                self._wake.notify_all()
+        if run.over:
+            raise StaleCompaction("late")
+        return answer
+
+    def _give_up(self, run: _Run, call: object) -> None:
+        """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
+        with self._wake:
+            if run.call is not call or not self._close(run):
+                return
+            outlived, self._thread = self._thread, None
+        timeout = CompactionTimeout(
+            f"the summarizer did not answer within call_timeout={self._cycle.config.call_timeout:g} seconds"
+        )
+        end = partial(self._end_given_up, run, timeout)
+        if outlived is None:  # an executor's; all its slots may hang like this one
+            end()
+            return
+        outlived.close()
+        with self._wake:
+            thread = self._own_thread()
+        try:
+            thread.submit(end)  # hooks are not to hold up the timer of every compactor
+        except RuntimeError:
+            end()
+
+    def _end_given_up(self, run: _Run, timeout: CompactionTimeout) -> None:
+        with self._events.own_code():
+            self._end(run, None, timeout)
+
+    def _forbidden(self, run: _Run) -> str | None:
+        """Return why *run* may not publish any more."""
+        if interpreter_is_exiting():
+            return "interpreter_exit"
+        with self._wake:
+            if self._run is not run or run.over:
+                return "late"
+            if self._state is State.STOPPING:
+                return "stopped"
+        return None
+
+    def emit(self, event: Event) -> None:
+        """Tell *event*, and learn from it."""
+        with self._wake:
+            if isinstance(event, Skipped):
+                self._why_idle = event.reason
+            elif isinstance(event, Published):
+                self._discards, self._last_error = 0, None
+                self._backoff.reset()
+        self._events.tell(event)
+
+
+def _backoff_over(runner: weakref.ref[Runner], run: _Run) -> None:
+    """A compactor that nobody holds is not kept alive by its back-off."""
+    if (waiting := runner()) is not None:
+        waiting._go_on(run)
+
+
+def _resolve(
+    waiters: list[_Waiter], *, result: CompactedMessage | None = None, error: BaseException | None = None
+) -> None:
+    for waiter in waiters:
+        waiter.done, waiter.result, waiter.error = True, result, error
+
+
+def _bounded(timeout: float | None) -> float | None:
+    """Return *timeout* as a wait that every platform's locks accept."""
+    return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what went wrong: an error of ours in its own words, any other by its class, for it may quote the chat."""
+    return str(error) if isinstance(error, ContextError) else type(error).__name__
