@@ -144,8 +144,7 @@ class ContextCompactor:
 
     def start(self) -> None:
         """Begin to work, with what is there already. While stopping, it begins when that is through."""
-        self._runner.start()
-        if self.config.model and encoding_for(self.config.model) is None:
+        if self._runner.start() and self.config.model and encoding_for(self.config.model) is None:
             self._events.tell(ModelUnknown(role=self.role, model=self.config.model, encoding=DEFAULT_ENCODING))
 
     def stop(self, timeout: float | None = 5.0) -> bool:

@@ -104,18 +104,20 @@ class Runner:
 
     _after_fork = _renew
 
-    def start(self) -> None:
-        """Begin to work, with what is there already. While stopping, it begins when that is through."""
+    def start(self) -> bool:
+        """Begin to work, with what is there already; return whether it does now: while stopping, it begins when that is
+        through."""
         with self._wake:
             if self._state is State.STOPPING:
                 self._restart = True
-                return
+                return False
             if self._state not in (State.NEW, State.STOPPED):
-                return
+                return False
             self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
             self._pending = True
             run = self._claim()
         self._dispatch(run)
+        return True
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is discarded.

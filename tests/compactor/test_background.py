@@ -762,6 +762,19 @@ def test_every_reason_not_to_run_is_told(memory: Memory, config: CompactorConfig
     assert compactor.status().state is State.IDLE
 
 
+def test_what_does_something_is_not_idle_for_a_reason() -> None:
+    """Nor is what fails at it: the reason of the cycle before is gone."""
+    memory = memory_of(7)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer([OSError()]))
+    compactor.start()
+    executor.run_all()
+    assert compactor.status().why_idle is Skip.BELOW_TRIGGER
+    add_round(memory)
+    executor.run_all()
+    assert compactor.status().state is State.BACKING_OFF
+    assert compactor.status().why_idle is None
+
+
 def test_the_history_keeps_the_newest_events() -> None:
     """A bounded number of them."""
     compactor, executor, _ = on_command(memory_of(3), ScriptedSummarizer(), history=3)
@@ -778,7 +791,9 @@ def test_an_unknown_model_is_told_once_it_starts() -> None:
     compactor, *_ = on_command(memory_of(1), ScriptedSummarizer(), CompactorConfig(model="nobody-knows-it"))
     assert compactor.events == ()
     compactor.start()
-    assert of_kind(compactor.events, ModelUnknown)[0].facts() == {
+    compactor.start()
+    (told,) = of_kind(compactor.events, ModelUnknown)
+    assert told.facts() == {
         "role": ROLE, "generation": 0, "model": "nobody-knows-it", "encoding": "o200k_base",
     }  # fmt: skip
 
