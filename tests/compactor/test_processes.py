@@ -223,7 +223,13 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
         def work(run):
             real(run)
             if os.getpid() != main:  # what the child does when its copy of the cycle is through
-                os._exit(0 if compactor.status().state is State.NEW and end_of(compactor) == 7 else 3)
+                code = 3
+                try:
+                    assert compactor.status().state is State.NEW
+                    assert compactor.compact_now(SOON) is None
+                    code = 0 if end_of(compactor) == 7 else 4
+                finally:
+                    os._exit(code)
 
         compactor._runner._work = work
         compactor.start()
