@@ -46,7 +46,7 @@ def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
 
 def _fitting(text: str, tokens: int, count: TokenCounter, *, from_end: bool = False) -> str:
     """Return a beginning, or end, of *text* of at most *tokens*; only a few times as much of it is looked at."""
-    length = min(len(text), 4 * tokens)
+    length = min(len(text), 6 * tokens)
     while length:
         part = text[len(text) - length :] if from_end else text[:length]
         found = count(part)

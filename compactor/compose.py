@@ -24,7 +24,7 @@ __all__ = ["GRID", "Prompt", "Reduced", "Report", "compose"]
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
 GRID = 0.3
-#: The most that one text may take of the budget once not everything fits.
+#: The most that one text may take of what the head leaves of the budget, once not everything fits.
 LARGEST_SHARE = 0.5
 #: No text is clipped to fewer tokens than this.
 SHORTEST_CLIP = 24
@@ -115,7 +115,9 @@ def compose(
     rounds, compaction = memory.get_role_rounds(role)
     head = _head(memory, role, system)
     header_tokens = sum(count_message(message, count) for message in head)
-    view = View(rounds, compaction, ledger_of(memory, role, count), header_tokens, model)
+    ledger = ledger_of(memory, role, count)
+    ledger.header_tokens = header_tokens
+    view = View(rounds, compaction, ledger, header_tokens, model)
     if compaction is not None:
         head.append({"role": "system", "content": compaction.to_prompt()})
     return _Composition(view, head, budget).prompt()
@@ -269,7 +271,7 @@ class _Composition:
 
     def _clip(self, pieces: Sequence[_Piece], room: int) -> list[_Piece]:
         """Return *pieces* with no text over a share of the budget, those of the newest so short that it fits *room*."""
-        limit = max(int(self._budget * LARGEST_SHARE), SHORTEST_CLIP)
+        limit = max(int((self._budget - self._head_tokens) * LARGEST_SHARE), SHORTEST_CLIP)
         clipped = [self._clipped(piece, limit) for piece in pieces]
         newest = max((number for number, piece in enumerate(pieces) if not piece.fixed), default=None)
         while newest is not None and clipped[newest].tokens > room and limit > SHORTEST_CLIP:

@@ -373,6 +373,22 @@ def test_the_newest_query_is_kept_when_it_stands_in_an_older_round() -> None:
     assert_legal(prompt, 400)
 
 
+@pytest.mark.parametrize("budget", range(300, 900, 45))
+def test_a_long_query_from_an_older_round_has_its_room(budget: int) -> None:
+    """What is shown once more is counted once more, wherever the cut falls."""
+    memory = Memory()
+    memory.create_round(words(150))
+    for _ in range(40):
+        round_ = memory.create_round("")
+        memory.add_post(round_, send_from="assistant", send_to="User", message=words(12))
+
+    prompt = compose(memory, budget=budget)
+
+    assert words(150) in contents(prompt)
+    assert len(prompt.messages) > 2
+    assert_legal(prompt, budget)
+
+
 def test_a_session_in_which_the_user_never_speaks_is_cut_like_any_other() -> None:
     """An agent that talks to itself has no query to keep."""
     memory = Memory()
@@ -475,7 +491,7 @@ def test_a_large_result_is_clipped_around_a_reference() -> None:
     assert f"reload {reduced.ref} " in shown
     assert memory.reload(reduced.ref) == text
     assert reduced.tokens_before > 5_000
-    assert reduced.tokens_after == count_message(prompt.messages[-1], count_tokens) <= 520
+    assert 450 < reduced.tokens_after == count_message(prompt.messages[-1], count_tokens) <= 520
     assert note_of(prompt) == ""
     assert_legal(prompt, 1_000)
 
@@ -519,6 +535,30 @@ def test_many_parallel_calls_are_clipped_together() -> None:
     assert len(prompt.report.reductions) == 8
     assert prompt.tokens > 1_000
     assert_legal(prompt, 2_000)
+
+
+def test_results_are_clipped_to_a_line_before_they_are_left_out() -> None:
+    """At a tight budget each still says what is there to reload."""
+    ids = [f"c{number}" for number in range(8)]
+    memory = Memory.from_messages([user(), calls(*ids), *(result(id_, words(800)) for id_ in ids)])
+
+    prompt = compose(memory, budget=700)
+
+    assert [reduced.ref for reduced in prompt.report.reductions] == [f"r1.p{number}" for number in range(2, 10)]
+    assert_legal(prompt, 700)
+
+
+def test_the_newest_step_stays_though_the_mark_lies_behind_it() -> None:
+    """Cuts go by whole steps, but never to the point where nothing is left."""
+    memory = Memory.from_messages([user(), answer(words(140)), calls("c", "d")])
+    memory.append(result("c", words(420)))
+    memory.append(result("d", words(420)))
+
+    prompt = compose(memory, budget=1_000)
+
+    assert contents(prompt)[1:] == ["q", None, words(420), words(420)]
+    assert "from r1.p1 to r1.p1" in note_of(prompt)
+    assert_legal(prompt, 1_000)
 
 
 def test_calls_without_number_are_left_out_rather_than_refused() -> None:
