@@ -28,19 +28,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from compactor.replies import is_reply
 from compactor.tokens import count_tokens
+from compactor.transcript import quote
 
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
-from .statements import Section, Statement, from_rounds, from_summary
+from .statements import END, NOTHING, Section, Statement, from_rounds, from_summary
 
 __all__ = ["ExtractiveSummarizer"]
 
 Count = Callable[[str], int]
 
-#: What one character may take; a summary of very little is longer than half of it rather than empty.
-_LEAST_TOKENS = 4
+#: What a summary of very little may take: half of it would be scraps. Never more than most of the quoted rounds.
+_LEAST_TOKENS = 64
+#: What a message costs beside its text, at the least.
+_MESSAGE = 8
 
 
 class ExtractiveSummarizer:
@@ -53,18 +57,24 @@ class ExtractiveSummarizer:
         self._count = count or count_tokens
 
     def __call__(self, request: SummaryRequest) -> Summary:
-        """Return a summary within the target, and well below what it replaces; empty only where nothing was said."""
-        target = self._target if request.target_tokens is None else request.target_tokens
-        budget = min(max(1, target), max(_LEAST_TOKENS, self._worthwhile(request)))
+        """Return a summary within the target, and well below what it replaces; it says so where nothing was said."""
+        target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
-        statements = [*from_summary(previous), *from_rounds(request.rounds, queries=request.kind == "rounds")]
-        lines = _weighed(_current(_distinct(statements)), self._count)
-        return Summary(_fit(lines, _chosen(lines, budget, self._count), budget, self._count))
+        earlier = list(from_summary(previous))
+        new = list(from_rounds(request.rounds, queries=request.kind == "rounds"))
+        if earlier and not new and self._count(previous) <= target:
+            return Summary(previous)
+        budget = min(target, self._count(previous) + self._worthwhile(request))
+        lines = _weighed(_current(_distinct([*earlier, *new])), self._count)
+        return Summary(_fit(lines, budget, self._count) if lines else _cut(NOTHING, target, self._count))
 
     def _worthwhile(self, request: SummaryRequest) -> int:
-        """Return the length above which a summary would save too little: half of what is new, most of what is old."""
-        new = sum(map(self._count, _texts(request)))
-        return new // 2 + (self._count(request.previous.summary) * 17 // 20 if request.previous else 0)
+        """Return by how much a summary may grow, to save enough: half of what is new."""
+        half = sum(self._count(text) + _MESSAGE for text in _texts(request) if text) // 2
+        if half >= _LEAST_TOKENS:
+            return half
+        quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
+        return min(_LEAST_TOKENS, quoted * 4 // 5)
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
@@ -149,6 +159,11 @@ class _Line:
     #: All that multiplies its gain, over its cost.
     factor: float
     cost: int
+
+    @property
+    def rank(self) -> float:
+        """Its place among lines of which one must be kept, best first."""
+        return -self.factor * self.cost * self.gain(set())
 
     def gain(self, covered: set[str]) -> float:
         """Return what the line adds to lines that hold the terms *covered*."""
@@ -261,8 +276,23 @@ class _Choice:
         return self._lines[place].factor * self._lines[place].gain(self._covered)
 
 
-def _fit(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count) -> str:
-    """Return as many of *chosen*, best first, as fit into *budget* tokens when all is counted as one text."""
+def _fit(lines: Sequence[_Line], budget: int, count: Count) -> str:
+    """Return the summary: of *lines* those that are worth it, in *budget* tokens when all is counted as one text."""
+    # Where nothing is worth it, the best there is: an empty summary would be refused.
+    chosen = _chosen(lines, budget, count) or sorted(range(len(lines)), key=lambda place: lines[place].rank)
+    text = _filled(lines, chosen, budget, count)
+    ending = count(_ENDING)
+    if budget > 3 * ending and is_reply(text):
+        # Somebody's offer of help, quoted as the last of a few lines, passes for the summarizer's own.
+        return _filled(lines, chosen, budget - ending, count) + _ENDING
+    return text
+
+
+_ENDING = f"\n\n{END}"
+
+
+def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count) -> str:
+    """Return as many of *chosen*, best first, as fit into *budget* tokens; the beginning of the first if none does."""
     low, high = 0, len(chosen)
     tried = high
     while low < high:
@@ -270,8 +300,7 @@ def _fit(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Coun
         tried = (low + high + 1) // 2
     if low:
         return _rendered(lines, chosen[:low])
-    best = max(lines, key=lambda line: line.factor * line.cost * line.gain(set()), default=None)
-    return _clipped(best.statement, budget, count) if best else ""
+    return _clipped(min(lines, key=lambda line: line.rank).statement, budget, count)
 
 
 def _rendered(lines: Sequence[_Line], places: Iterable[int]) -> str:
@@ -282,12 +311,25 @@ def _rendered(lines: Sequence[_Line], places: Iterable[int]) -> str:
 
 
 def _clipped(statement: Statement, budget: int, count: Count) -> str:
-    """Return the beginning of *statement*, cut between words; where even one is too long, inside it."""
-    for head, pieces in (
-        (f"{statement.section}\n- ", _PIECE.findall(statement.text)),
-        ("", _PIECE.findall(statement.text)),
-        ("", list(statement.text)),
-    ):
+    """Return the beginning of *statement*: a speaker's name only with something of what was said behind it."""
+    label = _LABEL.match(statement.text) if statement.section in {Section.FACTS, Section.DONE} else None
+    said = statement.text[label.end() :] if label else statement.text
+    heading = f"{statement.section}\n- "
+    # The heading makes it a summary: without, "hi" is a greeting and "Book it" an echo.
+    for head in (heading + label[0] if label else heading, heading, "" if said.startswith(_SHORT) else _SHORT, ""):
+        if text := _cut(said, budget, count, head):
+            return text
+    return ""
+
+
+_LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
+#: What stands for a heading where there is no room for one.
+_SHORT = "Said: "
+
+
+def _cut(text: str, budget: int, count: Count, head: str = "") -> str:
+    """Return *head* and as much of *text* as fits behind it, cut between words; where one is too long, inside it."""
+    for pieces in (_PIECE.findall(text), list(text)):
         low, high = 0, len(pieces)
         while low < high:
             middle = (low + high + 1) // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +14,7 @@ from .facts import CJK
 from .fields import field_lines, structures
 from .instructions import instruction_strength
 
-__all__ = ["Section", "Statement", "from_rounds", "from_summary", "sentences"]
+__all__ = ["END", "NOTHING", "Section", "Statement", "from_rounds", "from_summary", "sentences"]
 
 
 class Section(StrEnum):
@@ -24,6 +25,12 @@ class Section(StrEnum):
     EARLIER = "From an earlier summary:"
     FACTS = "Facts and results:"
     DONE = "What was done:"
+
+
+#: A summary of rounds in which nothing was said. Short: an empty round is, too.
+NOTHING = "(No words were said.)"
+#: What may stand last in a summary.
+END = "(End of the summary.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,8 @@ def from_summary(summary: str) -> Iterator[Statement]:
     for line in map(str.strip, summary.split("\n")):
         if line in _HEADINGS:
             section = Section(line)
+        elif line in {NOTHING, END}:
+            continue
         elif line.startswith("- ") and section is not Section.EARLIER:
             yield Statement(line[2:], section, _OF_SECTION[section], 0, 0)
         elif line and not line.startswith("#") and not (line.endswith(":") and len(line) < 60):
@@ -113,7 +122,7 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
 
 
 def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
-    found = list(_user_sentences(message))
+    found = list(_user_sentences(message)) or [(signs, False) for signs in _signs(message)]
     for place, (sentence, listed) in enumerate(found):
         if len(found) > _LONG_MESSAGE and min(place, len(found) - 1 - place) >= _FRAME:
             yield Statement(sentence, Section.SAID, _PASTED, number, source)
@@ -136,6 +145,13 @@ def _user_sentences(message: str) -> Iterator[tuple[str, bool]]:
                 ruling = instruction_strength(line) > 0
         for field in fields:
             yield from ((line, False) for line in sentences(field, _LINE))
+
+
+def _signs(message: str) -> Iterator[str]:
+    """Yield what a message without words says in emoji: a thumb up is an answer."""
+    signs = _printable(message[:_BLOB]).replace("\ufffd", "")
+    if any(unicodedata.category(sign) == "So" for sign in signs):
+        yield signs
 
 
 def _question(message: str) -> str:

@@ -15,11 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor.acceptance import is_greeting
+from compactor import CompactorConfig, ContextCompactor
+from compactor.replies import is_reply
 from compactor.summarizers.base import SummaryRequest, strip_tags
 from compactor.summarizers.extractive import ExtractiveSummarizer
-from compactor.summarizers.statements import Section, from_summary
+from compactor.summarizers.statements import NOTHING, Section, from_summary
 from compactor.tokens import count_tokens
+from compactor.transcript import quote
+from memory import Memory
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
@@ -301,7 +304,7 @@ def test_tags_in_the_conversation_do_not_cut_the_summary() -> None:
 
 
 def test_a_summary_is_no_greeting() -> None:
-    assert not is_greeting(
+    assert not is_reply(
         summarise([said("Hello! How can I help you with order 4711?", "Hi! How can I help?"), *chatter(2)])
     )
 
@@ -352,13 +355,10 @@ def test_any_conversation_gives_a_summary_within_its_bounds(
     """Never over the target, never empty where something was said, sendable, and stable."""
     summary = summarise(rounds, previous, target)
     assert count_tokens(summary) <= target
-    summary.encode()
+    if summary != previous:
+        summary.encode()
     assert summary == summarise(rounds, previous, target)
-    spoken = any(map(str.isalnum, source_of(rounds, previous or "").replace("\ud800", "")))
-    if target >= 10 and not spoken:
-        assert summary == ""
-    if any(character.isalnum() for round_ in rounds for character in round_.user_query) and target >= 10:
-        assert summary
+    assert target < 10 or any(map(str.isalnum, summary))
 
 
 @settings(max_examples=50, deadline=None)
@@ -369,6 +369,42 @@ def test_no_number_is_made_up(rounds: list[Round], target: int) -> None:
     source += source.replace("\0", "").replace("\x1b[31m", "")
     for number in re.findall(r"\d+", summarise(rounds, target=target)):
         assert number in source
+
+
+SMALL_TALK = """hi|Hello!|ok|Thank you!|sure|no|q1|a1|4|👍||...|?|你好|Привет|What is 2+2?|User query 1|def f(): 1
+Load data/x.csv|I can't open it|I'm sorry, I cannot do that|{"a": 1}|Never do that.|How can I help you today?
+Let me know if you need anything else|Please share the order id|Plan B. Let me know if you need anything else
+Great, please send it to bob@x.org|Is there anything else?"""
+little = st.sampled_from(re.split(r"[|\n]", SMALL_TALK))
+small_talk = st.lists(
+    st.tuples(little, st.booleans(), st.lists(little, max_size=2), st.booleans()), min_size=1, max_size=9
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    small_talk,
+    st.sampled_from([(0, 0), (1, 0), (2, 1), (4, 2), (5, 3)]),
+    st.sampled_from([1000, 100, 50, 10, None]),
+)
+def test_no_summary_of_a_small_talk_is_refused(
+    talk: list[tuple[str, bool, list[str], bool]], when: tuple[int, int], target: int | None
+) -> None:
+    """It is deterministic: refused once, it would be refused for ever."""
+    memory = Memory()
+    config = CompactorConfig(threshold=when[0], retain_recent=when[1], target_tokens=target)
+    compactor = ContextCompactor.for_role(memory, "Planner", config)
+    for query, posted, answers, compacting in talk:
+        round_ = memory.create_round(query)
+        if posted:
+            memory.add_post(round_, send_from=USER, send_to="Planner", message=query)
+        for answer in answers:
+            memory.add_post(round_, send_from="Planner", send_to=USER, message=answer)
+        memory.finish_round(round_)
+        if compacting:
+            compactor.compact_now()  # raises where the summary is refused
+    compacted = compactor.compact_now()
+    assert compacted is not None or len(talk) <= when[1] or talk[-1][3]
 
 
 # --- its bounds -------------------------------------------------------------------------------------------------------
@@ -417,28 +453,93 @@ def test_lines_that_cost_more_together_than_alone_are_left_out_from_the_worst() 
     assert len(text) + text.count("- ") ** 2 <= 400
 
 
-def test_a_summary_of_little_is_less_than_half_of_it() -> None:
-    """A summary that saves nothing would be refused."""
+def test_a_summary_of_little_is_well_below_what_was_quoted() -> None:
+    """One that saves nothing would be refused; half of the few words would be scraps."""
     rounds = [said("The lamp is in box 12.", "Noted, box 12 it is."), said("And the rope in box 14.", "Good to know.")]
-    tokens = count_tokens(source_of(rounds))
-    assert 0 < count_tokens(summarise(rounds)) <= tokens / 2
+    summary = summarise(rounds)
+    assert count_tokens(summary) <= 0.8 * sum(count_tokens(quote(round_)) for round_ in rounds)
+    assert {"The lamp is in box 12.", "And the rope in box 14."} == set(section(summary, Section.SAID))
 
 
-def test_a_full_summary_and_little_news_save_a_tenth() -> None:
+def test_a_summary_of_much_takes_half_of_it_and_no_more() -> None:
+    rounds = [said(f"The {i}th lamp of {i * 7919} is kept in the box {i * 31}.") for i in range(60)]
+    tokens = sum(count_tokens(round_.user_query) + 8 for round_ in rounds)
+    assert 0.4 * tokens < count_tokens(summarise(rounds, target=10_000)) <= 0.5 * tokens
+
+
+def test_a_booking_is_kept_beside_the_prohibition() -> None:
+    """A single round is worth more than its rule."""
+    rounds = [said("Book HAT045 for me. Never use credit card 4411.", "Booked HAT045, confirmation ZX81.")]
+    summary = summarise(rounds, target=100)
+    assert section(summary, Section.INSTRUCTIONS) == ["Never use credit card 4411."]
+    assert "ZX81" in summary
+
+
+def test_a_full_summary_loses_nothing_to_a_few_empty_words() -> None:
     before = full_summary()
     summary = summarise([said("ok", "Fine.")], before, target=1000)
-    assert 0.7 < count_tokens(summary) / count_tokens(before) < 0.9
+    assert set(before.splitlines()) <= set(summary.splitlines())
 
 
-def test_very_little_is_summarised_by_its_beginning() -> None:
-    assert summarise([said("hi")]) in {"hi", "What the user said:\n- hi"}
-    assert summarise([said("I would like to know how this works")], target=3) == "I would like"
+@pytest.mark.parametrize("word", ["hi", "Hello!", "ok", "thanks", "7", "q1", "你好"])
+def test_a_summary_of_a_word_is_told_from_the_word(word: str) -> None:
+    """Under its heading it is neither a greeting nor an echo."""
+    assert summarise([said(word)]) == f"What the user said:\n- {word}"
+
+
+def test_a_speaker_is_named_with_what_was_said_only() -> None:
+    """ "Planner:" alone says nothing, however little room there is."""
+    rounds = [said("", "Incomprehensibilities notwithstanding, everything was delivered to Llanfairpwllgwyngyll.")] * 3
+    for target in range(1, 40):
+        assert not re.search(r'(?:assistant|:)[\s"-]*\Z', summarise(rounds, target=target))
+
+
+def test_very_little_room_holds_the_beginning() -> None:
+    """Named as said by somebody, where a heading does not fit."""
+    assert summarise([said("I would like to know how this works")], target=6) == "Said: I would like"
+    assert summarise([said("I would like to know how this works")], target=1) == "I"
     assert summarise([said("𠀀𠀁𠀂")], target=1) == ""
 
 
-@pytest.mark.parametrize("rounds", [[], [said("")], [said("\0 \n ... \ud800"), said(" ", " ")]])
-def test_nothing_said_gives_nothing(rounds: list[Round]) -> None:
-    assert summarise(rounds) == ""
+def test_what_was_cut_once_is_not_labelled_twice() -> None:
+    once = summarise([said("I would like to know how this works")], target=5)
+    assert summarise([said("I would like to know how this works")], once, target=4).count("Said:") == 1
+
+
+def test_an_offer_that_stands_last_is_not_the_summarizers() -> None:
+    """What follows an abbreviation stands on its line; such a summary would be refused at every attempt."""
+    rounds = [said("Take plan B. Let me know if you need anything else.", "")]
+    summary = summarise(rounds)
+    assert "plan B. Let me know" in summary
+    assert not is_reply(summary)
+    assert [statement.text for statement in from_summary(summary)] == section(summary, Section.SAID)
+
+
+@pytest.mark.parametrize(
+    "rounds", [[], [said("")], [said("\0 \n ... \ud800"), said(" ", " ")], [said("?", "👍"), said("", "...")]]
+)
+def test_where_nothing_was_said_the_summary_says_so(rounds: list[Round]) -> None:
+    """An empty answer would be refused, at every attempt."""
+    assert summarise(rounds) == NOTHING
+    assert summarise(rounds, NOTHING) == NOTHING
+    assert count_tokens(summarise(rounds, target=2)) <= 2
+
+
+def test_that_nothing_was_said_is_forgotten_once_something_is() -> None:
+    assert NOTHING not in summarise([said("The lamp is in box 12."), *chatter(4)], NOTHING)
+
+
+def test_where_nothing_new_was_said_the_summary_before_stands() -> None:
+    """Whoever wrote it, byte for byte; cut only where it is over the target."""
+    before = "## So far\n\nMia wants a lamp.\n  * box 12"
+    assert summarise([said("..."), said("", "?!")], before) == before
+    assert count_tokens(summarise([said("...")], before, target=8)) <= 8
+
+
+def test_a_thumb_up_is_an_answer() -> None:
+    asked = said("Tidy up.", "Shall I delete the folder?")
+    assert '👍 (asked: "Shall I delete the folder?")' in section(summarise([asked, said("👍")]), Section.SAID)
+    assert summarise([said("👍🏽")]) == "What the user said:\n- 👍🏽"
 
 
 @pytest.mark.parametrize("target", [0, -5])
