@@ -9,6 +9,7 @@ from typing import Any
 from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.overlays import CompactedMessage, Journal, JournalState, Overlay, Reduction
+from memory.visibility import Rounds
 
 from .acceptance import Source, accept
 from .config import CompactorConfig
@@ -85,7 +86,8 @@ class Cycle:
         """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
         between only lengthen the tail."""
         rounds = rounds_for(self.rounds_getter(), self.role)
-        return View(rounds, rounds.anchored(state.current), self.ledger, self.header_tokens(), self.config.model)
+        header = max(self.header_tokens(), self.ledger.header_tokens)
+        return View(rounds, rounds.anchored(state.current), self.ledger, header, self.config.model)
 
     def run(self, ask: Ask, allowed: Callable[[], str | None], *, forced: bool = False) -> CompactedMessage | None:
         """Return the last compaction that was published; None where there was a reason not to.
@@ -97,6 +99,8 @@ class Cycle:
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         state = self.journal.read()
         view = self.view(state)
+        if isinstance(view.rounds, Rounds):
+            _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
         skip, verdict = self._judge(view, state, forced=forced)
         if skip is not None:
             self._skipped(skip, view, state.generation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from memory import Memory
@@ -31,6 +31,17 @@ class Placed(Protocol):
     def end_of(self, round_id: str) -> int | None: ...
 
 
+class Cost(NamedTuple):
+    """What one closed round is in a prompt."""
+
+    round_id: str
+    number: int
+    tokens: int
+    messages: int
+    #: Whether the user speaks in it.
+    from_user: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """What there is before each place: item ``i`` tells of the first ``i`` rounds. Lists only ever grow."""
@@ -43,18 +54,21 @@ class Sums:
     ids: list[str]
     numbers: list[int]
 
-    def add(self, round_: Round, tokens: int, messages: int, *, from_user: bool) -> None:
-        self.tokens.append(self.tokens[-1] + tokens)
-        self.messages.append(self.messages[-1] + messages)
-        self.asked.append(len(self.ids) if from_user else self.asked[-1])
-        self.numbers.append(round_.number)
-        self.ids.append(round_.id)
+    def add(self, cost: Cost) -> None:
+        self.tokens.append(self.tokens[-1] + cost.tokens)
+        self.messages.append(self.messages[-1] + cost.messages)
+        self.asked.append(len(self.ids) if cost.from_user else self.asked[-1])
+        self.ids.append(cost.round_id)
+        self.numbers.append(cost.number)
 
-    def first(self, count: int) -> Sums:
-        """Return a copy that reaches over the first *count* rounds."""
-        until = count + 1
-        return Sums(
-            self.tokens[:until], self.messages[:until], self.asked[:until], self.ids[:count], self.numbers[:count]
+    def cost(self, place: int) -> Cost:
+        """Return what ``add`` was given for one round."""
+        return Cost(
+            self.ids[place],
+            self.numbers[place],
+            self.tokens[place + 1] - self.tokens[place],
+            self.messages[place + 1] - self.messages[place],
+            self.asked[place + 1] == place,
         )
 
 
@@ -64,6 +78,8 @@ class Ledger:
     def __init__(self, role: str, count: TokenCounter) -> None:
         self.role = role
         self.count = count
+        #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
+        self.header_tokens = 0
         self._sums = Sums([0], [0], [-1], [], [])
         self._epoch: object = None
         self._open: dict[tuple[str, ...], tuple[int, ...]] = {}
@@ -90,16 +106,16 @@ class Ledger:
             with self._lock:
                 if same and (self._sums is not sums or len(sums.ids) != done):
                     continue  # another thread was here meanwhile; go on from what it has counted
-                for round_, tokens, messages, from_user in fresh:
-                    sums.add(round_, tokens, messages, from_user=from_user)
-                if not same and self._epoch is not None:
-                    self._open = {}
+                for cost in fresh:
+                    sums.add(cost)
                 self._sums, self._epoch = sums, epoch
 
-    def _cost(self, round_: Round) -> tuple[Round, int, int, bool]:
+    def _cost(self, round_: Round) -> Cost:
         units = units_of(round_, self.role)
+        # What was counted while the round was open is not counted again.
+        tokens = sum(sum(self._open.pop(_key_of(round_, unit), ()) or self.costs(unit)) for unit in units)
         messages = sum(len(unit.posts) for unit in units)
-        return round_, sum(map(sum, map(self.costs, units))), messages, any(unit.from_user for unit in units)
+        return Cost(round_.id, round_.number, tokens, messages, any(unit.from_user for unit in units))
 
     def costs(self, unit: Unit) -> tuple[int, ...]:
         """Return the tokens of each of *unit*'s messages."""
@@ -107,7 +123,7 @@ class Ledger:
 
     def open_costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
         """Return the same for a unit of a round of the log that may still grow, and remember it."""
-        key = (round_.id, *(str(post.number) if post else "" for post in unit.posts))
+        key = _key_of(round_, unit)
         costs = self._open.get(key)
         if costs is None:
             if len(self._open) >= MOST_OPEN_UNITS:
@@ -116,15 +132,21 @@ class Ledger:
         return costs
 
 
+def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:
+    return (round_.id, *(str(post.number) if post else "" for post in unit.posts))
+
+
 def _shared_with(sums: Sums, rounds: Placed, settled: int) -> Sums:
-    """Return a copy of *sums* up to the first round that is another now.
+    """Return what *sums* says of the rounds that are still there, without counting any of them again.
 
     Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
     here only when a closed round has failed.
     """
-    keep = min(len(sums.ids) - 1, settled)
-    same = (place for place in range(keep) if rounds.end_of(sums.ids[place]) != place + 1)
-    return sums.first(next(same, max(keep, 0)))
+    kept = Sums([0], [0], [-1], [], [])
+    for place in range(len(sums.ids) - 1):
+        if len(kept.ids) < settled and rounds.end_of(sums.ids[place]) == len(kept.ids) + 1:
+            kept.add(sums.cost(place))
+    return kept
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

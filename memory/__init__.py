@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from .errors import Conflict, ContextError, MessageError, RoundClosed, StaleCompaction, StoreError
-from .events import Event
+from .errors import (
+    Conflict,
+    ContextError,
+    MessageError,
+    RoundClosed,
+    StaleCompaction,
+    StoreError,
+    UnknownReference,
+    UnknownRound,
+)
+from .events import Event, EventHook, HookFailed, ProviderFailed
 from .memory import Conversation, Memory
 from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction
 from .rounds import USER, Attachment, Post, Round, ToolCall
@@ -19,6 +28,8 @@ __all__ = [
     "ContextError",
     "Conversation",
     "Event",
+    "EventHook",
+    "HookFailed",
     "InMemoryStore",
     "Journal",
     "JournalState",
@@ -26,6 +37,7 @@ __all__ = [
     "MessageError",
     "Overlay",
     "Post",
+    "ProviderFailed",
     "Reduction",
     "Round",
     "RoundClosed",
@@ -34,5 +46,7 @@ __all__ = [
     "Store",
     "StoreError",
     "ToolCall",
+    "UnknownReference",
+    "UnknownRound",
     "open_store",
 ]

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["Conflict", "ContextError", "MessageError", "RoundClosed", "StaleCompaction", "StoreError"]
+__all__ = [
+    "Conflict",
+    "ContextError",
+    "MessageError",
+    "RoundClosed",
+    "StaleCompaction",
+    "StoreError",
+    "UnknownReference",
+    "UnknownRound",
+]
 
 
 class ContextError(Exception):
@@ -11,6 +20,18 @@ class ContextError(Exception):
 
 class RoundClosed(ContextError):
     """A post was added to a round that is finished or failed; nothing was written."""
+
+
+class UnknownRound(ContextError, KeyError):
+    """No round of this session has that id."""
+
+    __str__ = Exception.__str__  # KeyError's would put the sentence in quotation marks
+
+
+class UnknownReference(ContextError, KeyError):
+    """There is nothing to see behind a reference."""
+
+    __str__ = Exception.__str__
 
 
 class MessageError(ContextError, ValueError):

@@ -28,6 +28,8 @@ class RoleJournal:
         return self._state(self._memory.snapshot)
 
     def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
+        compaction = compaction.model_copy(update={"created_at": self._memory._clock()})
+
         def records(now: Snapshot) -> Iterable[Record]:
             yield CompactionPublished(role=self._role, compaction=self._current(now, compaction, base, round_ids))
 
@@ -64,6 +66,5 @@ class RoleJournal:
                 "end_index": now.rounds(self._role).end_of(now.settled[last - 1].id),
                 "end_number": last,
                 "generation": base + 1,
-                "created_at": self._memory._clock(),
             }
         )

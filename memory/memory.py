@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from . import messages as chat
 from .entries import Entry, HeaderAdded, PostAdded, RoundFailed, RoundFinished, RoundOpened
-from .errors import Conflict, MessageError, RoundClosed, StoreError
+from .errors import Conflict, MessageError, RoundClosed, StoreError, UnknownRound
 from .events import Event, EventHook, HookFailed, ProviderFailed
 from .forking import renewed_after_fork
 from .hooks import Hooks, Notifications, describe
@@ -26,10 +26,6 @@ __all__ = ["Conversation", "Memory", "RoleJournal", "RoundsGetter"]
 T = TypeVar("T")
 
 PURGED = "the log of this session no longer reaches to entry {}, as if it had been purged; go on with a new Memory"
-
-
-class UnknownRound(KeyError):
-    """This Memory does not know a round; another that writes to the session may have opened it."""
 
 
 class Conversation:
@@ -133,7 +129,7 @@ class Memory:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
 
         Finishing what is finished, and failing what has failed, changes nothing. Raises ``RoundClosed`` for finishing
-        a failed round, ``KeyError`` for one that is not of this session.
+        a failed round, ``UnknownRound`` for one that is not of this session.
         """
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
@@ -212,7 +208,7 @@ class Memory:
     def reload(self, ref: str, *, role: str = "") -> str:
         """Return the original text behind a reference: ``r12`` a round, ``r3-r9`` several, ``r12.p3`` a post.
 
-        With *role*, only what that role sees. Raises ``KeyError`` where there is nothing.
+        With *role*, only what that role sees. Raises ``UnknownReference``, a ``KeyError``, for nothing.
         """
         return text_behind(self.snapshot.rounds(role, include_failed=True), ref, hide_failed=bool(role))
 
@@ -290,12 +286,12 @@ class Memory:
         Both are called under the lock. When another writer was faster, or wrote of a round that is not known here,
         what it wrote is read first and *records* is asked again.
         """
-        behind = False
+        behind, made_at = False, self._clock()
         try:
             with self._lock:
                 while True:
                     try:
-                        entries = [Entry.of(record, created_at=self._clock()) for record in records(self.snapshot)]
+                        entries = [Entry.of(record, created_at=made_at) for record in records(self.snapshot)]
                         if entries:
                             self._store.append(self.session_id, entries, self.snapshot.number)
                         break
@@ -324,25 +320,22 @@ class Memory:
 
     def _append(self, parsed: chat.Parsed) -> None:
         post = parsed.post.model_copy(update={"id": self._new_id(), "created_at": self._clock()})
-        opened = None
+        # Made here, though few messages open a round: the host's ids and clock are not called under the lock.
+        opening = self._opening(post.message, None, post.extra) if parsed.is_query else self._opening("", None, None)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            nonlocal opened
-            opened, newest = None, now.newest_open
+            newest = now.newest_open
             if parsed.is_header and now.total == 0:
                 yield HeaderAdded(post=post)
             elif parsed.is_query and (newest is None or newest.answered):
-                opened = self._opening(post.message, None, post.extra)
-                yield from self._open(now, opened, newest)
+                yield from self._open(now, opening, newest)
             elif newest is None:
-                opened = self._opening("", None, None)
-                yield from self._open(now, opened)
-                yield PostAdded(round_id=opened.round_id, post=post.model_copy(update={"number": 1}))
+                yield from self._open(now, opening)
+                yield PostAdded(round_id=opening.round_id, post=post.model_copy(update={"number": 1}))
             else:
                 yield _added(newest, post)
 
-        total = self._write(records, lambda now: now.total)
-        self._announce(opened=total if opened else 0)
+        self._announce(opened=self._write(records, lambda now: now.numbers.get(opening.round_id, 0)))
 
     def _opening(self, user_query: str, round_id: str | None, extra: Mapping[str, Any] | None) -> RoundOpened:
         return made(

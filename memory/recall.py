@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from .errors import UnknownReference
 from .messages import repeats_query, text_with_calls
 from .rounds import USER, Post, Round
 
@@ -24,18 +25,18 @@ def range_reference(first: int, last: int) -> str:
 
 
 def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
-    """Return the original text behind *ref*; *rounds* are all rounds of the log. Raises ``KeyError`` for none."""
+    """Return the original text behind *ref*; *rounds* are all rounds of the log. May raise ``UnknownReference``."""
     match = _REFERENCE.fullmatch(ref)
     if match is None:
-        raise KeyError(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9 or r12.p3")
+        raise UnknownReference(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9 or r12.p3")
     first, place, last = (int(part) if part is not None else None for part in match.groups())
     assert first is not None  # noqa: S101  (the pattern's first group always matches)
     final = first if last is None else last
     if not 1 <= first <= final <= len(rounds):
-        raise KeyError(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
+        raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
     found = [round_ for round_ in rounds[first - 1 : final] if not (hide_failed and round_.state == "failed")]
     if not found:
-        raise KeyError(f"there is no {ref} to see: what failed is hidden; give another reference")
+        raise UnknownReference(f"there is no {ref} to see: what failed is hidden; give another reference")
     if place is None:
         return "\n\n".join(map(round_text, found))
     if place == 0:
@@ -43,7 +44,7 @@ def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False)
     for post in found[0].post_list:
         if post.number == place:
             return text_with_calls(post)
-    raise KeyError(f"there is no {ref} to see; give r{first} for the whole round")
+    raise UnknownReference(f"there is no {ref} to see; give r{first} for the whole round")
 
 
 def round_text(round_: Round) -> str:
