@@ -13,7 +13,9 @@ require_siblings("memory", "prompts")
 from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
 from .compose import Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
+from .cycle import Strategy  # noqa: E402
 from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, SummaryRejected  # noqa: E402
+from .events import Skip  # noqa: E402
 from .logs import log_events  # noqa: E402
 from .strategies import compact_rounds  # noqa: E402
 from .summarizers import (  # noqa: E402
@@ -25,7 +27,7 @@ from .summarizers import (  # noqa: E402
 )
 from .summarizers.extractive import ExtractiveSummarizer  # noqa: E402
 from .tokens import TokenCounter, count_tokens  # noqa: E402
-from .triggers import Trigger, after_rounds, over_messages, over_tokens, when  # noqa: E402
+from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, when  # noqa: E402
 from .view import View  # noqa: E402
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "CompactionTimeout",
     "CompactorConfig",
     "CompactorStatus",
+    "Condition",
     "ConfigError",
     "ContextCompactor",
     "ExtractiveSummarizer",
@@ -42,7 +45,9 @@ __all__ = [
     "Report",
     "Settings",
     "ShadowedModule",
+    "Skip",
     "State",
+    "Strategy",
     "Summarizer",
     "SummarizerError",
     "Summary",

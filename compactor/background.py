@@ -20,6 +20,7 @@ from .config import CompactorConfig
 from .cycle import Cycle, Strategy
 from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
+from .host_rounds import rounds_for
 from .journal import LocalJournal
 from .ledger import Ledger, ledger_of
 from .runner import Runner, State
@@ -29,7 +30,6 @@ from .summarizers.extractive import ExtractiveSummarizer
 from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for
 from .triggers import Condition, default_trigger, when
 from .units import count_message
-from .view import rounds_for
 
 __all__ = ["CompactorStatus", "ContextCompactor", "State"]
 
@@ -41,7 +41,7 @@ class CompactorStatus:
     state: State
     #: The reason for the last cycle that did nothing; None when the last one did something, or there was none.
     why_idle: Skip | None
-    #: The last failure, as ``ErrorClass: message`` or the name of the check; None after a success.
+    #: What failed last, in our words, or the class of the error where it is not ours; None after a success.
     last_error: str | None
     #: Failures since the last success.
     failures: int

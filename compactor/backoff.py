@@ -1,6 +1,6 @@
 """How long to wait after a failure: exponential back-off with jitter, and a circuit that opens after several.
 
-Ten lines rather than a retry library: those sleep in the thread that failed, and here none may.
+No retry library: those sleep in the thread that failed, and here none may.
 """
 
 from __future__ import annotations

@@ -14,10 +14,11 @@ from memory.visibility import Rounds
 from .acceptance import Source, accept
 from .config import CompactorConfig
 from .events import Discarded, Evaluated, Prepared, Published, Skip, Skipped, Started
+from .host_rounds import rounds_for
 from .ledger import Ledger
 from .summarizers.base import Summary, SummaryRequest
 from .triggers import Trigger, Verdict
-from .view import View, rounds_for
+from .view import View
 
 __all__ = ["Ask", "Cycle", "Strategy"]
 

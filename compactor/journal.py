@@ -12,7 +12,7 @@ from memory.overlays import CompactedMessage, JournalState
 from memory.rounds import Clock, utc_now
 from memory.visibility import Rounds
 
-from .view import COVERED, HostRounds
+from .host_rounds import COVERED, HostRounds
 
 __all__ = ["LocalJournal"]
 

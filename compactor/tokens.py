@@ -37,7 +37,7 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     """Return how many tokens *text* is in *encoding* (``o200k_base`` or ``cl100k_base``).
 
     Special tokens such as ``<|endoftext|>`` count as the text they are; a lone surrogate counts as U+FFFD, as in
-    tiktoken. About 2 µs for 400 characters; the first call loads the encoding (10 to 200 ms).
+    tiktoken. About 2 µs for 400 characters; the first call loads the encoding, for about half a second.
     """
     try:
         return _truncated(text, sys.maxsize, encoding)[1]

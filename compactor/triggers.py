@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .config import CompactorConfig
     from .view import View
 
-__all__ = ["Trigger", "Verdict", "after_rounds", "default_trigger", "over_messages", "over_tokens", "when"]
+__all__ = ["Condition", "Trigger", "Verdict", "after_rounds", "default_trigger", "over_messages", "over_tokens", "when"]
 
 
 @dataclass(frozen=True, slots=True)

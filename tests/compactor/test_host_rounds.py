@@ -11,8 +11,8 @@ import pytest
 from scene import CONFIG, ROLE, SOON, add_round, end_of, memory_of, text_of
 
 from compactor import CompactorConfig, ContextCompactor
+from compactor.host_rounds import COVERED, HostRounds, rounds_for
 from compactor.testing import ScriptedSummarizer
-from compactor.view import COVERED, HostRounds, rounds_for
 from memory import CompactedMessage, Post, Round
 from memory.visibility import Rounds
 

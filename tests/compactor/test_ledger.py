@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, compose
+from compactor.host_rounds import HostRounds
 from compactor.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, Sums, ledger_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
 from compactor.units import count_message, units_of
-from compactor.view import HostRounds
 from memory import Memory, Post, Round
 from memory.visibility import Rounds
 

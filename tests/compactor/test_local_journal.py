@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from scene import SOON, in_thread, memory_of
 
+from compactor.host_rounds import COVERED, HostRounds
 from compactor.journal import ANCHORS, LocalJournal
-from compactor.view import COVERED, HostRounds
 from memory import CompactedMessage, Journal, JournalState, StaleCompaction
 
 pytestmark = pytest.mark.timeout(30)

@@ -9,10 +9,10 @@ import pytest
 from chats import answer, calls, result, user, words
 
 from compactor import View, compose
+from compactor.host_rounds import rounds_for
 from compactor.ledger import Ledger
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
 from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
-from compactor.view import rounds_for
 from memory import CompactedMessage, InMemoryStore, Memory
 
 

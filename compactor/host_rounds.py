@@ -1,0 +1,142 @@
+"""Another host's rounds, read as ours: whatever has ``user_query`` and ``post_list`` will do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+from memory.frozen import FrozenMapping
+from memory.overlays import CompactedMessage
+from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
+from memory.visibility import Rounds, seen_by
+
+__all__ = ["COVERED", "HostRounds", "rounds_for"]
+
+#: Under this key of its ``extra``, a compaction may hold the ids of the last rounds that it covers, the newest first.
+COVERED = "covered"
+
+
+def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
+    """Return what a ``rounds_getter`` gave as rounds of ours that hold only the posts which *role* sees."""
+    if isinstance(rounds, Rounds):
+        return rounds.seen_as(role)
+    return HostRounds(rounds, role)
+
+
+class HostRounds(Sequence[Round]):
+    """Another host's rounds as they were when this was made, each turned into one of ours when it is read.
+
+    They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to`` and ``message``; a round without
+    ``state`` is closed. Those without ``id`` are told apart by their place.
+    """
+
+    def __init__(self, rounds: Iterable[Any], role: str) -> None:
+        # A copy: it may be the very list to which the host goes on adding.
+        self._rounds = tuple(rounds)
+        self.role = role
+        #: Equal to nothing else: nobody promises that another host's rounds stay as they are.
+        self.epoch = object()
+        self.settled = next(
+            (place for place, item in enumerate(self._rounds) if _state(item) == "created"), len(self._rounds)
+        )
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        place = range(len(self))[index]
+        return seen_by(self.role, _round(self._rounds[place], place))
+
+    def end_of(self, round_id: str) -> int | None:
+        """Return how many rounds there are up to and including *round_id*; None where it is not there."""
+        return self._ends.get(round_id)
+
+    @cached_property
+    def _ends(self) -> dict[str, int]:
+        return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
+
+    def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
+        """Return *compaction* with its end where the last round that it covers, of those that are left, is now.
+
+        Hosts hide rounds that fail, and some drop old ones: what followed them is not to be missed.
+        """
+        if compaction is None:
+            return None
+        end = min(compaction.end_index, len(self))
+        if compaction.end_round_id is not None:
+            covered = (compaction.end_round_id, *compaction.extra.get(COVERED, ()))
+            end = next(filter(None, map(self.end_of, covered)), 0)
+        return compaction.model_copy(update={"end_index": end})
+
+
+def _state(item: Any) -> RoundState:
+    state = _word(item, "state")
+    return "created" if state == "created" else "failed" if state == "failed" else "finished"
+
+
+def _round_id(item: Any, place: int) -> str:
+    return str(getattr(item, "id", None) or f"#{place + 1}")
+
+
+def _round(item: Any, place: int) -> Round:
+    if isinstance(item, Round):
+        return item
+    posts = tuple(_post(post, number) for number, post in enumerate(getattr(item, "post_list", None) or (), 1))
+    return Round(
+        id=_round_id(item, place),
+        user_query=_text(item, "user_query"),
+        state=_state(item),
+        post_list=posts,
+        number=place + 1,
+    )
+
+
+def _post(item: Any, number: int) -> Post:
+    if isinstance(item, Post):
+        return item
+    attachments = tuple(
+        Attachment(id=f"a{place}", type=_word(attachment, "type"), content=_text(attachment, "content"))
+        for place, attachment in enumerate(getattr(item, "attachment_list", None) or (), 1)
+    )
+    return Post(
+        id=str(getattr(item, "id", None) or f"p{number}"),
+        send_from=_word(item, "send_from"),
+        send_to=_word(item, "send_to"),
+        message=_text(item, "message"),
+        attachment_list=attachments,
+        tool_calls=tuple(map(_call, getattr(item, "tool_calls", None) or ())),
+        tool_call_id=_word(item, "tool_call_id") or None,
+        number=number,
+        extra=FrozenMapping(),
+    )
+
+
+def _call(item: Any) -> ToolCall:
+    """Return a tool call, a mapping or an object, with its name and arguments on it or, as OpenAI's, in a function."""
+    asked = _field(item, "function") or item
+    return ToolCall(id=_text(item, "id"), name=_text(asked, "name"), arguments=_text(asked, "arguments"))
+
+
+def _field(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _text(item: Any, name: str) -> str:
+    """Return a field as text; what is none, as JSON where that can hold it."""
+    value = _field(item, name)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (Mapping, list)) else str(value)
+
+
+def _word(item: Any, name: str) -> str:
+    word = _field(item, name)
+    return str(getattr(word, "value", word) or "")  # an enum's value
