@@ -24,9 +24,11 @@ from __future__ import annotations
 import heapq
 import math
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from compactor.replies import is_reply
 from compactor.tokens import count_tokens
@@ -40,6 +42,10 @@ from .statements import END, NOTHING, Section, Statement, from_rounds, from_summ
 __all__ = ["ExtractiveSummarizer"]
 
 Count = Callable[[str], int]
+Item = TypeVar("Item")
+
+#: Seconds for which the interpreter is held, and given up.
+_HOLD, _BREATH = 0.001, 0.00005
 
 #: What a summary of very little may take: half of it would be scraps. Never more than most of the quoted rounds.
 _LEAST_TOKENS = 64
@@ -61,7 +67,7 @@ class ExtractiveSummarizer:
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
         earlier = list(from_summary(previous))
-        new = list(from_rounds(request.rounds, queries=request.kind == "rounds"))
+        new = list(_breathing(from_rounds(request.rounds, queries=request.kind == "rounds")))
         if earlier and not new and self._count(previous) <= target:
             return Summary(previous)
         budget = min(target, self._count(previous) + self._worthwhile(request))
@@ -88,13 +94,27 @@ def _texts(request: SummaryRequest) -> Iterator[str]:
             yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
 
 
+def _breathing(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield *items*, and let other threads run between them.
+
+    This is all Python, and a chat loop beside it that comes back from a write would wait a whole switch interval (5 ms)
+    for the interpreter, each time. A sleep of no time is not enough: the other thread has to wake up.
+    """
+    last = time.perf_counter()
+    for item in items:
+        if time.perf_counter() - last > _HOLD:
+            time.sleep(_BREATH)
+            last = time.perf_counter()
+        yield item
+
+
 # --- what is still true -----------------------------------------------------------------------------------------------
 
 
 def _distinct(statements: Iterable[Statement]) -> list[Statement]:
     """Return *statements* without repetitions: each stands where it was said last, as an instruction if it ever was."""
     latest: dict[tuple[bool, str], Statement] = {}
-    for statement in statements:
+    for statement in _breathing(statements):
         key = (statement.of_user, " ".join(_WORDS.findall(statement.text.casefold())) or statement.text)
         earlier = latest.pop(key, None)
         ruled = earlier is not None and earlier.section is Section.INSTRUCTIONS
@@ -109,7 +129,7 @@ def _current(statements: Sequence[Statement]) -> list[Statement]:
     """Return *statements* without those whose thing has a newer value; what replaces an instruction is one."""
     known: defaultdict[tuple[bool, frozenset[str]], list[tuple[int, Assignment]]] = defaultdict(list)
     current: list[Statement | None] = list(statements)
-    for place in range(len(statements) - 1, -1, -1):
+    for place in _breathing(range(len(statements) - 1, -1, -1)):
         statement = statements[place]
         said = assignment(statement.text)
         if said is None:
@@ -172,13 +192,13 @@ class _Line:
 
 
 def _weighed(statements: Sequence[Statement], count: Count) -> list[_Line]:
-    contents = [content(statement.text) for statement in statements]
+    contents = [content(statement.text) for statement in _breathing(statements)]
     worths = _worths(statements, contents)
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
     last = max((statement.round for statement in statements), default=0) or 1
     lines = []
-    for statement, said in zip(statements, contents, strict=True):
+    for statement, said in _breathing(zip(statements, contents, strict=True)):
         cost = count(f"- {statement.text}\n")
         weight = statement.weight
         if statement.round == 0 and statement.section is not Section.SAID:
@@ -202,7 +222,7 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dic
     rounds: Counter[str] = Counter()
     speakers: defaultdict[str, set[str]] = defaultdict(set)
     latest: dict[str, int] = {}
-    for statement, said in zip(statements, contents, strict=True):
+    for statement, said in _breathing(zip(statements, contents, strict=True)):
         speaker = "User" if statement.of_user else "agent" if statement.spoken else statement.section
         for term, kind in said.terms.items():
             frequency[term] += 1
@@ -252,7 +272,7 @@ class _Choice:
         """Choose of *places* as long as all lines stay within *budget*, and those of the user within *for_user*."""
         left = set(places).difference(self.places)
         # Many more than will fit; else a history of like lines would all be weighed again after each choice.
-        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in left))
+        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in _breathing(left)))
         while heap:
             worth, place = heapq.heappop(heap)
             line = self._lines[-place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import random
 import re
@@ -381,7 +382,7 @@ small_talk = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     small_talk,
     st.sampled_from([(0, 0), (1, 0), (2, 1), (4, 2), (5, 3)]),
@@ -592,6 +593,20 @@ def test_the_work_grows_with_the_length_only() -> None:
         ExtractiveSummarizer(count=count)(SummaryRequest(rounds=rounds))
         seen.append(calls)
     assert seen[1] < 12 * seen[0]
+
+
+def test_other_threads_may_run_every_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat loop beside it does not wait for the interpreter; by a clock on which each look takes 0.4 ms."""
+    rounds = [said(f"Case {i} has number {i * 7919}.", f"Case {i} is done: {i}.") for i in range(200)]
+    undisturbed = summarise(rounds)
+    looks = itertools.count()
+    breaths: list[float] = []
+    monkeypatch.setattr("compactor.summarizers.extractive.time.perf_counter", lambda: next(looks) * 0.0004)
+    monkeypatch.setattr("compactor.summarizers.extractive.time.sleep", breaths.append)
+
+    assert summarise(rounds) == undisturbed
+    assert len(breaths) > next(looks) / 5
+    assert 0 < max(breaths) < 0.001
 
 
 # --- how much it keeps ------------------------------------------------------------------------------------------------
