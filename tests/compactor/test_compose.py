@@ -324,6 +324,7 @@ def test_what_is_left_out_is_counted_from_the_end_of_the_compaction() -> None:
     prompt = compose(memory, budget=600)
 
     assert prompt.report.omitted_rounds[0] == 11
+    assert prompt.tokens > 600 * (1 - 2 * GRID)
     assert "Ten questions" in prompt.messages[0]["content"]
     assert prompt.messages[1]["content"] == note_of(prompt)
     assert_legal(prompt, 600)

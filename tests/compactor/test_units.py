@@ -55,6 +55,17 @@ def test_results_keep_the_order_in_which_they_came() -> None:
     assert flat(units(*given)) == given
 
 
+def test_a_result_is_a_tools_whoever_sent_it() -> None:
+    """In multi-agent hosts an executor, or the agent itself, may hand the result over."""
+    for sender in ("Executor", "Planner", "User"):
+        call = Post(send_from="Planner", send_to="Executor", tool_calls=(ToolCall(id="c", name="f"),), number=1)
+        done = Post(send_from=sender, send_to="Planner", message="r", tool_call_id="c", number=2)
+
+        (unit,) = units_of(Round(user_query="", post_list=(call, done)), "Planner")
+
+        assert unit.messages[1] == {"role": "tool", "tool_call_id": "c", "content": "r"}
+
+
 def test_a_result_that_comes_late_is_moved_behind_its_call() -> None:
     """Providers refuse a call that something else follows than its results."""
     memory = Memory()
