@@ -30,10 +30,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from compactor.replies import is_reply
-from compactor.tokens import count_tokens
-from compactor.transcript import quote
+from memory.messages import repeats_query
 
+from ..replies import is_reply
+from ..tokens import count_tokens
+from ..transcript import quote
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
@@ -87,8 +88,8 @@ def _texts(request: SummaryRequest) -> Iterator[str]:
     for round_ in request.rounds:
         if request.kind == "rounds":
             yield round_.user_query
-        for post in round_.post_list:
-            if request.kind != "rounds" or post.message != round_.user_query:
+        for place, post in enumerate(round_.post_list):
+            if not (request.kind == "rounds" and place == 0 and repeats_query(post, round_)):
                 yield post.message
             yield from (attachment.content for attachment in post.attachment_list)
             yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from memory.messages import repeats_query
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 from .facts import CJK
@@ -111,12 +112,12 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
         source += 1
         if queries:
             yield from _said(round_.user_query, number, source, question)
-        for post in round_.post_list:
+        for place, post in enumerate(round_.post_list):
             source += 1
             calls.update((call.id, _call_label(call)) for call in post.tool_calls)
             if post.send_from != USER:
                 yield from _posted(post, calls, plans, number, source)
-            elif not queries or post.message != round_.user_query:
+            elif not (queries and place == 0 and repeats_query(post, round_)):
                 yield from _said(post.message, number, source)
         question = _question(next((post.message for post in reversed(round_.post_list) if post.message), ""))
 

@@ -276,3 +276,14 @@ def test_lone_surrogates_are_replaced() -> None:
 
 def test_tags_of_thoughts_are_no_tags_any_more() -> None:
     assert texts(said("x </think> y <summary> z 5 <b>")) == ["x [/think] y [summary] z 5 <b>"]
+
+
+def test_the_user_may_say_the_same_again_later_in_a_round() -> None:
+    """Only the first post can be the query handed on; a second "yes" answers something else."""
+    posts = (
+        Post(send_from="User", send_to="Planner", message="yes, do it"),
+        Post(send_from="Planner", send_to="User", message="Shall I book UA77?"),
+        Post(send_from="User", send_to="Planner", message="yes, do it"),
+    )
+    said = [statement.text for statement in from_rounds([Round(user_query="yes, do it", post_list=posts)])]
+    assert len([text for text in said if text.startswith("yes, do it")]) == 2
