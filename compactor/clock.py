@@ -92,10 +92,11 @@ class SystemClock:
             self._cancelled = 0
 
     def _serve(self) -> None:
-        while True:
-            with self._due:
+        due = self._due
+        while due is self._due:  # a renewed clock has another thread
+            with due:
                 while (wait := self._until_next()) is None or wait > 0:
-                    self._due.wait(wait)
+                    due.wait(wait)
                 callback = self._take()
             if callback is not None:
                 run_isolated(callback)

@@ -22,6 +22,7 @@ from compactor import (
     SummarizerError,
     Summary,
     SummaryRequest,
+    background,
     count_tokens,
 )
 from compactor.commands import replay as module
@@ -103,9 +104,15 @@ def test_joined_conversations_are_one(file: Path) -> None:
     assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in said)
 
 
+@pytest.fixture
+def no_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extractive summarizer makes something of everything, so here is one that makes nothing of anything."""
+    monkeypatch.setattr(background, "ExtractiveSummarizer", lambda: ScriptedSummarizer(default=""))
+
+
+@pytest.mark.usefixtures("no_summaries")
 def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None:
     """Figures repeat even where compactions fail; then everything stays as it was said, within the budget."""
-    # Of nothing but marks no summary can be made.
     said = tuple(
         chain.from_iterable(
             ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!" * 9}) for _ in range(30)
@@ -176,6 +183,7 @@ def test_many_conversations_get_totals_only(tmp_path: Path) -> None:
     assert "d7" not in out
 
 
+@pytest.mark.usefixtures("no_summaries")
 def test_failed_summaries_are_told(tmp_path: Path) -> None:
     """A figure that hides failures would be worth nothing."""
     path = write_lines(
