@@ -18,7 +18,7 @@ DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
 
 # No deadlines: how long an example takes says more of the machine than of the code.
 settings.register_profile("quick", max_examples=30, deadline=None)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
