@@ -296,7 +296,7 @@ def test_a_model_that_always_fails_ends_the_replay(server: ModelServer) -> None:
     server.always(status(401))
     with (
         OpenAISummarizer("m", base_url=server.base_url) as summarizer,
-        pytest.raises(CannotRun, match=r"failed 3 times in a row: .*HTTP 401.*OPENAI_API_KEY"),
+        pytest.raises(CannotRun, match=r"failed \d+ times in a row: .*HTTP 401.*OPENAI_API_KEY"),
     ):
         replay(Conversation("x", LONG), Setup(QUICK, 8000, summarizer))
     assert len(server.requests) == 3
@@ -319,7 +319,7 @@ def test_a_summarizer_without_a_reason_of_its_own_is_named_by_its_error() -> Non
     def broken(request: SummaryRequest) -> Summary:
         raise Broken("base_url= is odd")
 
-    with pytest.raises(CannotRun, match="3 times in a row: --base-url is odd"):
+    with pytest.raises(CannotRun, match=r"\d+ times in a row: --base-url is odd"):
         replay(Conversation("x", LONG), Setup(QUICK, 8000, broken))
 
 
