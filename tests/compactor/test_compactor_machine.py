@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,14 +19,12 @@ from scene import ROLE, ManualExecutor, PanicException
 
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest
 from compactor.background import State
-from compactor.events import Published, Reverted
+from compactor.events import Failed, Published, Reverted
 from compactor.testing import FakeClock
 from memory import Memory
 from memory.events import Event
 
-CONFIG = CompactorConfig(
-    threshold=3, retain_recent=1, summarizer_input_tokens=1_000, target_tokens=None, circuit_failures=3
-)
+CONFIG = CompactorConfig(threshold=3, summarizer_input_tokens=1_000, target_tokens=None, circuit_failures=3)
 #: What the summarizer answers, if it is not what it should; exceptions are raised.
 BAD: dict[str, Any] = {
     "empty": "",
@@ -36,9 +35,21 @@ BAD: dict[str, Any] = {
 }
 ANSWERS = st.sampled_from(["good", "good", "good", *BAD])
 DURING = st.lists(
-    st.sampled_from(["add", "post", "close", "fail", "notify", "stop", "start", "revert", "deadline", "wait", "run"]),
+    st.tuples(
+        st.sampled_from(["add", "close", "fail", "notify", "stop", "start", "revert", "deadline", "wait", "run"]),
+        st.integers(0, 3),
+    ),
     max_size=3,
 )
+
+
+@dataclass
+class Call:
+    """A call to the summarizer that is in flight, or was."""
+
+    began: float
+    stopped: bool = False
+    late: bool = False
 
 
 def numbers_in(summary: str) -> list[int]:
@@ -63,8 +74,9 @@ def good_summary(request: SummaryRequest) -> str:
 
 
 class Compaction(RuleBasedStateMachine):
-    @initialize()
-    def begin(self) -> None:
+    @initialize(rounds=st.integers(0, 9), retain=st.integers(0, 2), start=st.sampled_from([True, True, True, False]))
+    def begin(self, rounds: int, retain: int, start: bool) -> None:
+        self.config = CONFIG.merged(retain_recent=retain)
         self.memory = Memory("s")
         self.executor, self.clock = ManualExecutor(), FakeClock()
         self.states: list[str] = []  # of each round, in the order of the log
@@ -72,14 +84,18 @@ class Compaction(RuleBasedStateMachine):
         self.kept: list[tuple[int, str]] = []  # what was published and not reverted: last round and summary
         self.generation = 0
         self.reverted_at = 0  # how many rounds there were at a revert that nothing was published after
-        self.calls: list[float] = []  # when each call that is in flight began
-        self.script: list[tuple[str, list[str]]] = []  # for the next calls: the answer, and what happens during it
+        self.calls: list[Call] = []  # in flight
+        self.answered = Call(0.0)  # the last one that was
+        self.rest_until = 0.0  # the end of the back-off
+        self.script: list[
+            tuple[str, list[tuple[str, int]]]
+        ] = []  # for the next calls: the answer, and what happens during it
         self.wanted = False  # started and not stopped since
-        self.asked = False  # by compact_now
+        self.asked = False  # by compact_now, whose run may still be to come
         self.compactor = ContextCompactor.for_role(
             self.memory,
             ROLE,
-            CONFIG,
+            self.config,
             self.summarizer,
             executor=self.executor,
             clock=self.clock,
@@ -87,6 +103,10 @@ class Compaction(RuleBasedStateMachine):
             on_event=self.note,
             history=10_000,
         )
+        for _ in range(rounds):
+            self._add()
+        if start:
+            self._start()
 
     # -- what it is told, and asked
 
@@ -94,7 +114,12 @@ class Compaction(RuleBasedStateMachine):
         current = self.memory.journal(ROLE).read().current
         if isinstance(event, Published):
             assert self.wanted or self.asked, "nothing is published after stop()"
+            assert self.asked or not self._held(), "after a revert it waits for a newer round"
+            assert not self.answered.stopped, "an answer to a call that was in flight at stop() is discarded"
+            assert not self.answered.late, "so is one that comes after its deadline"
             assert current is not None
+            new = set(numbers_in(current.summary)) - set(numbers_in(self.kept[-1][1] if self.kept else ""))
+            assert not [number for number in new if self.states[number - 1] == "failed"], "nothing that failed is shown"
             assert current.end_number is not None
             assert current.end_number > (self.kept[-1][0] if self.kept else 0), "the end never goes back"
             self.kept.append((current.end_number, current.summary))
@@ -102,20 +127,23 @@ class Compaction(RuleBasedStateMachine):
         elif isinstance(event, Reverted):
             self.kept.pop()
             self.reverted_at = len(self.states)
+        elif isinstance(event, Failed):
+            self.rest_until = self.clock.monotonic() + event.retry_in
         if isinstance(event, Published | Reverted):
             self.generation += 1
             assert event.generation == self.generation, "each publication and each revert is one generation"
 
     def summarizer(self, request: SummaryRequest) -> Any:
-        in_time = [began for began in self.calls if self.clock.monotonic() - began < CONFIG.call_timeout]
-        assert in_time == [], "one call at a time, but for those that were given up"
+        assert all(call.late for call in self.calls), "one call at a time, but for those that were given up"
+        assert self.asked or self.clock.monotonic() >= self.rest_until, "a back-off is not cut short"
         answer, during = self.script.pop() if self.script else ("good", [])
-        self.calls.append(self.clock.monotonic())
+        self.calls.append(call := Call(self.clock.monotonic()))
         try:
-            for name in during:
-                self.do(name)
+            for name, pick in during:
+                self.do(name, pick)
         finally:
-            self.calls.pop()
+            self.calls.remove(call)
+            self.answered = call
         if answer == "good":
             return good_summary(request)
         if isinstance(BAD[answer], BaseException):
@@ -129,13 +157,13 @@ class Compaction(RuleBasedStateMachine):
             "add": self._add,
             "post": self._post,
             "close": lambda: self._end_round(len(self.states), "finished"),
-            "fail": lambda: self._end_round(1 + pick % max(1, len(self.states)), "failed"),
+            "fail": lambda: self._end_round(len(self.states) - pick, "failed"),  # counted from the newest
             "notify": lambda: self.compactor.notify_rounds_changed(pick),
             "start": self._start,
             "stop": self._stop,
             "revert": self.compactor.revert,
-            "deadline": lambda: self.clock.advance(CONFIG.call_timeout),
-            "wait": lambda: self.clock.advance(2.0),
+            "deadline": lambda: self._advance(CONFIG.call_timeout),
+            "wait": lambda: self._advance(0.7 * (1 + pick)),
             "run": self.executor.run_next,
         }
         actions[name]()
@@ -155,52 +183,65 @@ class Compaction(RuleBasedStateMachine):
             self.said[-1].append(text)
 
     def _end_round(self, number: int, state: Any) -> None:
-        if not self.states or (state == "finished" and self.states[-1] != "created"):
+        if number < 1 or (state == "finished" and self.states[-1] != "created"):
             return
         self.memory.finish_round(f"r{number}", state=state)
         self.states[number - 1] = state
 
+    def _advance(self, seconds: float) -> None:
+        for call in self.calls:
+            call.late |= self.clock.monotonic() + seconds - call.began >= CONFIG.call_timeout
+        self.clock.advance(seconds)
+
     def _start(self) -> None:
+        if not self.wanted:
+            self.rest_until = 0.0  # who starts it wants to see it try
         self.wanted = True
         self.compactor.start()
 
     def _stop(self) -> None:
         self.wanted = self.asked = False
+        for call in self.calls:
+            call.stopped = True
         assert self.compactor.stop(0) is not bool(self.calls), "True when no worker is left"
 
     # -- rules
 
-    @rule(name=st.sampled_from(["add", "add", "add", "post", "close", "notify", "start"]))
+    @rule(count=st.integers(1, 5))
+    def rounds_are_added(self, count: int) -> None:
+        for _ in range(count):
+            self._add()
+            self._post()
+
+    @rule(name=st.sampled_from(["post", "close", "notify", "start", "stop", "revert", "wait", "deadline"]))
     def something_happens(self, name: str) -> None:
         self.do(name)
 
-    @rule(pick=st.integers(0, 30))
+    @rule(pick=st.integers(0, 6))
     def a_round_fails(self, pick: int) -> None:
         """Open or closed, compacted or not."""
         self.do("fail", pick)
 
-    @rule(name=st.sampled_from(["stop", "revert", "wait", "deadline"]))
-    def something_rarer_happens(self, name: str) -> None:
-        self.do(name)
+    @precondition(lambda self: self.executor.jobs)
+    @rule()
+    def all_jobs_run(self) -> None:
+        self.executor.run_all()
+        self.asked = False
 
     @precondition(lambda self: self.executor.jobs)
     @rule(answer=ANSWERS, during=DURING)
-    def a_job_runs(self, answer: str, during: list[str]) -> None:
+    def a_job_runs(self, answer: str, during: list[tuple[str, int]]) -> None:
         self.script = [(answer, during)]
         self.executor.run_next()
         self.script = []
+        self.asked &= bool(self.executor.jobs)
 
-    @precondition(lambda self: self.states)
-    @rule(answer=ANSWERS, during=DURING)
-    def compact_now(self, answer: str, during: list[str]) -> None:
+    @rule()
+    def compact_now(self) -> None:
         """It does not wait, so the run goes on without it."""
-        self.asked = True
+        self.asked, self.rest_until = True, 0.0
         with pytest.raises(CompactionTimeout):
             self.compactor.compact_now(0)
-        self.script = [(answer, during)]
-        self.executor.run_all()
-        self.script = []
-        self.asked = False
 
     # -- what always holds
 
@@ -244,18 +285,22 @@ class Compaction(RuleBasedStateMachine):
 
     def _due(self) -> bool:
         rounds, compaction = self.memory.get_role_rounds(ROLE)
-        if self.reverted_at and not any(round_.number > self.reverted_at for round_ in rounds):
+        if self._held():
             return False
         end = compaction.end_index if compaction else 0
-        planned = min(rounds.settled, len(rounds) - CONFIG.retain_recent)
+        planned = min(rounds.settled, len(rounds) - self.config.retain_recent)
         return len(rounds) - end > CONFIG.threshold and planned > end
+
+    def _held(self) -> bool:
+        newer = self.states[self.reverted_at :]
+        return self.reverted_at > 0 and all(state == "failed" for state in newer)
 
     def teardown(self) -> None:
         """Once the model answers, all that is due is done, whatever happened before."""
         if not hasattr(self, "compactor"):
             return
         self._start()
-        for _ in range(4):
+        for _ in range(7):
             self._add()
         for _ in range(10):
             self.executor.run_all()
@@ -266,7 +311,7 @@ class Compaction(RuleBasedStateMachine):
 
 
 TestCompaction = Compaction.TestCase
-TestCompaction.settings = settings(stateful_step_count=40)
+TestCompaction.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=30)
 TestCompaction = pytest.mark.timeout(120)(TestCompaction)
 
 
