@@ -37,7 +37,9 @@ BAD: dict[str, Any] = {
 ANSWERS = st.sampled_from(["good", "good", "good", *BAD])
 DURING = st.lists(
     st.tuples(
-        st.sampled_from(["add", "close", "fail", "notify", "stop", "start", "revert", "deadline", "wait", "run"]),
+        st.sampled_from(
+            ["add", "close", "fail", "notify", "stop", "start", "restart", "revert", "deadline", "wait", "run"]
+        ),
         st.integers(0, 3),
     ),
     max_size=3,
@@ -180,6 +182,7 @@ class Compaction(RuleBasedStateMachine):
             "notify": lambda: self.compactor.notify_rounds_changed(pick),
             "start": self._start,
             "stop": self._stop,
+            "restart": lambda: (self._stop(), self._start()),
             "revert": self.compactor.revert,
             "deadline": lambda: self._advance(CONFIG.call_timeout),
             "wait": lambda: self._advance(0.7 * (1 + pick)),
