@@ -712,6 +712,25 @@ def test_a_deadlines_hooks_do_not_run_on_the_timer() -> None:
         assert threads == ["compactor-hanging"]
 
 
+def test_a_call_is_given_up_even_where_no_thread_can_take_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits is told all the same, and the next attempt may find one."""
+    summarizer, clock = ScriptedSummarizer(), FakeClock()
+    with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer, clock=clock) as compactor:
+        with summarizer, monkeypatch.context() as patched:
+            assert summarizer.started.wait(SOON)
+
+            def refused(self: threading.Thread) -> None:
+                raise RuntimeError("can't start new thread")
+
+            patched.setattr(threading.Thread, "start", refused)
+            clock.advance(CONFIG.call_timeout)
+            assert compactor.status().state is State.BACKING_OFF
+            assert compactor.status().failures == 1
+        clock.advance(60)
+        assert compactor.wait_idle(SOON)
+        assert end_of(compactor) == 7
+
+
 # What must not break it
 
 
