@@ -80,14 +80,17 @@ class Ledger:
         self.count = count
         #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
         self.header_tokens = 0
-        self._sums = Sums([0], [0], [-1], [], [])
-        self._epoch: object = None
         self._open: dict[tuple[str, ...], tuple[int, ...]] = {}
-        self._after_fork()
+        self._renew()
         renewed_after_fork(self)
 
-    def _after_fork(self) -> None:
+    def _renew(self) -> None:
+        """Begin anew: another thread of the parent may have been in the middle of adding a round."""
         self._lock = threading.Lock()  # guards _sums and _epoch; never held while counting
+        self._sums = Sums([0], [0], [-1], [], [])
+        self._epoch: object = None
+
+    _after_fork = _renew
 
     def sums(self, rounds: Placed, settled: int, epoch: object) -> Sums:
         """Return sums that reach over the first *settled* of *rounds*; those new since the last call are counted.

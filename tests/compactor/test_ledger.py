@@ -357,3 +357,12 @@ def test_a_token_trigger_counts_what_compose_puts_in_front() -> None:
         memory.append(user("next"))
         assert compactor.wait_idle(20)
         assert compactor.get_compaction() is not None
+
+
+def test_a_forked_child_counts_anew() -> None:
+    """A fork may come between two of the lists that a round is added to: what the child got of them is not used."""
+    memory, ledger = chat(5), Ledger("assistant", len)
+    rounds, _ = memory.get_role_rounds("assistant")
+    sums_of(ledger, rounds).tokens.append(10**6)  # as if the parent had added to this list and not yet to the next
+    ledger._after_fork()
+    assert sums_of(ledger, rounds) == fresh(rounds)
