@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, Field
 
 from .frozen import EMPTY, freeze_mapping
-from .rounds import Extra, Record, Text
+from .rounds import Extra, Post, Record, Round, Text
 
-__all__ = ["CompactedMessage", "CompactionProvider", "Journal", "JournalState", "Overlay", "Reduction"]
+__all__ = [
+    "CompactedMessage",
+    "CompactionProvider",
+    "Journal",
+    "JournalState",
+    "Overlay",
+    "Reduction",
+    "ReductionKind",
+    "Reductions",
+]
+
+Usage = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
 
 
 class CompactedMessage(Record):
@@ -33,7 +45,7 @@ class CompactedMessage(Record):
     #: The summarizer's model, where it said so.
     model: Text | None = None
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
-    usage: Annotated[Mapping[str, int], AfterValidator(freeze_mapping)] | None = None
+    usage: Usage | None = None
     extra: Extra = EMPTY
 
     @property
@@ -59,18 +71,67 @@ BACKGROUND = (
 )
 
 
+ReductionKind = Literal["offloaded", "dropped", "summarised"]
+
+
 class Reduction(Record):
-    """An overlay on posts inside one round of the tail: offloaded, dropped or summarised."""
+    """An overlay on posts inside one round of the tail.
+
+    ``offloaded``: one post keeps its place, sender and calls, and reads as ``text``. ``dropped``: the posts are not
+    shown. ``summarised``: all of them read as one message, ``text``, that nobody in the conversation said.
+    """
 
     round_id: Text
-    #: First and last post it covers, by id; both inclusive.
+    #: First and last post it covers, by id; both inclusive. Empty: the round's user query.
     first_post_id: Text
     last_post_id: Text
-    kind: Literal["offloaded", "dropped", "summarised"]
+    kind: ReductionKind
     #: What stands in the prompt instead; empty when dropped.
     text: Text = ""
+    #: That of the role's compaction when it was made. A reduction does not raise it.
     generation: int = Field(default=0, ge=0)
+    #: The same posts by their numbers in the round; 0 is the query.
+    first_number: int = Field(default=0, ge=0)
+    last_number: int = Field(default=0, ge=0)
+    created_at: datetime | None = None
+    #: The summarizer's model and what it took, where one was asked.
+    model: Text | None = None
+    usage: Usage | None = None
     extra: Extra = EMPTY
+
+    @classmethod
+    def over(
+        cls, round_: Round, posts: Iterable[Post | None], kind: ReductionKind, text: str = "", **fields: Any
+    ) -> Self:
+        """Return a reduction from the first to the last of *posts*, in the order of the log; None is the query."""
+        ends = sorted((post.number, post.id) if post is not None else (0, "") for post in posts)
+        return cls(
+            round_id=round_.id,
+            first_post_id=ends[0][1],
+            last_post_id=ends[-1][1],
+            kind=kind,
+            text=text,
+            first_number=ends[0][0],
+            last_number=ends[-1][0],
+            **fields,
+        )
+
+    def covers(self, number: int) -> bool:
+        """Return whether the post of that number in the round is among those it covers."""
+        return self.first_number <= number <= self.last_number
+
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """One role's reductions at one moment: no two of a round overlap."""
+
+    #: Number of the log entry that last changed them: those of one role with equal versions are the same.
+    version: int = 0
+    #: By the round's id, in the order of their posts.
+    by_round: Mapping[str, tuple[Reduction, ...]] = EMPTY
+
+    def of(self, round_id: str) -> tuple[Reduction, ...]:
+        return self.by_round.get(round_id, ())
 
 
 Overlay = CompactedMessage | Reduction
