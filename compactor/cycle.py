@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memory.errors import StaleCompaction
@@ -11,57 +11,17 @@ from memory.events import Event
 from memory.overlays import CompactedMessage, Journal, JournalState, Overlay, Reduction
 from memory.visibility import Rounds
 
-from .acceptance import Source, accept
 from .config import CompactorConfig
-from .events import Discarded, Evaluated, Prepared, Published, Skip, Skipped, Started
+from .events import Discarded, Evaluated, Published, Skip, Skipped
 from .host_rounds import rounds_for
 from .ledger import Ledger
-from .summarizers.base import Summary, SummaryRequest
 from .triggers import Trigger, Verdict
 from .view import View
+from .work import Ask, CycleWork
 
 __all__ = ["Ask", "Cycle", "Strategy"]
 
 Strategy = Callable[[View], Iterable[Overlay]]
-#: Asks the summarizer, within its deadline; raises what the summarizer raises.
-Ask = Callable[[SummaryRequest], "str | Summary"]
-
-
-@dataclass
-class _Work:
-    """The ``Work`` of one cycle."""
-
-    config: CompactorConfig
-    mark: int | None
-    plan: str | None
-    _ask: Ask
-    _emit: Callable[[Event], None]
-    _monotonic: Callable[[], float]
-    #: Since the last publication: when it began, and the requests that were made.
-    began: float = field(default=0.0, init=False)
-    requests: int = field(default=0, init=False)
-
-    def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
-        before = source.previous_tokens + source.tokens
-        generation = view.compaction.generation if view.compaction else 0
-        span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
-        self._emit(Started(**span, tokens_before=before))
-        self.requests += 1
-        began = self._monotonic()
-        summary, tokens = accept(
-            self._ask(request), source, target_tokens=request.target_tokens, count=view.ledger.count
-        )
-        self._emit(
-            Prepared(
-                **span,
-                tokens_before=before,
-                tokens_after=tokens,
-                seconds=self._monotonic() - began,
-                usage=summary.usage,
-                model=summary.model,
-            )
-        )
-        return summary
 
 
 @dataclass(frozen=True)
@@ -106,7 +66,7 @@ class Cycle:
         if skip is not None:
             self._skipped(skip, view, state.generation)
             return None
-        work = _Work(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic)
+        work = CycleWork(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic)
         view = replace(view, work=work)
         base, published = state.generation, None
         for strategy in self.strategies:
@@ -164,7 +124,7 @@ class Cycle:
         )
 
     def _publish(
-        self, made: CompactedMessage, view: View, base: int, allowed: Callable[[], str | None], work: _Work
+        self, made: CompactedMessage, view: View, base: int, allowed: Callable[[], str | None], work: CycleWork
     ) -> CompactedMessage:
         if not view.end < made.end_index <= view.closed:
             raise ValueError(
