@@ -17,6 +17,7 @@ from .rounds import USER, Post, Round, ToolCall
 
 __all__ = [
     "ASSISTANT",
+    "KEPT",
     "TOOL",
     "Parsed",
     "came_as_message",
@@ -38,7 +39,7 @@ _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, "function": "fun
     role: role for role in _SYSTEM
 }
 #: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
-_KEPT, _ABSENT = "openai", "openai_absent"
+KEPT, _ABSENT = "openai", "openai_absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def parse(message: Mapping[str, Any]) -> Parsed:
     absent = [key for key in plain if key not in message]
     is_query = role == "user"
     # A user's message always has it: so an empty one leaves a trace, and one said twice is not taken for a repetition.
-    extra = ({_KEPT: kept} if kept or is_query else {}) | ({_ABSENT: absent} if absent else {})
+    extra = ({KEPT: kept} if kept or is_query else {}) | ({_ABSENT: absent} if absent else {})
     if extra:
         post = post.model_copy(update={"extra": freeze_mapping(extra)})
     return Parsed(post, is_header=role in _SYSTEM, is_query=is_query)
@@ -83,7 +84,7 @@ def parse(message: Mapping[str, Any]) -> Parsed:
 
 def came_as_message(extra: Mapping[str, Any]) -> bool:
     """Return whether what has this ``extra`` came in as a user's chat message."""
-    return _KEPT in extra
+    return KEPT in extra
 
 
 def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
@@ -156,7 +157,7 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
 
 
 def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    kept, absent = extra.get(_KEPT), extra.get(_ABSENT)
+    kept, absent = extra.get(KEPT), extra.get(_ABSENT)
     if isinstance(kept, Mapping):  # a host may have its own idea of these keys
         plain.update(thaw(kept))
     for key in absent if isinstance(absent, tuple) else ():
