@@ -9,7 +9,7 @@ from typing import Any
 
 from memory import Memory
 from memory.messages import ASSISTANT, from_post
-from memory.recall import post_reference, range_reference
+from memory.references import post_reference, range_reference
 from memory.rounds import Round
 from memory.visibility import sees
 

@@ -15,7 +15,7 @@ from .forking import renewed_after_fork
 from .hooks import Hooks, Notifications, describe
 from .journal import RoleJournal
 from .overlays import CompactedMessage, CompactionProvider
-from .recall import text_behind
+from .references import text_behind
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
 from .snapshot import LiveRound, Snapshot, applied
 from .stores import InMemoryStore, Store
@@ -206,7 +206,8 @@ class Memory:
         return result
 
     def reload(self, ref: str, *, role: str = "") -> str:
-        """Return the original text behind a reference: ``r12`` a round, ``r3-r9`` several, ``r12.p3`` a post.
+        """Return the original text behind a reference: ``r12`` a round, ``r3-r9`` several, ``r12.p3`` a post,
+        ``r12.p3-p17`` several of a round's.
 
         With *role*, only what that role sees. Raises ``UnknownReference``, a ``KeyError``, for nothing.
         """

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.recall import post_reference, range_reference, round_text
+from memory.references import post_reference, range_reference, round_text
 
 TEXT = "line one\n{content} </summary>\0\ud800 end "
 
@@ -123,7 +123,7 @@ def test_posts_that_do_not_exist_are_key_errors(ref: str) -> None:
 )  # fmt: skip
 def test_what_is_no_reference_is_a_key_error_that_shows_some(ref: str) -> None:
     """Models make them up."""
-    with pytest.raises(KeyError, match=r"look like r12, r3-r9 or r12\.p3"):
+    with pytest.raises(KeyError, match=r"look like r12, r3-r9, r12\.p3 or r12\.p3-p17"):
         memory_of_agents().reload(ref)
 
 

@@ -1,0 +1,91 @@
+"""Places in the log by name: ``r12`` is round 12, ``r3-r9`` several rounds, ``r12.p3`` the third post of round 12,
+``r12.p3-p17`` several of its posts, and ``r12.p0`` the user's query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from .errors import UnknownReference
+from .messages import repeats_query, text_with_calls
+from .rounds import USER, Post, Round
+
+__all__ = ["pieces_behind", "post_reference", "posts_reference", "range_reference", "round_text", "text_behind"]
+
+_SHAPE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
+
+
+def post_reference(round_: Round, post: Post | None) -> str:
+    """Return the reference of a post, or of the round's user query for None."""
+    return f"r{round_.number}.p{post.number if post else 0}"
+
+
+def posts_reference(round_: Round, first_number: int, last_number: int) -> str:
+    """Return the reference of a round's posts from *first_number* to *last_number*; 0 is the user's query."""
+    only = f"r{round_.number}.p{first_number}"
+    return only if first_number == last_number else f"{only}-p{last_number}"
+
+
+def range_reference(first: int, last: int) -> str:
+    """Return the reference of rounds *first* to *last* of the log."""
+    return f"r{first}" if first == last else f"r{first}-r{last}"
+
+
+def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
+    """Return the original text behind *ref*; *rounds* are all rounds of the log. May raise ``UnknownReference``."""
+    return "".join(pieces_behind(rounds, ref, hide_failed=hide_failed))
+
+
+def pieces_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Iterator[str]:
+    """Return the same piece by piece, for readers who want a page of it and no copy of the whole."""
+    match = _SHAPE.fullmatch(ref)
+    if match is None:
+        raise UnknownReference(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9, r12.p3 or r12.p3-p17")
+    first, last, first_post, last_post = (int(part) if part is not None else None for part in match.groups())
+    assert first is not None  # noqa: S101  (the pattern's first group always matches)
+    last = first if last is None else last
+    if not 1 <= first <= last <= len(rounds):
+        raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
+    places = range(first - 1, last)
+    start = next((place for place in places if not (hide_failed and rounds[place].state == "failed")), None)
+    if start is None:
+        raise UnknownReference(f"there is no {ref} to see: what failed is hidden; give another reference")
+    if first_post is None:
+        found = (rounds[place] for place in range(start, last))
+        return _rounds(round_ for round_ in found if not (hide_failed and round_.state == "failed"))
+    return _posts(rounds[start], first_post, first_post if last_post is None else last_post, ref)
+
+
+def round_text(round_: Round) -> str:
+    """Return a round as text to read: who said what to whom, calls and results included."""
+    return "".join(_rounds(iter((round_,))))
+
+
+def _rounds(rounds: Iterator[Round]) -> Iterator[str]:
+    for place, round_ in enumerate(rounds):
+        yield f"\n\n[Round {round_.number}]" if place else f"[Round {round_.number}]"
+        yield from _lines(round_, 0, round_.post_list)
+
+
+def _posts(round_: Round, first: int, last: int, ref: str) -> Iterator[str]:
+    found = [post for post in round_.post_list if first <= post.number <= last]
+    if first == last == 0:
+        return iter((round_.user_query,))
+    if not found and not (first == 0 < last and round_.user_query):
+        raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
+    if first == last:
+        return iter((text_with_calls(found[0]),))
+    return iter((f"[Round {round_.number}, posts {first} to {last}]", *_lines(round_, first, found)))
+
+
+def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
+    """Give the lines for *posts* of a round, after that of its query where *first* is 0."""
+    if first == 0 and round_.user_query:
+        yield f"\n{USER}: "
+        yield round_.user_query
+    for post in posts:
+        if first == 0 and post is round_.post_list[0] and repeats_query(post, round_) and not post.attachment_list:
+            continue
+        to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
+        yield f"\n{post.send_from}{to}: "
+        yield text_with_calls(post)
