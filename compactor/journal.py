@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from memory.errors import StaleCompaction
 from memory.forking import renewed_after_fork
 from memory.frozen import freeze_mapping
-from memory.overlays import CompactedMessage, JournalState
+from memory.overlays import CompactedMessage, JournalState, Reduction, Reductions
 from memory.rounds import Clock, utc_now
 from memory.visibility import Rounds
 
@@ -77,3 +77,10 @@ class LocalJournal:
             before = self._published[-1] if self._published else None
             self._state = JournalState(generation + 1, before, rounds[-1].id if len(rounds) else "")
         return before
+
+    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:  # noqa: ARG002
+        """Return None: nobody would show it, for prompts are composed from a Memory's log."""
+        return None
+
+    def withdraw(self, reduction: Reduction) -> bool:  # noqa: ARG002
+        return False

@@ -14,9 +14,10 @@ from .errors import (
 )
 from .events import Event, EventHook, HookFailed, ProviderFailed
 from .memory import Conversation, Memory
-from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction
+from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction, Reductions
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .stores import InMemoryStore, Store, open_store
+from .usage import Usage
 from .visibility import Rounds
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Post",
     "ProviderFailed",
     "Reduction",
+    "Reductions",
     "Round",
     "RoundClosed",
     "Rounds",
@@ -48,5 +50,6 @@ __all__ = [
     "ToolCall",
     "UnknownReference",
     "UnknownRound",
+    "Usage",
     "open_store",
 ]

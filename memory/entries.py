@@ -9,9 +9,11 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import Field
+
 from .errors import StoreError
 from .frozen import EMPTY
-from .overlays import CompactedMessage
+from .overlays import CompactedMessage, Reduction
 from .rounds import Extra, Post, Record, Text, new_id, utc_now
 
 __all__ = [
@@ -20,9 +22,12 @@ __all__ = [
     "Entry",
     "HeaderAdded",
     "PostAdded",
+    "ReductionPublished",
+    "ReductionWithdrawn",
     "RoundFailed",
     "RoundFinished",
     "RoundOpened",
+    "UsageRecorded",
 ]
 
 
@@ -62,6 +67,30 @@ class CompactionReverted(Record):
     generation: int
 
 
+class ReductionPublished(Record):
+    role: Text
+    reduction: Reduction
+
+
+class ReductionWithdrawn(Record):
+    """The live reduction of that span is no more; what it had replaced stays replaced."""
+
+    role: Text
+    round_id: Text
+    first_number: int
+    last_number: int
+
+
+class UsageRecorded(Record):
+    """What the provider counted of a prompt, beside what we did."""
+
+    role: Text
+    input_tokens: int = Field(ge=0)
+    counted: int | None = Field(default=None, ge=0)
+    #: Whether no overlay was published between the prompt and its answer.
+    current: bool = True
+
+
 KINDS: Mapping[str, type[Record]] = MappingProxyType(
     {
         "header": HeaderAdded,
@@ -71,6 +100,9 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "round failed": RoundFailed,
         "compaction published": CompactionPublished,
         "compaction reverted": CompactionReverted,
+        "reduction published": ReductionPublished,
+        "reduction withdrawn": ReductionWithdrawn,
+        "usage recorded": UsageRecorded,
     }
 )
 NAMES: Mapping[type[Record], str] = MappingProxyType({record: kind for kind, record in KINDS.items()})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from . import messages as chat
-from .entries import Entry, HeaderAdded, PostAdded, RoundFailed, RoundFinished, RoundOpened
+from .entries import Entry, HeaderAdded, PostAdded, RoundFailed, RoundFinished, RoundOpened, UsageRecorded
 from .errors import Conflict, MessageError, RoundClosed, StoreError, UnknownRound
 from .events import Event, EventHook, HookFailed, ProviderFailed
 from .forking import renewed_after_fork
@@ -19,6 +19,7 @@ from .references import text_behind
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
 from .snapshot import LiveRound, Snapshot, applied
 from .stores import InMemoryStore, Store
+from .usage import Usage
 from .visibility import Rounds, sees
 
 __all__ = ["Conversation", "Memory", "RoleJournal", "RoundsGetter"]
@@ -74,6 +75,7 @@ class Memory:
         self.snapshot = Snapshot()  # replaced under the lock, read without
         self._own_round = ""  # id of the newest round that this Memory opened
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
+        self._prompts: dict[str, tuple[int, object]] = {}  # of each role: tokens of the newest, what overlays it shows
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
         self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
         self._after_fork()
@@ -176,6 +178,30 @@ class Memory:
             memory._append(one)
         return memory
 
+    def note_prompt(self, role: str, tokens: int) -> None:
+        """Remember how long *role*'s newest prompt is by our own count; not in the log. ``compose`` calls it."""
+        self._prompts[role] = (tokens, self.snapshot.overlays_of(role))
+
+    def record_usage(self, role: str, input_tokens: int, *, counted: int | None = None) -> None:
+        """Take note of what the provider counted of *role*'s newest prompt: it corrects our own count, upwards only.
+
+        *counted*: our count of the same prompt; None: that of the newest prompt that was composed. Where overlays
+        were published since then, the length is forgotten at once, for the next prompt is another.
+        """
+        noted, shown = self._prompts.get(role, (None, None))
+        recorded = made(
+            UsageRecorded, role=role, input_tokens=input_tokens, counted=noted if counted is None else counted
+        )
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            yield recorded.model_copy(update={"current": shown in (None, now.overlays_of(role))})
+
+        self._write(records, lambda _now: None)
+
+    def usage(self, role: str) -> Usage:
+        """Return what is known of *role*'s usage by its provider's count; the same after a resume."""
+        return self.snapshot.usage(role)
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     @property
@@ -222,6 +248,14 @@ class Memory:
     def on_event(self, callback: EventHook) -> Callable[[], None]:
         """Call *callback* with each event of this Memory (a hook or provider that failed); return what stops that."""
         return self._event_hooks.add(callback)
+
+    def tell(self, event: Event) -> None:
+        """Hand *event* to those who called ``on_event``."""
+        self._event_hooks(event)
+
+    def provider(self, role: str) -> CompactionProvider | None:
+        """Return who says how the beginning of *role*'s history reads; None where nobody is registered."""
+        return self._providers.get(role)
 
     def register_compaction_provider(self, role: str, provider: CompactionProvider) -> Callable[[], None]:
         """Have *provider* say how the beginning of *role*'s history reads, and tell it of all that happens.

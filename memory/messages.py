@@ -23,6 +23,7 @@ __all__ = [
     "came_as_message",
     "from_post",
     "from_round",
+    "paired",
     "parse",
     "query_message",
     "repeats_query",
@@ -126,6 +127,24 @@ def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
     if post.tool_call_id is not None:
         return _plain(post, "tool")
     return {"role": "user", "content": f"{sender}: {text_with_calls(post)}"}
+
+
+def paired(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
+    """Return, for the place of each post with calls, where the results stand: place by the call's number, in the order
+    of the log. An id that is used again means the newest call of that id.
+    """
+    answers: dict[int, dict[int, int]] = {}
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    for place, post in enumerate(posts):
+        if post.tool_calls and post.send_from == role:
+            answers[place] = {}
+            waiting |= {call.id: [] for call in post.tool_calls}
+            for number, call in enumerate(post.tool_calls):
+                waiting[call.id].append((place, number))
+        elif post.tool_call_id is not None and waiting.get(post.tool_call_id):
+            at, number = waiting[post.tool_call_id].pop(0)
+            answers[at][number] = place
+    return answers
 
 
 def text_of(post: Post) -> str:

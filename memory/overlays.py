@@ -172,3 +172,14 @@ class Journal(Protocol):
 
     def revert(self) -> CompactedMessage | None:
         """Make the compaction before the current one current again, and return it; None where there is none."""
+
+    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
+        """Make *reduction* one of the role's, and return those there are then; None where it is ignored, because it
+        equals a live one, lies inside it or partly overlaps it. It takes the place of those that it contains.
+
+        Raises ``StaleCompaction`` unless *base* is the current generation, the round is visible and behind the
+        compaction, the role sees the first and the last post, and no call is torn from its results.
+        """
+
+    def withdraw(self, reduction: Reduction) -> bool:
+        """Take out the live reduction of the same posts, and return whether there was one."""

@@ -13,14 +13,20 @@ from .entries import (
     CompactionReverted,
     HeaderAdded,
     PostAdded,
+    ReductionPublished,
+    ReductionWithdrawn,
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    UsageRecorded,
 )
 from .errors import StoreError
+from .frozen import FrozenMapping
 from .messages import came_as_message
-from .overlays import CompactedMessage, JournalState
+from .overlay_rule import laid
+from .overlays import CompactedMessage, JournalState, Reduction, Reductions
 from .rounds import USER, Post, Record, Round
+from .usage import Usage
 from .visibility import Rounds
 
 __all__ = ["LiveRound", "Snapshot", "applied"]
@@ -72,6 +78,11 @@ class Snapshot:
     #: What each role has published, and which of it was not reverted, oldest first.
     journals: Mapping[str, JournalState] = field(default_factory=dict)
     published: Mapping[str, tuple[CompactedMessage, ...]] = field(default_factory=dict)
+    #: Each role's live reductions, and what its provider counted of its prompts.
+    reductions: Mapping[str, Reductions] = field(default_factory=dict)
+    usages: Mapping[str, Usage] = field(default_factory=dict)
+    #: Round id and number of each pinned post.
+    pins: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def total(self) -> int:
@@ -105,6 +116,19 @@ class Snapshot:
     def journal(self, role: str) -> JournalState:
         return self.journals.get(role, JournalState())
 
+    def reductions_of(self, role: str) -> Reductions:
+        return self.reductions.get(role, _NO_REDUCTIONS)
+
+    def overlays_of(self, role: str) -> tuple[int, int]:
+        """Return what changes whenever *role*'s overlays do."""
+        return self.journal(role).generation, self.reductions_of(role).version
+
+    def usage(self, role: str) -> Usage:
+        return self.usages.get(role, _NO_USAGE)
+
+
+_NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
+
 
 def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
     """Return the snapshot after one more entry of the log. Raises ``StoreError`` for one that does not fit there."""
@@ -115,10 +139,10 @@ def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
         case RoundOpened():
             return _with_opened(now, record)
         case PostAdded(round_id=round_id, post=post):
-            live = now.open_round(round_id)
-            if live is None:
+            taking = now.open_round(round_id)
+            if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            return _with_live(now, live.with_post(post))
+            return _with_live(now, taking.with_post(post))
         case RoundFinished(round_id=round_id):
             return _with_closed(now, round_id, "finished")
         case RoundFailed(round_id=round_id):
@@ -130,6 +154,16 @@ def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
             kept = now.published.get(role, ())[:-1]
             newest = now.rounds(include_failed=True)[-1].id if now.total else ""
             return _with_journal(now, role, JournalState(generation, kept[-1] if kept else None, newest), kept)
+        case ReductionPublished(role=role, reduction=reduction):
+            of_round = laid(now.reductions_of(role).of(reduction.round_id), reduction)
+            return now if of_round is None else _with_reductions(now, role, reduction.round_id, of_round)
+        case ReductionWithdrawn(role=role, round_id=round_id, first_number=first, last_number=last):
+            live = now.reductions_of(role).of(round_id)
+            left = tuple(one for one in live if (one.first_number, one.last_number) != (first, last))
+            return now if len(left) == len(live) else _with_reductions(now, role, round_id, left)
+        case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current):
+            after = now.usage(role).after(tokens, counted, current=current)
+            return replace(now, usages={**now.usages, role: after})
         case _:  # an entry that only a newer version knows
             return now
 
@@ -191,4 +225,24 @@ def _with_settled_failed(now: Snapshot, number: int) -> Snapshot:
 
 
 def _with_journal(now: Snapshot, role: str, state: JournalState, kept: tuple[CompactedMessage, ...]) -> Snapshot:
-    return replace(now, journals={**now.journals, role: state}, published={**now.published, role: kept})
+    now = replace(now, journals={**now.journals, role: state}, published={**now.published, role: kept})
+    return _with_other_prompt(now, role)
+
+
+def _with_reductions(now: Snapshot, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
+    others = {key: value for key, value in now.reductions_of(role).by_round.items() if key != round_id}
+    by_round = FrozenMapping({**others, round_id: of_round} if of_round else others)
+    settled = now.numbers[round_id] <= now.settled_count
+    changed = replace(
+        now,
+        reductions={**now.reductions, role: Reductions(now.number, by_round)},
+        epoch=now.epoch + settled,
+    )
+    return _with_other_prompt(changed, role)
+
+
+def _with_other_prompt(now: Snapshot, role: str) -> Snapshot:
+    """Forget how long the newest prompt was: the next one begins otherwise."""
+    if now.usage(role).input_tokens is None:
+        return now
+    return replace(now, usages={**now.usages, role: replace(now.usage(role), input_tokens=None)})

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from .overlays import CompactedMessage
+from .overlays import CompactedMessage, Reductions
 from .rounds import Post, Round
 
 if TYPE_CHECKING:
@@ -63,6 +63,16 @@ class Rounds(Sequence[Round]):
     def log_number(self) -> int:
         """Number of the last log entry that this snapshot holds."""
         return self._snapshot.number
+
+    @property
+    def reductions(self) -> Reductions:
+        """What stands in its role's prompts instead of posts; nothing for the empty role, which sees everything."""
+        return self._snapshot.reductions_of(self.role)
+
+    @property
+    def pins(self) -> frozenset[tuple[str, int]]:
+        """The pinned posts, by round id and number in the round; 0 is the user's query."""
+        return self._snapshot.pins
 
     def seen_as(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory import Attachment, CompactedMessage, Post, StoreError, ToolCall
+from memory import Attachment, CompactedMessage, Post, Reduction, StoreError, ToolCall
 from memory.entries import (
     KINDS,
     CompactionPublished,
@@ -17,9 +17,12 @@ from memory.entries import (
     Entry,
     HeaderAdded,
     PostAdded,
+    ReductionPublished,
+    ReductionWithdrawn,
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    UsageRecorded,
 )
 from memory.frozen import MAX_BITS, MAX_DEPTH
 from memory.rounds import Record
@@ -52,6 +55,15 @@ RECORDS: list[Record] = [
         ),
     ),
     CompactionReverted(role="Planner", generation=3),
+    ReductionPublished(
+        role="Planner",
+        reduction=Reduction(
+            round_id="r", first_post_id="", last_post_id="p", kind="summarised", text="t", generation=2, last_number=3,
+            created_at=NOON, model="m", usage={"input_tokens": 1}, extra={"k": 1},
+        ),
+    ),
+    ReductionWithdrawn(role="Planner", round_id="r", first_number=0, last_number=3),
+    UsageRecorded(role="Planner", input_tokens=9, counted=8, current=False),
 ]  # fmt: skip
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)
