@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from memory.overlays import CompactedMessage
 
 from ..acceptance import Source
+from ..standing import carried
 from ..summarizers.base import SummaryRequest
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
@@ -46,6 +47,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
             generation=previous.generation if previous else 0,
             model=summary.model,
             usage=dict(usage) or None,
+            extra=carried(request),
         )
         room.tokens = _room(view, work, previous)
         if step.at_boundary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["instruction_strength"]
+__all__ = ["instruction_strength", "is_prohibition"]
 
 # "I don't know" and "it must have rained" are no rules, "I don't want it" and "it must stay dry" are.
 _RULES = (
@@ -43,12 +43,69 @@ _RULES_UNSPACED = (
 )
 
 
+# What forbids, or asks not to go on without the user. "I never got it", "you don't have to" and "don't worry" do not.
+_NO_ORDER = r"(?:worry|mind|know|think|see|get me wrong|hesitate|forget|remember|understand|have|need|believe|bother)\b"
+_PROHIBITIONS = (
+    r"(?<!\bi )(?<!\bwe )(?<!\bhe )(?<!\bshe )(?<!\bthey )(?<!\bit )(?<!\byou )(?<!['’]ve )(?<!['’]s )(?<!['’]d )"
+    r"(?<!have )(?<!has )(?<!had )(?<!was )(?<!were )(?<!is )(?<!am )(?<!also )never(?! mind\b| been\b| had\b)",
+    r"never (?:want|allow|accept|agree|ever)|(?:must|should|shall|may|is|are) never",
+    r"(?<!\bi )(?<!\bwe )(?<!\byou )(?<!\bthey )(?<!\bit )(?<!\bstill )(?<!\balso )(?<!\breally )(?<!\bjust )"
+    rf"(?<!\bthat )(?<!\bwhich )(?<!\bwho )(?<!\bwhy )(?<!s )(?:do not|don['’]?t)(?! {_NO_ORDER})",
+    r"(?:i|we) (?:(?:really|also|just|still|absolutely|definitely) )?(?:do not|don['’]t|won['’]t|will not)"
+    r" (?:ever )?(?:want|allow|accept|permit|authori[sz]e|agree|consent|approve)",
+    r"(?:i|we) (?:would not|wouldn['’]t) (?:want|like|accept)|(?:i|we)['’]d rather not|let['’]?s not",
+    r"must(?: not|n['’]t)(?! have\b)|not to be (?!confused)\w+|(?:is|are) not to",
+    r"you (?:may|shall|can|should|are|will) ?not (?!sure|able|aware|going|have|wrong)|you (?:can|should|won)['’]?t",
+    r"(?:nobody|no one|no-one) (?:may|must|should|shall|can|else)",
+    r"(?:under|in) no circumstances?|in no case|on no account|at no (?:point|time)|by no means",
+    r"without (?:first |ever )?(?:asking|telling|checking|consulting|confirming)",
+    r"without (?:my|our|the user['’]?s|prior|explicit|express|written)(?: \w+){0,3}"
+    r" (?:ok|okay|go-ahead|permission|approval|consent|confirmation|say-so|knowledge|authori[sz]ation|agreement)",
+    r"(?<!was )(?<!were )(?:strictly |absolutely )?(?:forbidden|prohibited)|(?:is|are) (?:strictly )?off[- ]limits",
+    r"refrain from|steer clear|hands off|stay away from|keep away from",
+    r"(?:ask|check with|confirm with|consult|call|tell|warn) (?:me|us) (?:before|first)",
+    r"(?:unless|until) i (?:say|tell|ask|confirm|approve|agree|allow|give|explicitly)",
+)
+# At the beginning of a sentence, or behind what is said to be polite. "No flights are left" forbids nothing.
+_ORDERS = (
+    r"avoid\b|stop \w+ing\b|not (?:before|without|until)\b",
+    r"leave [^.!?]{1,60}\b(?:alone|untouched|as (?:it is|they are))\b",
+    r"(?:absolutely |strictly |definitely )?no (?!one\b|problem|thank|worries|need\b|idea|wonder|doubt|matter|longer\b"
+    r"|rush|hurry|way\b|not\b|i\b|it\b|that\b|this\b|you\b|we\b|they\b|they['’]|more than\b|please\b|other questions?"
+    r"|(?:further|more|other) (?:question|help|assist))"
+    r"[a-z][\w-]+(?! (?:is|are|was|were|has|have|can|will)\b)",
+)
+_PROHIBITIONS_ABROAD = (
+    r"niemals|nie (?:wieder|ohne|vor|nach|mehr)|auf keinen fall|unter keinen umständen|darfst [^.!?]{0,60}nicht"
+    r"|dürfen [^.!?]{0,60}nicht|verboten|ohne (?:rückfrage|rücksprache|meine|mich)",
+    r"bitte [^.!?]{0,60}(?:nicht|keine?n?)",
+    r"(?<!n['’]ai )jamais|en aucun cas|sous aucun prétexte|interdit|sans (?:mon|ma|me)",
+    r"(?:ne |n['’])(?!est|ai|a |as |sais|suis|sont|peux|y )\w+ (?:pas|jamais|plus)",
+    r"(?<!yo )nunca(?! he\b)|jamás|prohibid[oa]|bajo ninguna|en ningún caso|sin (?:mi|preguntar|permiso)",
+    r"mai più|non [^.!?]{1,40} mai|vietato|in nessun caso|senza (?:il mio|la mia|chieder)",
+    r"proibid[oa]|em hipótese alguma|sem (?:a minha|minha|o meu|perguntar)",
+    r"nooit|onder geen|verboden|zonder (?:mijn|te vragen)|nigdy|nie wolno|pod żadnym|zabronion\w+",
+    r"никогда не|нельзя|запрещено|ни в коем случае|без моего|asla|kesinlikle [^.!?]{0,60}m[ae]y?",
+)
+_PROHIBITIONS_UNSPACED = (
+    "不要|不得|不准|不许|禁止|绝不|絕不|请勿|請勿|切勿|未经|未經|不可以|别再|千万别",
+    "しないで|ないでください|してはいけ|てはならない|하지 ?마|지 ?마세요|지 ?말아|금지",
+)
+
+
 def _any(*patterns: str) -> str:
     return rf"\b(?:{'|'.join(patterns)})\b"
 
 
 _RULE = re.compile("|".join([_any(*_RULES, *_RULES_ABROAD), r"^(?:please )?only\b", *_RULES_UNSPACED]), re.IGNORECASE)
 _WISH = re.compile(_any(*_WISHES), re.IGNORECASE)
+_BEGIN = r"^(?:(?:but|and|so|also|again|remember|ok|okay|please|just)[,:]? )*"
+_PROHIBITION = re.compile(
+    "|".join([_any(*_PROHIBITIONS, *_PROHIBITIONS_ABROAD), *(f"{_BEGIN}(?:{begin})" for begin in _ORDERS)])
+    + "|"
+    + "|".join(_PROHIBITIONS_UNSPACED),
+    re.IGNORECASE,
+)
 _POLITE = re.compile(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you|we)\b", re.IGNORECASE)
 
 
@@ -62,3 +119,11 @@ def instruction_strength(sentence: str) -> float:
     if _RULE.search(sentence):
         return 1.0
     return 0.6 if _WISH.search(sentence) else 0.0
+
+
+def is_prohibition(sentence: str) -> bool:
+    """Return whether *sentence* forbids something, or asks not to do it without the user. By cue words, so it errs: a
+    refusal such as "I don't want any insurance" counts, and of questions only polite ones ("could you never ...")."""
+    if sentence.rstrip().endswith(("?", "？")) and not _POLITE.match(sentence):
+        return False
+    return _PROHIBITION.search(sentence) is not None
