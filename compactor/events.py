@@ -12,15 +12,19 @@ __all__ = [
     "CompactionEvent",
     "Discarded",
     "Evaluated",
+    "Exhausted",
     "Failed",
     "ModelUnknown",
+    "PlanFailed",
     "Prepared",
     "Published",
+    "Reduced",
     "Reverted",
     "Skip",
     "Skipped",
     "Started",
     "Stopped",
+    "StrategyFailed",
 ]
 
 
@@ -140,6 +144,56 @@ class Stopped(CompactionEvent):
     level: ClassVar[str] = "warning"
     #: ``executor_shut_down``.
     reason: str
+
+
+class PlanFailed(CompactionEvent):
+    """The host's ``plan`` raised; the prompt, or the cycle, goes on without one."""
+
+    name: ClassVar[str] = "plan.failed"
+    level: ClassVar[str] = "warning"
+    #: The class of the error.
+    error: str
+
+
+class Reduced(CompactionEvent):
+    """A reduction was published: some posts of one round read shorter from now on."""
+
+    name: ClassVar[str] = "compaction.reduced"
+    strategy: str
+    #: ``offloaded``, ``dropped`` or ``summarised``.
+    kind: str
+    round_id: str
+    #: The first and last post it covers, and their neighbours in the round; empty: the round's query, or none.
+    first_post_id: str
+    last_post_id: str
+    previous_post_id: str = ""
+    next_post_id: str = ""
+    #: How many posts it covers.
+    posts: int
+    tokens_before: int
+    tokens_after: int
+    seconds: float = 0.0
+    usage: Mapping[str, int] | None = None
+    model: str | None = None
+
+
+class StrategyFailed(CompactionEvent):
+    """A strategy raised; the next one is tried."""
+
+    name: ClassVar[str] = "compaction.strategy_failed"
+    level: ClassVar[str] = "warning"
+    strategy: str
+    #: The class of the error, or the name of the check that a summary did not pass.
+    error: str
+
+
+class Exhausted(CompactionEvent):
+    """All strategies ran, and the trigger still holds: prompts are kept within their budget by their ladder alone."""
+
+    name: ClassVar[str] = "compaction.exhausted"
+    level: ClassVar[str] = "warning"
+    strategies: int
+    tokens: int
 
 
 class ModelUnknown(CompactionEvent):
