@@ -4,13 +4,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from .errors import UnknownReference
 from .messages import repeats_query, text_with_calls
 from .rounds import USER, Post, Round
 
-__all__ = ["pieces_behind", "post_reference", "posts_reference", "range_reference", "round_text", "text_behind"]
+__all__ = [
+    "Passage",
+    "folded",
+    "passage_behind",
+    "post_reference",
+    "posts_reference",
+    "range_reference",
+    "round_text",
+    "text_behind",
+]
 
 _SHAPE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
@@ -33,11 +44,56 @@ def range_reference(first: int, last: int) -> str:
 
 def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
     """Return the original text behind *ref*; *rounds* are all rounds of the log. May raise ``UnknownReference``."""
-    return "".join(pieces_behind(rounds, ref, hide_failed=hide_failed))
+    return "".join(_pieces(rounds, ref, hide_failed=hide_failed))
 
 
-def pieces_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Iterator[str]:
-    """Return the same piece by piece, for readers who want a page of it and no copy of the whole."""
+def passage_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
+    """Return the same for readers who want a page of it and no copy of the whole."""
+    return Passage(_pieces(rounds, ref, hide_failed=hide_failed))
+
+
+def folded(text: str) -> str:
+    """Return *text* in lower case, each character in its place: what stands at an offset here stands there too."""
+    # The one letter whose lower case is two characters, and the one whose lower case depends on what follows it.
+    return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
+
+
+class Passage:
+    """A long text in pieces, of which pages are read without joining it."""
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = list(pieces)
+        #: The offset of each piece, and of the end.
+        self._starts = [0, *accumulate(map(len, self._pieces))]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def page(self, start: int, stop: int) -> str:
+        """Return the characters from *start* (not negative) up to *stop*; the end may be before either."""
+        parts = []
+        for place in range(bisect_right(self._starts, start) - 1, len(self._pieces)):
+            if self._starts[place] >= stop:
+                break
+            before = self._starts[place]
+            parts.append(self._pieces[place][max(start - before, 0) : stop - before])
+        return "".join(parts)
+
+    def places(self, pattern: str, start: int = 0) -> Iterator[int]:
+        """Give the offsets, from *start* on, at which *pattern* stands, in capitals or not; none of them overlap.
+
+        *pattern* is literal text, not empty; it may stand across pieces.
+        """
+        wanted, free, tail = folded(pattern), start, ""
+        for piece, before in zip(self._pieces, self._starts, strict=False):
+            text, origin = tail + folded(piece), before - len(tail)
+            while (found := text.find(wanted, max(free - origin, 0))) >= 0:
+                yield origin + found
+                free = origin + found + len(wanted)
+            tail = text[len(text) + 1 - len(wanted) :] if len(wanted) <= len(text) else text
+
+
+def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
     match = _SHAPE.fullmatch(ref)
     if match is None:
         raise UnknownReference(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9, r12.p3 or r12.p3-p17")

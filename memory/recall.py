@@ -1,0 +1,256 @@
+"""Recall: three tools by which an agent reads back what its prompt no longer shows.
+
+Every answer is a text of bounded length that says how to get the rest; a wrong argument is answered with a sentence
+that the model can act on, and is never an exception.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .errors import UnknownReference
+from .messages import ASSISTANT
+from .references import Passage, passage_behind, range_reference
+from .search import ranked, words_of
+
+if TYPE_CHECKING:
+    from .memory import Memory
+    from .visibility import Rounds
+
+__all__ = ["RECALL_TOOLS", "Recall"]
+
+#: The names of the tools.
+RECALL_TOOLS = ("context_reload", "read_rounds", "search_history")
+#: Characters of text in an answer where the model asked for no other number, and at most. With what stands around the
+#: text, no answer has more than 20,000.
+PAGE, LONGEST_PAGE = 4_000, 19_500
+#: The longest pattern, and how many characters are shown on either side of where it stands.
+LONGEST_PATTERN, AROUND = 200, 80
+#: Hits of a search where the model asked for no other number, and at most.
+HITS, MOST_HITS = 5, 20
+#: Numbers beyond are taken for this one.
+HUGE = 10**12
+
+_PAGED = {
+    "offset": ("integer", False, "Character to start at, from 0 (the default). An answer says with which to go on."),
+    "limit": ("integer", False, f"Most characters to return: {PAGE} by default, at most {LONGEST_PAGE}."),
+}
+#: What each tool is for; its parameters: JSON type, whether it must be given, and what it means.
+_TOOLS: dict[str, tuple[str, dict[str, tuple[str, bool, str]]]] = {
+    "context_reload": (
+        "Return the original text behind a reference such as r12.p3, which stands in the conversation wherever a text"
+        " was shortened, summarised or left out. Use it when you need the exact words, numbers or ids.",
+        {
+            "ref": ("string", True, "The reference: r12 a round, r3-r9 rounds, r12.p3 a message, r12.p3-p17 messages."),
+            "pattern": (
+                "string",
+                False,
+                "Literal text to look for in there, capitals or not. Returns the places where it stands, with their"
+                f" offsets, instead of the text. At most {LONGEST_PATTERN} characters.",
+            ),
+            **_PAGED,
+        },
+    ),
+    "read_rounds": (
+        "Return earlier rounds of this conversation word for word. A round is one request of the user and all that"
+        " happened until the next; rounds are numbered from 1.",
+        {
+            "start": ("integer", True, "Number of the first round to read."),
+            "end": ("integer", False, "Number of the last round to read. Default: only the first."),
+            **_PAGED,
+        },
+    ),
+    "search_history": (
+        "Search all earlier messages of this conversation for words, best match first. Returns for each the reference"
+        " by which context_reload gives it in full, and a part of its text.",
+        {
+            "query": ("string", True, "Words to look for, each taken literally, capitals or not: names, ids, topics."),
+            "limit": ("integer", False, f"Most messages to return: {HITS} by default, at most {MOST_HITS}."),
+            "offset": ("integer", False, "How many of the best messages to pass over, from 0, which is the default."),
+        },
+    ),
+}
+
+
+class _Refused(Exception):
+    """The arguments are no good; the message tells the model what to give instead."""
+
+
+class Recall:
+    """Answers the recall tools for one role: only what it sees is there, and failed rounds are not.
+
+    The empty role sees every post.
+    """
+
+    def __init__(self, memory: Memory, role: str = ASSISTANT) -> None:
+        self._memory = memory
+        self._role = role
+        self._calls = {
+            "context_reload": self._context_reload,
+            "read_rounds": self._read_rounds,
+            "search_history": self._search_history,
+        }
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the tools' schemas in OpenAI's format.
+
+        They satisfy strict mode, where every parameter is required and what may be left out is given as null; ``call``
+        takes a parameter that is missing like one that is null.
+        """
+        return [_schema(name, *_TOOLS[name]) for name in RECALL_TOOLS]
+
+    def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> str:
+        """Return the answer to a model's call: *arguments* as it wrote them, JSON in a string, or read already.
+
+        At most 20,000 characters. What is wrong with a call is said in the answer, which begins with ``Error:``.
+        """
+        known = self._calls.get(name) if isinstance(name, str) else None
+        if known is None:
+            return f"Error: there is no such tool; there are {', '.join(RECALL_TOOLS)}."
+        try:
+            return known(_read(arguments, _TOOLS[name][1]))
+        except (_Refused, UnknownReference) as refused:
+            return f"Error: {refused}."
+
+    # -- the tools ---------------------------------------------------------------------------------------------------
+
+    def _context_reload(self, given: Mapping[str, Any]) -> str:
+        pattern = _text(given, "pattern") if given.get("pattern") is not None else ""
+        if len(pattern) > LONGEST_PATTERN:
+            raise _Refused(f"pattern is at most {LONGEST_PATTERN} characters; give a few words of it")
+        ref = _reference(_text(given, "ref"))
+        passage = passage_behind(self._all_rounds(), ref, hide_failed=True)
+        return _found(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
+
+    def _read_rounds(self, given: Mapping[str, Any]) -> str:
+        rounds = self._all_rounds()
+        if not rounds:
+            raise _Refused("there are no rounds yet")
+        first = _number(given, "start", None, 1, HUGE)
+        last = _number(given, "end", first, 1, HUGE)
+        if first > len(rounds):
+            raise _Refused(f"there is no round {first}; give a start from 1 to {len(rounds)}")
+        if last < first:
+            raise _Refused(f"end is before start; give an end from {first} to {len(rounds)}")
+        ref = range_reference(first, min(last, len(rounds)))
+        return _page(passage_behind(rounds, ref, hide_failed=True), ref, given)
+
+    def _search_history(self, given: Mapping[str, Any]) -> str:
+        words = words_of(_text(given, "query"))
+        if not words:
+            raise _Refused("query is empty; give one or more words to look for")
+        skip = _number(given, "offset", 0, 0, HUGE)
+        limit = _number(given, "limit", HITS, 1, MOST_HITS)
+        hits = ranked(self._memory.snapshot.rounds(self._role), words, apart_from=RECALL_TOOLS)
+        if not hits:
+            return "Nothing in this conversation has any of these words; try other words, or parts of them."
+        shown = hits[skip : skip + limit]
+        if not shown:
+            return f"There are only {len(hits)} messages with any of these words; give an offset below that."
+        more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
+        heading = f"[{len(hits)} messages with any of these words, best first: {skip + 1} to {skip + len(shown)}{more}]"
+        return "\n".join([heading, *(hit.line(words) for hit in shown)])
+
+    def _all_rounds(self) -> Rounds:
+        return self._memory.snapshot.rounds(self._role, include_failed=True)
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+_WHOLE = re.compile(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
+#: What models copy along with a reference.
+_BESIDE = "\t\n\r []()<>`'\".,;:"
+
+
+def _read(arguments: object, parameters: Mapping[str, object]) -> Mapping[str, Any]:
+    """Return *arguments* read from JSON. Raises ``_Refused`` for what is no object, or names no parameter."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise _Refused(f"the arguments are not JSON; give an object with {', '.join(parameters)}") from error
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise _Refused(f"the arguments are not an object; give one with {', '.join(parameters)}")
+    if any(name not in parameters for name in arguments):
+        raise _Refused(f"there are arguments that this tool does not have; it has {', '.join(parameters)}")
+    return arguments
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str):
+        raise _Refused(f"{name} must be given, as a string" if value is None else f"{name} must be a string")
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str, default: int | None, least: int, most: int) -> int:
+    """Return a whole number, brought between *least* and *most*; the default where none is given. 4.0 and "4" are 4."""
+    value: Any = given.get(name)
+    if value is None and default is not None:
+        return default
+    written = isinstance(value, str) and _WHOLE.fullmatch(value)
+    if written or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _Refused(f"{name} must be a whole number, such as {max(least, 1)}")
+    return min(max(value, least), most)
+
+
+def _reference(text: str) -> str:
+    """Return *text* as references are written: models capitalise, and copy what stands beside one."""
+    return text.strip(_BESIDE).lower().removeprefix("reload").lstrip()
+
+
+def _schema(name: str, description: str, parameters: Mapping[str, tuple[str, bool, str]]) -> dict[str, Any]:
+    properties = {
+        parameter: {"type": kind if required else [kind, "null"], "description": meaning}
+        for parameter, (kind, required, meaning) in parameters.items()
+    }
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+
+
+def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
+    """Return one line that says what follows, and then the text as it is."""
+    start = _number(given, "offset", 0, 0, HUGE)
+    stop = min(start + _number(given, "limit", PAGE, 1, LONGEST_PAGE), len(passage))
+    if not len(passage):
+        return f"[{ref} is empty: there is no text in it]"
+    if start >= len(passage):
+        return f"[{ref} has {len(passage)} characters and ends before offset {start}; give a smaller one]"
+    more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
+    return f"[{ref}, characters {start} to {stop} of {len(passage)}{more}]\n{passage.page(start, stop)}"
+
+
+def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
+    """Return the places where *pattern* stands, each with its offset and some of the text around it."""
+    start = _number(given, "offset", 0, 0, HUGE)
+    width = AROUND + len(pattern) + AROUND
+    room = max(_number(given, "limit", PAGE, 1, LONGEST_PAGE) // (width + 40), 1)
+    count, seen = 0, start
+    shown: list[int] = []
+    go_on: int | None = None
+    for place in passage.places(pattern, start):
+        count += 1
+        if place + len(pattern) <= seen:  # it is in what is shown of the one before
+            continue
+        if len(shown) < room:
+            shown.append(place)
+            seen = place + len(pattern) + AROUND
+        elif go_on is None:
+            go_on = place
+    if not count:
+        missing = "the pattern, which is literal text, does not stand there"
+        return f"[{ref}, {len(passage)} characters: {missing} from offset {start} on; try a shorter one]"
+    more = f"; for more, give offset={go_on}" if go_on is not None else ""
+    found = f"the pattern stands there {count} times from offset {start} on{more}"
+    parts = (f"[offset {place}]\n{passage.page(max(place - AROUND, 0), place - AROUND + width)}" for place in shown)
+    return "\n\n".join([f"[{ref}, {len(passage)} characters: {found}]", *parts])
