@@ -1,0 +1,121 @@
+"""The loop of whatever summarises more than a request holds: old summary + what is new → new summary, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memory.overlays import CompactedMessage
+from memory.rounds import Round
+from prompts import PromptTemplate
+
+from ..acceptance import Source
+from ..standing import carried
+from ..summarizers.base import RequestKind, SummaryRequest
+from ..transcript import Room, Step, steps
+from ..units import PROMPT_TOKENS, count_message
+from ..view import View, Work
+
+__all__ = ["Asking", "fold"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How one kind of summary is asked for."""
+
+    prompt: PromptTemplate
+    kind: RequestKind = "rounds"
+    target_tokens: int | None = None
+    #: Quoted text at the head of every request, which tells what the rest is about and is not summarised itself.
+    lead: str = ""
+
+    def room(self, view: View, work: Work, previous: CompactedMessage | None) -> int:
+        """Return the tokens that the conversation may take in a request: what instructions and summary leave."""
+        empty = self._messages(self._text(Step()), view, work, previous)
+        taken = PROMPT_TOKENS + sum(count_message(message, view.ledger.count) for message in empty)
+        return work.config.summarizer_input_tokens - taken
+
+    def request(
+        self, step: Step, view: View, work: Work, previous: CompactedMessage | None, span: tuple[int, int]
+    ) -> tuple[SummaryRequest, str]:
+        """Return the request for *step*, and the text that it shows."""
+        text = self._text(step)
+        request = SummaryRequest(
+            role=view.role,
+            kind=self.kind,
+            previous=previous,
+            rounds=tuple(step.rounds),
+            start_index=span[0],
+            end_index=span[1],
+            target_tokens=self.target_tokens,
+            plan=work.plan,
+            messages=self._messages(text, view, work, previous),
+        )
+        return request, text
+
+    def _text(self, step: Step) -> str:
+        return Step(texts=[self.lead, *step.texts]).text if self.lead else step.text
+
+    def _messages(self, text: str, view: View, work: Work, previous: CompactedMessage | None) -> list[dict[str, Any]]:
+        return self.prompt.render(
+            text,
+            previous_summary=previous.summary if previous else None,
+            role=view.role,
+            target_tokens=self.target_tokens,
+            plan=work.plan,
+        )
+
+
+def fold(
+    view: View,
+    work: Work,
+    asking: Asking,
+    rounds: Sequence[Round],
+    *,
+    start: int,
+    previous: CompactedMessage | None = None,
+    logged: Sequence[Round] = (),
+) -> Iterator[tuple[CompactedMessage, bool]]:
+    """Give the summary of *previous* and of all of *rounds* so far, after each request that it takes, and whether it
+    ends at the end of a round.
+
+    *rounds* are those behind the first *start* of the view, as the summarizer is to read them; where that is not as the
+    log has them, *logged* are the same from the log: what the user forbade there is carried on.
+    """
+    reached = start
+    room = Room(asking.room(view, work, previous))
+    usage: dict[str, int] = {}
+    taken_in, published = 0, _summary_tokens(view, previous)
+    for step in steps(rounds, room, view.ledger.count):
+        first, reached = reached + 1, start + step.whole
+        span = (first, reached if step.at_boundary else reached + 1)
+        request, text = asking.request(step, view, work, previous, span)
+        # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
+        taken_in += step.tokens
+        summary = work.summarize(request, Source(text, taken_in, published), view)
+        _add(usage, summary.usage)
+        previous = CompactedMessage(
+            start_index=1,
+            end_index=max(reached, 1),
+            summary=summary.text,
+            end_round_id=view.rounds[reached - 1].id if reached else None,
+            end_number=view.rounds[reached - 1].number or None if reached else None,
+            generation=previous.generation if previous else 0,
+            model=summary.model,
+            usage=dict(usage) or None,
+            extra=carried(replace(request, rounds=(*logged[first - 1 - start : reached - start], *request.rounds))),
+        )
+        room.tokens = asking.room(view, work, previous)
+        yield previous, step.at_boundary
+        if step.at_boundary:
+            usage, taken_in, published = {}, 0, _summary_tokens(view, previous)
+
+
+def _summary_tokens(view: View, compaction: CompactedMessage | None) -> int:
+    return view.ledger.count(compaction.summary) if compaction else 0
+
+
+def _add(total: dict[str, int], usage: Mapping[str, int] | None) -> None:
+    for key, tokens in (usage or {}).items():
+        total[key] = total.get(key, 0) + tokens
