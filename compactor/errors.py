@@ -12,8 +12,8 @@ class BudgetExceeded(ContextError):
 
     def __init__(self, needed: int, budget: int) -> None:
         super().__init__(
-            f"system messages, compaction and newest user message need {needed} tokens, and the budget is {budget};"
-            " raise the budget, or shorten the system prompt or the message"
+            f"system messages, pinned posts and newest user message need {needed} tokens, and the budget is {budget};"
+            " raise the budget, shorten the system prompt or the message, or unpin posts"
         )
         self.needed = needed
         self.budget = budget
@@ -30,7 +30,9 @@ class CompactionTimeout(CompactionFailed, TimeoutError):
 class SummaryRejected(ContextError):
     """A summarizer's answer did not pass a check; it is never shown, and the summarizer is asked again later."""
 
-    def __init__(self, check: str, message: str) -> None:
+    def __init__(self, check: str, message: str, identifiers: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        #: The name of the check: ``empty``, ``greeting``, ``echo``, ``no_progress``, ``oversized``, ``not_text``.
+        #: The name of the check, one of ``acceptance.CHECKS``.
         self.check = check
+        #: What the answer made up, for ``invented``. Not in the message: it may hold what was said.
+        self.identifiers = identifiers

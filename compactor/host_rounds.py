@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, overload
 
 from memory.frozen import FrozenMapping
-from memory.overlays import CompactedMessage
+from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
 from memory.visibility import Rounds, seen_by
 
@@ -31,6 +31,10 @@ class HostRounds(Sequence[Round]):
     They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to`` and ``message``; a round without
     ``state`` is closed. Those without ``id`` are told apart by their place.
     """
+
+    #: Only a Memory has them.
+    reductions = Reductions()
+    pins: frozenset[tuple[str, int]] = frozenset()
 
     def __init__(self, rounds: Iterable[Any], role: str) -> None:
         # A copy: it may be the very list to which the host goes on adding.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from memory import Memory
 from memory.forking import renewed_after_fork
-from memory.rounds import Round
+from memory.overlays import Reduction, Reductions
+from memory.rounds import Post, Round
 
+from .overlaid import OVERLAY, overlaid
+from .rungs import RUNGS, costs_by_rung, is_pinned
 from .tokens import TokenCounter
 from .units import Unit, count_message, units_of
 
@@ -25,14 +29,26 @@ MOST_COUNTERS = 8
 
 
 class Placed(Protocol):
-    """Rounds by their place, and places by the rounds' ids."""
+    """Rounds by their place, places by the rounds' ids, and what is to stay as it is."""
 
     def __getitem__(self, index: int, /) -> Round: ...
     def end_of(self, round_id: str) -> int | None: ...
+    @property
+    def pins(self) -> Set[tuple[str, int]]: ...
+    @property
+    def epoch(self) -> object: ...
+
+
+class Overlaid(NamedTuple):
+    """What a round is overlaid with: a round whose is the same costs the same."""
+
+    reductions: tuple[Reduction, ...]
+    #: Numbers of its pinned posts; 0 is the query.
+    pinned: frozenset[int]
 
 
 class Cost(NamedTuple):
-    """What one closed round is in a prompt."""
+    """What one closed round is in a prompt, as it reads now."""
 
     round_id: str
     number: int
@@ -40,36 +56,34 @@ class Cost(NamedTuple):
     messages: int
     #: Whether the user speaks in it.
     from_user: bool
+    #: Tokens on each rung of the ladder, and of what stays when the round is left out: what is pinned.
+    by_rung: tuple[int, ...]
+    kept: int
+    overlaid: Overlaid
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
     """What there is before each place: item ``i`` tells of the first ``i`` rounds. Lists only ever grow."""
 
-    tokens: list[int]
-    messages: list[int]
+    tokens: list[int] = field(default_factory=lambda: [0])
+    messages: list[int] = field(default_factory=lambda: [0])
     #: The place of the newest of them in which the user speaks; -1 where he does in none.
-    asked: list[int]
-    #: Id and log number of each round.
-    ids: list[str]
-    numbers: list[int]
+    asked: list[int] = field(default_factory=lambda: [-1])
+    #: For each rung of the ladder, and for what is pinned.
+    by_rung: tuple[list[int], ...] = field(default_factory=lambda: tuple([0] for _ in RUNGS))
+    kept: list[int] = field(default_factory=lambda: [0])
+    #: What was counted, one for each round.
+    costs: list[Cost] = field(default_factory=list)
 
     def add(self, cost: Cost) -> None:
         self.tokens.append(self.tokens[-1] + cost.tokens)
         self.messages.append(self.messages[-1] + cost.messages)
-        self.asked.append(len(self.ids) if cost.from_user else self.asked[-1])
-        self.ids.append(cost.round_id)
-        self.numbers.append(cost.number)
-
-    def cost(self, place: int) -> Cost:
-        """Return what ``add`` was given for one round."""
-        return Cost(
-            self.ids[place],
-            self.numbers[place],
-            self.tokens[place + 1] - self.tokens[place],
-            self.messages[place + 1] - self.messages[place],
-            self.asked[place + 1] == place,
-        )
+        self.asked.append(len(self.costs) if cost.from_user else self.asked[-1])
+        for sums, tokens in zip(self.by_rung, cost.by_rung, strict=True):
+            sums.append(sums[-1] + tokens)
+        self.kept.append(self.kept[-1] + cost.kept)
+        self.costs.append(cost)
 
 
 class Ledger:
@@ -86,39 +100,72 @@ class Ledger:
 
     def _renew(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        self._lock = threading.Lock()  # guards _sums and _epoch; never held while counting
-        self._sums = Sums([0], [0], [-1], [], [])
-        self._epoch: object = None
+        self._lock = threading.Lock()  # guards _sums and _seen; never held while counting
+        self._sums = Sums()
+        self._seen: object = None
 
     _after_fork = _renew
 
-    def sums(self, rounds: Placed, settled: int, epoch: object) -> Sums:
-        """Return sums that reach over the first *settled* of *rounds*; those new since the last call are counted.
+    def sums(self, rounds: Placed, settled: int, reductions: Reductions) -> Sums:
+        """Return sums that reach over the first *settled* of *rounds*, each read through *reductions*.
 
-        *epoch* equals that of an earlier call only if those rounds are still what they were then.
+        Those new since the last call are counted, and those that read otherwise now.
         """
+        seen = (rounds.epoch, reductions.version, rounds.pins)
+        pinned: dict[str, frozenset[int]] = {}
+        for round_id, number in rounds.pins:
+            pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
+
+        def overlaid_with(round_id: str) -> Overlaid:
+            return Overlaid(reductions.of(round_id), pinned.get(round_id, frozenset()))
+
         while True:
             with self._lock:
-                sums, same = self._sums, epoch == self._epoch
+                sums, same = self._sums, seen == self._seen
             if not same:
-                sums = _shared_with(sums, rounds, settled)
-            done = len(sums.ids)
+                sums = self._shared(sums, rounds, settled, overlaid_with)
+            done = len(sums.costs)
             if done >= settled and same:
                 return sums
-            fresh = [self._cost(rounds[place]) for place in range(done, min(settled, done + BATCH))]
+            places = range(done, min(settled, done + BATCH))
+            fresh = [self._cost(round_, overlaid_with(round_.id)) for round_ in map(rounds.__getitem__, places)]
             with self._lock:
-                if same and (self._sums is not sums or len(sums.ids) != done):
+                if same and (self._sums is not sums or len(sums.costs) != done):
                     continue  # another thread was here meanwhile; go on from what it has counted
                 for cost in fresh:
                     sums.add(cost)
-                self._sums, self._epoch = sums, epoch
+                self._sums, self._seen = sums, seen
 
-    def _cost(self, round_: Round) -> Cost:
-        units = units_of(round_, self.role)
+    def _shared(self, sums: Sums, rounds: Placed, settled: int, overlaid_with: Callable[[str], Overlaid]) -> Sums:
+        """Return what *sums* says of the rounds that are still there, without counting those again that read the same.
+
+        Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
+        here only when a closed round has failed, or is overlaid with something else.
+        """
+        kept = Sums()
+        for cost in sums.costs[:-1]:
+            if len(kept.costs) < settled and rounds.end_of(cost.round_id) == len(kept.costs) + 1:
+                over = overlaid_with(cost.round_id)
+                kept.add(cost if over == cost.overlaid else self._cost(rounds[len(kept.costs)], over))
+        return kept
+
+    def _cost(self, raw: Round, over: Overlaid) -> Cost:
+        round_ = overlaid(raw, over.reductions, self.role)
         # What was counted while the round was open is not counted again.
-        tokens = sum(sum(self._open.pop(_key_of(round_, unit), ()) or self.costs(unit)) for unit in units)
-        messages = sum(len(unit.posts) for unit in units)
-        return Cost(round_.id, round_.number, tokens, messages, any(unit.from_user for unit in units))
+        units = [
+            (unit, self._open.pop(_key_of(round_, unit), None) or self.costs(unit))
+            for unit in units_of(round_, self.role)
+        ]
+        return Cost(
+            round_.id,
+            round_.number,
+            sum(sum(costs) for _, costs in units),
+            sum(len(unit.posts) for unit, _ in units),
+            any(unit.from_user for unit, _ in units),
+            costs_by_rung(round_, units, self.count, over.pinned),
+            sum(sum(costs) for unit, costs in units if is_pinned(unit, over.pinned)),
+            over,
+        )
 
     def costs(self, unit: Unit) -> tuple[int, ...]:
         """Return the tokens of each of *unit*'s messages."""
@@ -136,20 +183,14 @@ class Ledger:
 
 
 def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:
-    return (round_.id, *(str(post.number) if post else "" for post in unit.posts))
+    return (round_.id, *(_name(round_, post) for post in unit.posts))
 
 
-def _shared_with(sums: Sums, rounds: Placed, settled: int) -> Sums:
-    """Return what *sums* says of the rounds that are still there, without counting any of them again.
-
-    Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
-    here only when a closed round has failed.
-    """
-    kept = Sums([0], [0], [-1], [], [])
-    for place in range(len(sums.ids) - 1):
-        if len(kept.ids) < settled and rounds.end_of(sums.ids[place]) == len(kept.ids) + 1:
-            kept.add(sums.cost(place))
-    return kept
+def _name(round_: Round, post: Post | None) -> str:
+    """Return what tells a post in its round from the others, and from itself as it read before."""
+    extra, text = (round_.extra, round_.user_query) if post is None else (post.extra, post.message)
+    number = str(post.number) if post is not None else ""
+    return f"{number}:{hash(text)}" if OVERLAY in extra else number
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from memory.messages import TOOL, from_post, query_message, repeats_query
+from memory.messages import TOOL, from_post, paired, query_message, repeats_query
 from memory.rounds import USER, Post, Round
 
+from .overlaid import SUMMARY
 from .tokens import TokenCounter
 
 __all__ = ["MESSAGE_TOKENS", "PROMPT_TOKENS", "Unit", "count_message", "units_of"]
@@ -25,6 +26,8 @@ IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
 
 #: Who sends the results of calls in the form that came before tool calls; such a result has no id.
 FUNCTION = "function"
+#: The kinds of posts that ask somebody to approve of a call, and that answer; the first request by the first response.
+APPROVAL_REQUEST, APPROVAL_RESPONSE = "approval_request", "approval_response"
 NO_RESULT = "[No result was recorded for this tool call.]"
 
 
@@ -37,6 +40,19 @@ class Unit:
     make: Callable[[], Sequence[Message]]
     #: Something the user said.
     from_user: bool = False
+    #: A call that waits for its results, or for somebody's approval.
+    pending: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of its first post in the round; 0 for the query."""
+        return self.posts[0].number if self.posts[0] is not None else 0
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools that are called in it."""
+        post = self.posts[0]
+        return tuple(call.name for call in post.tool_calls) if post is not None else ()
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
@@ -57,14 +73,16 @@ def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
         again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
         source = again if again is not None and again.attachment_list else None  # what it carries is in the query then
         units.append(Unit((source,), partial(_only, asked), from_user=True))
-    answers = _answers(posts, role)
+    answers = paired(posts, role)
     taken = {place for found in answers.values() for place in found.values()}
     newest = max((at for at in range(len(posts)) if at not in taken), default=-1)
+    approvals = set() if round_.closed else _unapproved(posts)
     for place, post in enumerate(posts):
+        pending = place in approvals
         if place in answers:
             results = {number: posts[at] for number, at in answers[place].items()}
             waits = last and not round_.closed and place == newest
-            units.append(_call_unit(post, results, role, waits=waits))
+            units.append(_call_unit(post, results, role, waits=waits, pending=pending))
         elif place in taken:
             continue
         elif post.tool_call_id is not None:
@@ -72,29 +90,19 @@ def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
         elif post.send_from == FUNCTION and units and not units[-1].from_user:  # answers the call before it
             units.append(_joined(units.pop(), Unit((post,), partial(_said, post, role))))
         else:
-            units.append(Unit((post,), partial(_said, post, role), from_user=post.send_from == USER))
+            units.append(Unit((post,), partial(_said, post, role), from_user=post.send_from == USER, pending=pending))
     return units
 
 
-def _answers(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
-    """Return, for the place of each post with calls, where the results stand: place by the call's number, in the order
-    of the log. An id that is used again means the newest call of that id.
-    """
-    answers: dict[int, dict[int, int]] = {}
-    waiting: dict[str, list[tuple[int, int]]] = {}
-    for place, post in enumerate(posts):
-        if post.tool_calls and post.send_from == role:
-            answers[place] = {}
-            waiting |= {call.id: [] for call in post.tool_calls}
-            for number, call in enumerate(post.tool_calls):
-                waiting[call.id].append((place, number))
-        elif post.tool_call_id is not None and waiting.get(post.tool_call_id):
-            at, number = waiting[post.tool_call_id].pop(0)
-            answers[at][number] = place
-    return answers
+def _unapproved(posts: Sequence[Post]) -> set[int]:
+    """Return where the approvals were asked for that nobody has given or refused: the newest, one for each that lacks
+    a response."""
+    asked = [place for place, post in enumerate(posts) if post.kind == APPROVAL_REQUEST]
+    given = sum(post.kind == APPROVAL_RESPONSE for post in posts)
+    return set(asked[given:])
 
 
-def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool) -> Unit:
+def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> Unit:
     """Return a message with calls and its *results*, by the call's number; unless it *waits*, a note for each other."""
     missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
 
@@ -105,11 +113,12 @@ def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: boo
         for call_id in missing:
             yield {"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT}
 
-    return Unit((post, *results.values(), *(post for _ in missing)), lambda: tuple(messages()))
+    pending = pending or (waits and len(results) < len(post.tool_calls))
+    return Unit((post, *results.values(), *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
 
 
 def _joined(first: Unit, second: Unit) -> Unit:
-    return Unit((*first.posts, *second.posts), lambda: (*first.messages, *second.messages))
+    return Unit((*first.posts, *second.posts), lambda: (*first.messages, *second.messages), pending=first.pending)
 
 
 def _only(message: Message) -> tuple[Message]:
@@ -117,6 +126,8 @@ def _only(message: Message) -> tuple[Message]:
 
 
 def _said(post: Post, role: str) -> tuple[Message]:
+    if post.kind == SUMMARY:  # never in the assistant's voice, which would repeat it to the user as its own words
+        return ({"role": "user", "content": post.message},)
     return (from_post(post, role),)
 
 

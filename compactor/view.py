@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Protocol
 
-from memory.overlays import CompactedMessage
+from memory.overlays import CompactedMessage, Reductions
+from memory.recall import RECALL_TOOLS
 from memory.rounds import Round
 from memory.visibility import Rounds
 
@@ -15,6 +17,8 @@ from .acceptance import Source
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .ledger import Ledger, Sums
+from .overlaid import overlaid
+from .rungs import is_pinned
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
 from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
@@ -54,6 +58,8 @@ class View:
     model: str = ""
     #: What a strategy that asks a model may use; None where no model may be asked.
     work: Work | None = None
+    #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
+    published: Reductions | None = None
 
     @property
     def role(self) -> str:
@@ -80,7 +86,25 @@ class View:
 
     @property
     def tail(self) -> tuple[Round, ...]:
+        """The rounds after the compaction, as the log has them."""
         return self.rounds[self.end :]
+
+    @property
+    def places(self) -> range:
+        """The places of the tail's rounds."""
+        return range(min(self.end, self.total), self.total)
+
+    @property
+    def reductions(self) -> Reductions:
+        return self.rounds.reductions if self.published is None else self.published
+
+    @cached_property
+    def pinned(self) -> Mapping[str, frozenset[int]]:
+        """The numbers of pinned posts by the id of their round; 0 is the query."""
+        pinned: dict[str, frozenset[int]] = {}
+        for round_id, number in self.rounds.pins:
+            pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
+        return pinned
 
     @property
     def compaction_tokens(self) -> int:
@@ -107,11 +131,11 @@ class View:
     @cached_property
     def sums(self) -> Sums:
         """What there is before each closed round."""
-        return self.ledger.sums(self.rounds, self.closed, self.rounds.epoch)
+        return self.ledger.sums(self.rounds, self.closed, self.reductions)
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        growing = sum(sum(self.open_costs(round_, unit)) for round_, unit in self._growing())
+        growing = sum(sum(self.costs(round_, unit)) for round_, unit in self._growing())
         return self.closed_tokens(end, self.closed) + growing
 
     def closed_tokens(self, start: int, stop: int) -> int:
@@ -119,17 +143,41 @@ class View:
         stop = min(stop, self.closed)
         return self.sums.tokens[stop] - self.sums.tokens[min(start, stop)]
 
-    def units(self, place: int) -> Iterator[tuple[Round, Unit]]:
-        """Give the messages of one round, in units that may not be torn, each with the round."""
-        round_ = self.rounds[place]
-        for unit in units_of(round_, self.role, last=place == self.total - 1):
-            yield round_, unit
+    def round(self, place: int) -> Round:
+        """Return a round as it reads now."""
+        raw = self.rounds[place]
+        return overlaid(raw, self.reductions.of(raw.id), self.role)
 
-    def open_costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
-        """Return the tokens of each message of a unit of a round that may still grow."""
+    def units(self, place: int) -> list[tuple[Round, Unit]]:
+        """Return the messages of one round as it reads now, in units that may not be torn, each with the round."""
+        round_ = self.round(place)
+        return [(round_, unit) for unit in units_of(round_, self.role, last=place == self.total - 1)]
+
+    def cuts(self, place: int) -> tuple[int, ...]:
+        """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
+        from its results."""
+        return tuple(accumulate(len(unit.posts) for _, unit in self.units(place)))
+
+    def costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
+        """Return the tokens of each message of a unit."""
         if isinstance(self.rounds, HostRounds):  # nobody promises that its posts stay as they are
             return self.ledger.costs(unit)
         return self.ledger.open_costs(round_, unit)
+
+    def is_pinned(self, round_: Round, unit: Unit) -> bool:
+        """Return whether one of a unit's posts is pinned."""
+        return is_pinned(unit, self.pinned.get(round_.id, frozenset()))
+
+    def reducible(self, round_: Round, unit: Unit) -> bool:
+        """Return whether a unit may be reduced: not what waits for something or is pinned, and not what was reloaded in
+        the newest round, where the agent still works with it."""
+        if unit.pending or self.is_pinned(round_, unit):
+            return False
+        return round_.id != self._newest_id or not set(unit.tools) & set(RECALL_TOOLS)
+
+    @cached_property
+    def _newest_id(self) -> str:
+        return self.rounds[self.total - 1].id if self.total else ""
 
     def _growing(self) -> Iterator[tuple[Round, Unit]]:
         for place in range(max(self.closed, self.end), self.total):

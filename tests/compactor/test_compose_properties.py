@@ -126,8 +126,8 @@ def at_head(memory: Memory) -> list[Message]:
 
 
 def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) -> Prompt | None:
-    """Return the prompt; None where it rightly does not fit."""
-    least = at_head(memory) + user_messages(memory)
+    """Return the prompt; None where it rightly does not fit: system messages and question alone are too long."""
+    least = at_head(memory)[: len(memory.header)] + user_messages(memory)
     needed = PROMPT_TOKENS + sum(count_message(message, counter) for message in least)
     if needed <= budget:
         return compose(memory, budget=budget, counter=counter)

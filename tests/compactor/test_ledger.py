@@ -44,7 +44,7 @@ def chat(rounds: int) -> Memory:
 
 
 def sums_of(ledger: Ledger, rounds: Rounds | HostRounds) -> Sums:
-    return ledger.sums(rounds, rounds.settled, rounds.epoch)
+    return ledger.sums(rounds, rounds.settled, rounds.reductions)
 
 
 def fresh(rounds: Rounds | HostRounds, role: str = "assistant", count: TokenCounter = len) -> Sums:
@@ -70,8 +70,7 @@ def test_sums_tell_of_all_rounds_before_a_place() -> None:
     assert sums.tokens == [0, cost, cost]
     assert sums.messages == [0, 3, 3]
     assert sums.asked == [-1, 0, 0]
-    assert sums.ids == [rounds[0].id, "second"]
-    assert sums.numbers == [1, 2]
+    assert [(counted.round_id, counted.number) for counted in sums.costs] == [(rounds[0].id, 1), ("second", 2)]
 
 
 def test_a_round_is_counted_once() -> None:
@@ -126,7 +125,7 @@ def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int]) -> 
         now = memory.get_role_rounds("assistant")[0]
         sums, right = sums_of(ledger, now), fresh(now)
         assert sums.tokens[: now.settled + 1] == right.tokens
-        assert sums.ids[: now.settled] == right.ids
+        assert sums.costs[: now.settled] == right.costs
         assert sums.asked[: now.settled + 1] == right.asked
 
 
@@ -205,7 +204,7 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
         return len(text)
 
     ledger = Ledger("assistant", count)
-    ledger.sums(rounds, 0, rounds.epoch)  # from here on the epoch is known
+    ledger.sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
     sums = sums_of(ledger, rounds)
 
     assert sums is overtaken[0]

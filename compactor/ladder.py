@@ -1,0 +1,406 @@
+"""What a prompt shows of a tail that is too long for it: the ladder, light to heavy, only as far as needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from memory.references import post_reference, range_reference
+from memory.rounds import Round
+
+from .clipping import clip_message, clip_text
+from .rungs import RUNGS, shortened
+from .units import PROMPT_TOKENS, Message, Unit, count_message
+from .view import View
+
+__all__ = ["GRID", "Fitted", "Head", "Ladder", "Reduced"]
+
+#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
+GRID = 0.3
+#: The newest posts that fill this share of the tail's room are neither offloaded nor cleared; clipped, if it must be.
+PROTECTED_SHARE = 0.25
+#: The most that one text may take of what the head leaves, once posts must be left out.
+LARGEST_SHARE = 0.5
+#: No text is clipped to fewer tokens than this.
+SHORTEST_CLIP = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A text that the prompt shows shortened."""
+
+    #: Reloads the original: ``memory.reload(ref)``.
+    ref: str
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands before the tail: system messages, then the compaction. And the plan, which stands in the tail."""
+
+    system: tuple[Message, ...] = ()
+    compaction: Message | None = None
+    plan: Message | None = None
+
+    def messages(self) -> list[Message]:
+        return [*self.system, *([self.compaction] if self.compaction is not None else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What becomes the prompt, and what was done for it."""
+
+    messages: list[Message]
+    tokens: int
+    #: Tokens of the same without the ladder.
+    tokens_before: int
+    omitted_rounds: tuple[int, ...] = ()
+    reductions: tuple[Reduced, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A unit of the tail, as it is shown, and what its messages cost."""
+
+    round_: Round
+    unit: Unit
+    costs: tuple[int, ...]
+    #: The newest query, and what is pinned: neither left out nor shortened.
+    fixed: bool = False
+    pinned: bool = False
+    reductions: tuple[Reduced, ...] = ()
+
+    @property
+    def verbatim(self) -> bool:
+        return self.fixed or self.pinned
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is left out only where it alone is too much; a call that waits may be clipped."""
+        return self.verbatim or self.unit.pending
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.costs)
+
+    def reading(self, unit: Unit, costs: tuple[int, ...], places: Iterable[int]) -> _Piece:
+        """Return the piece with *unit* in the place of its own, whose messages at *places* are shorter."""
+        known = {reduced.ref: reduced for reduced in self.reductions}
+        for place in places:
+            ref = post_reference(self.round_, self.unit.posts[place])
+            before = known[ref].tokens_before if ref in known else self.costs[place]
+            known[ref] = Reduced(ref, before, costs[place])
+        return replace(self, unit=unit, costs=costs, reductions=tuple(known.values()))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What the tail becomes, in this order."""
+
+    #: What stands before all that is shown and is shown all the same.
+    ahead: Sequence[_Piece] = ()
+    #: The places of rounds that are shown as they are, whose costs the ledger has summed up; then units one by one.
+    whole: range = field(default_factory=lambda: range(0))
+    pieces: Sequence[_Piece] = ()
+    #: Places of the rounds that are left out, and the units of others.
+    rounds: range = field(default_factory=lambda: range(0))
+    units: Sequence[_Piece] = ()
+    #: Whether a line tells of them.
+    says_so: bool = True
+
+    @property
+    def shown(self) -> list[_Piece]:
+        return [*self.ahead, *self.pieces]
+
+
+class Ladder:
+    """One prompt in the making: *head* and *view*'s tail in at most *limit* tokens, cut in steps of *step* tokens.
+
+    Everything it decides follows from the tail's tokens in whole steps, and from posts older than that: so what is
+    appended changes the beginning of the prompt only when the next step is due.
+    """
+
+    def __init__(self, view: View, head: Head, limit: int, step: int) -> None:
+        self._view = view
+        self._head = head
+        self._limit = limit
+        self._step = step
+        self._count = view.ledger.count
+        self._seen: dict[int, list[tuple[Round, Unit]]] = {}
+        #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
+        self._note_tokens = self._cost(_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2))
+        #: The newest round, or the first open one: from here on there are no sums.
+        self._newest = max(view.end, min(view.closed, view.total - 1))
+        self._asked = self._newest_query()
+        self._clipped_head: tuple[Reduced, ...] = ()
+        self._covered_omitted: tuple[int, ...] = ()
+
+    def fitted(self) -> tuple[Fitted, int]:
+        """Return the longest prompt that the ladder allows, and by how many tokens even that is over the limit."""
+        end, newest = self._view.end, self._newest
+        draft = _Draft(self._ahead(end), range(end, newest), self._pieces_from(newest))
+        before = tokens = self._tokens(draft)
+        if before > self._limit:
+            self._shorten_head()
+            draft = self._cut()
+            tokens = self._tokens(draft)
+        if tokens > self._limit and self._note(draft):
+            draft.says_so = False  # where not even the line fits, the query alone is better than no prompt
+            tokens = self._tokens(draft)
+        reductions = tuple(reduced for piece in draft.shown for reduced in piece.reductions)
+        omitted = (*self._covered_omitted, *self._omitted(draft))
+        fitted = Fitted(self._messages(draft), tokens, before, omitted, (*self._clipped_head, *reductions))
+        return fitted, max(tokens - self._limit, 0)
+
+    # -- what it costs, and what it is in messages --------------------------------------------------------------------
+
+    def _cost(self, *messages: Message) -> int:
+        return sum(count_message(message, self._count) for message in messages)
+
+    def _head_tokens(self) -> int:
+        plan = [self._head.plan] if self._head.plan is not None else []
+        return PROMPT_TOKENS + self._cost(*self._head.messages(), *plan)
+
+    def _tokens(self, draft: _Draft) -> int:
+        whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
+        return self._head_tokens() + self._cost(*self._note(draft)) + whole + _sum(draft.shown)
+
+    def _messages(self, draft: _Draft) -> list[Message]:
+        """Return all messages; the plan stands before the newest thing that the user said."""
+        shown = [*draft.ahead, *(piece for place in draft.whole for piece in self._uncounted(place)), *draft.pieces]
+        messages = [*self._head.messages(), *self._note(draft)]
+        spoken = [number for number, piece in enumerate(shown) if piece.fixed]
+        plan_at = spoken[-1] if spoken else 0
+        for number, piece in enumerate(shown):
+            if number == plan_at and self._head.plan is not None:
+                messages.append(self._head.plan)
+            messages += piece.unit.messages
+        if not shown and self._head.plan is not None:
+            messages.append(self._head.plan)
+        return messages
+
+    def _note(self, draft: _Draft) -> list[Message]:
+        rounds = self._numbers(draft.rounds)
+        return [_note(rounds, *_ends(draft.units))] if draft.says_so and (rounds or draft.units) else []
+
+    def _numbers(self, places: range) -> tuple[int, ...]:
+        """Return the log numbers of closed rounds."""
+        return tuple(self._view.sums.costs[place].number for place in places)
+
+    def _omitted(self, draft: _Draft) -> tuple[int, ...]:
+        rounds = self._numbers(draft.rounds)
+        return tuple(dict.fromkeys((*rounds, *(piece.round_.number for piece in draft.units))))
+
+    # -- the tail in pieces -------------------------------------------------------------------------------------------
+
+    def _pieces(self, place: int) -> list[_Piece]:
+        """Return a round's units; what the user asks in the newest round where he speaks is fixed: his first words and
+        his last."""
+        units = self._units(place)
+        spoken = [number for number, (_, unit) in enumerate(units) if unit.from_user] if place == self._asked else []
+        fixed = spoken[:1] + spoken[-1:]
+        return [
+            _Piece(
+                round_,
+                unit,
+                self._view.costs(round_, unit),
+                fixed=number in fixed,
+                pinned=self._view.is_pinned(round_, unit),
+            )
+            for number, (round_, unit) in enumerate(units)
+        ]
+
+    def _uncounted(self, place: int) -> list[_Piece]:
+        """Return a round's units for their messages alone: the ledger knows what all of them cost."""
+        if place == self._asked:
+            return self._pieces(place)
+        return [_Piece(round_, unit, ()) for round_, unit in self._units(place)]
+
+    def _units(self, place: int) -> list[tuple[Round, Unit]]:
+        if place not in self._seen:
+            self._seen[place] = self._view.units(place)
+        return self._seen[place]
+
+    def _pieces_from(self, first: int) -> list[_Piece]:
+        return [piece for place in range(first, self._view.total) for piece in self._pieces(place)]
+
+    def _newest_query(self) -> int:
+        """Return the place of the newest round in which the user speaks; -1 where there is none in the tail."""
+        view = self._view
+        for place in range(view.total - 1, view.closed - 1, -1):
+            if any(unit.from_user for _, unit in self._units(place)):
+                return place
+        return view.sums.asked[view.closed]
+
+    def _ahead(self, first: int) -> list[_Piece]:
+        """Return what stands before round *first* and is shown all the same: the newest query, and what is pinned."""
+        view = self._view
+        found = [piece for piece in self._pieces(self._asked) if piece.fixed] if 0 <= self._asked < first else []
+        for round_id in view.pinned:
+            place = (view.rounds.end_of(round_id) or 0) - 1
+            if view.end <= place < first and view.rounds[place].id == round_id:
+                found += [piece for piece in self._pieces(place) if piece.pinned and not piece.fixed]
+        return sorted(found, key=lambda piece: (piece.round_.number, piece.unit.number))
+
+    # -- the head -----------------------------------------------------------------------------------------------------
+
+    def _shorten_head(self) -> None:
+        """Take from the head what leaves no room for that which must be shown: the plan, then of the compaction."""
+        must = _sum(piece for piece in (*self._ahead(self._newest), *self._pieces_from(self._newest)) if piece.verbatim)
+        if self._head_tokens() + must <= self._limit:
+            return
+        self._head = replace(self._head, plan=None)
+        compaction, message = self._view.compaction, self._head.compaction
+        room = self._limit - must - self._head_tokens()
+        if room >= 0 or compaction is None or message is None:
+            return
+        whole = self._cost(message)
+        ref, asked = range_reference(1, compaction.last_round), whole + room
+        while asked >= SHORTEST_CLIP and self._cost(message) > whole + room:
+            message = {**message, "content": clip_text(compaction.to_prompt(), asked, ref, self._count)}
+            asked -= 8
+        if self._cost(message) <= whole + room:
+            self._head = replace(self._head, compaction=message)
+            self._clipped_head = (Reduced(ref, whole, self._cost(message)),)
+        else:
+            self._head = replace(self._head, compaction=None)
+            self._covered_omitted = tuple(range(1, compaction.last_round + 1))
+
+    # -- the ladder ---------------------------------------------------------------------------------------------------
+
+    def _cut(self) -> _Draft:
+        """Return what stands behind the first mark of the grid that makes the prompt fit."""
+        view, sums, start, newest = self._view, self._view.sums, self._view.end, self._newest
+        repeated = _sum(piece for piece in self._ahead(newest) if piece.fixed)
+        room = self._limit - self._head_tokens() - self._note_tokens - repeated
+        tail = view.closed_tokens(start, newest) + _sum(self._pieces_from(newest))
+        mark = -(-(tail - room) // self._step) * self._step
+        # Tail tokens up to which texts may be shortened: like the mark, it moves by whole steps alone.
+        boundary = room + mark - self._step - int(max(room, 0) * PROTECTED_SHARE)
+
+        def behind(place: int) -> int:
+            return sums.tokens[place] - sums.tokens[start]
+
+        places = range(start, newest)
+        cleared = start + bisect_right(places, boundary, key=lambda place: behind(place + 1))
+
+        def left_out(first: int) -> int:
+            return behind(first) - (sums.kept[first] - sums.kept[start])
+
+        def saved(first: int) -> int:
+            """Return what leaving out the rounds before *first* and clearing those up to *cleared* takes off."""
+            lightest = sums.by_rung[-1]
+            if first >= cleared:
+                return left_out(first)
+            return left_out(first) + behind(cleared) - behind(first) - (lightest[cleared] - lightest[first])
+
+        first = start + bisect_left(places, mark, key=saved)
+        if first > start and saved(first) > mark + self._step:
+            first -= 1  # one round is so long that too much would go with it
+        return self._lighten(first, mark - left_out(first), boundary - behind(first))
+
+    def _lighten(self, first: int, target: int, boundary: int) -> _Draft:
+        """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
+        from there are shortened, rung by rung, the oldest first; then units are left out."""
+        pieces = self._pieces_from(first)
+        position, within = 0, []
+        for number, piece in enumerate(pieces):
+            position += piece.tokens
+            if position <= boundary and self._may_shorten(piece):
+                within.append(number)
+        for rule in RUNGS:
+            for number in within:
+                if target <= 0:
+                    break
+                piece = pieces[number]
+                shorter = shortened(piece.round_, piece.unit, piece.costs, rule, self._count)
+                if shorter.places:
+                    pieces[number] = piece.reading(*shorter)
+                    target -= piece.tokens - pieces[number].tokens
+        draft = _Draft(ahead=self._ahead(first), pieces=pieces, rounds=range(self._view.end, first))
+        return self._leave_out(draft, target) if target > 0 else draft
+
+    def _may_shorten(self, piece: _Piece) -> bool:
+        return not (piece.fixed or piece.unit.from_user) and self._view.reducible(piece.round_, piece.unit)
+
+    def _leave_out(self, draft: _Draft, target: int) -> _Draft:
+        """Return *draft* with its largest texts clipped, and its oldest units left out until it is *target* tokens
+        shorter. The newest stays, clipped as far as it takes, where it can."""
+        limit = max(int((self._limit - self._head_tokens()) * LARGEST_SHARE), SHORTEST_CLIP)
+        room = self._limit - self._head_tokens() - self._note_tokens - _sum(draft.ahead)
+        pieces = [self._clipped(piece, limit) for piece in draft.pieces]
+        room -= _sum(piece for piece in pieces if piece.verbatim)
+        free = [number for number, piece in enumerate(pieces) if not piece.stays]
+        waiting = [number for number, piece in enumerate(pieces) if piece.unit.pending and not piece.verbatim]
+        gone: list[int] = []
+        for number in waiting:  # what waits before the newest
+            pieces[number] = self._clipped_to(pieces[number], limit, room)
+            if pieces[number].tokens > room:
+                gone.append(number)
+            else:
+                room -= pieces[number].tokens
+        if free:
+            pieces[free[-1]] = self._clipped_to(pieces[free[-1]], limit, room)
+        target -= _sum(draft.pieces) - _sum(pieces) + sum(pieces[number].tokens for number in gone)
+        for number in free:
+            # The newest stays where it fits by itself, though the mark may be behind it.
+            if target <= 0 or (number == free[-1] and pieces[number].tokens <= room):
+                break
+            gone.append(number)
+            target -= pieces[number].tokens
+        kept = [piece for number, piece in enumerate(pieces) if number not in set(gone)]
+        return replace(draft, pieces=kept, units=[pieces[number] for number in sorted(gone)])
+
+    def _clipped_to(self, piece: _Piece, limit: int, room: int) -> _Piece:
+        """Return *piece* with its texts clipped until it is at most *room* tokens, or as short as may be."""
+        clipped = self._clipped(piece, limit)
+        while clipped.tokens > room and limit > SHORTEST_CLIP:
+            limit = max(limit // 2, SHORTEST_CLIP)
+            clipped = self._clipped(piece, limit)
+        return clipped
+
+    def _clipped(self, piece: _Piece, limit: int) -> _Piece:
+        """Return *piece* with each text of more than *limit* tokens clipped; as it is where it is not to be touched."""
+        if piece.verbatim or piece.tokens <= limit:
+            return piece
+        messages, costs, changed = list(piece.unit.messages), list(piece.costs), []
+        for place, (message, post) in enumerate(zip(messages, piece.unit.posts, strict=True)):
+            if costs[place] <= limit:
+                continue
+            shorter = clip_message(message, limit, post_reference(piece.round_, post), self._count)
+            after = self._cost(shorter)
+            if after < costs[place]:
+                messages[place], costs[place] = shorter, after
+                changed.append(place)
+        made = tuple(messages)
+        unit = Unit(piece.unit.posts, lambda: made, piece.unit.from_user, piece.unit.pending)
+        return piece.reading(unit, tuple(costs), changed)
+
+
+def _sum(pieces: Iterable[_Piece]) -> int:
+    return sum(piece.tokens for piece in pieces)
+
+
+def _ends(pieces: Sequence[_Piece]) -> tuple[str, ...]:
+    """Return the references of the first and the last post in *pieces*, as the log has them; none where there are none.
+
+    Not those at their ends: a result that came late stands behind its call.
+    """
+    places = [
+        (piece.round_.number, post.number if post else 0, post_reference(piece.round_, post))
+        for piece in pieces
+        for post in piece.unit.posts
+    ]
+    return (min(places)[2], max(places)[2]) if places else ()
+
+
+def _note(rounds: Sequence[int], first_post: str = "", last_post: str = "") -> Message:
+    """Return the line that says what is left out, whole rounds and then posts, and how to read it."""
+    said: list[str] = []
+    if rounds:
+        said.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
+    if first_post:
+        said.append(f"the posts from {first_post} to {last_post} (reload each by that name)")
+    return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(said)}.]"}

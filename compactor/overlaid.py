@@ -1,0 +1,110 @@
+"""A round as it reads now: its overlays applied, and what was to be seen only once left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import Any
+
+from memory.frozen import freeze_mapping
+from memory.messages import KEPT, repeats_query
+from memory.overlays import Reduction
+from memory.references import post_reference
+from memory.rounds import Post, Round
+
+__all__ = ["EPHEMERAL", "OVERLAY", "SUMMARY", "overlaid"]
+
+#: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
+OVERLAY = "overlay"
+#: The kind of a post that stands for several, and was said by nobody.
+SUMMARY = "summary"
+#: How the kind of a post begins that leaves the prompt after the next model call: ``ephemeral:screenshot``. The newest
+#: ``extra["keep"]`` of a name, none by default, stay until their round is closed.
+EPHEMERAL = "ephemeral:"
+
+
+def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
+    """Return *round_* as *role* reads it now; the same object where nothing covers any of it."""
+    shown = _with_query(round_, reductions)
+    posts = [_summary(one, round_, role) for one in reductions if one.kind == "summarised" and one.covers(0)]
+    for post in shown.post_list:
+        reduction = next((one for one in reductions if one.covers(post.number)), None)
+        if reduction is None:
+            posts.append(post)
+        elif reduction.kind == "offloaded":
+            posts.append(_reading(post, reduction.text, reduction.kind))
+        elif reduction.kind == "summarised" and not (posts and posts[-1].id == _summary_id(reduction)):
+            posts.append(_summary(reduction, round_, role))
+    kept = _without_ephemeral(round_, posts, role)
+    if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
+        return round_
+    return shown.model_copy(update={"post_list": tuple(kept)})
+
+
+def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
+    """Return *round_* with its query as it reads now. A post that hands the query on stands or falls with it."""
+    again = bool(round_.post_list) and repeats_query(round_.post_list[0], round_)
+    for reduction in reductions:
+        if reduction.covers(0) or (again and reduction.covers(round_.post_list[0].number)):
+            text = reduction.text if reduction.kind == "offloaded" else ""
+            extra = _without_content(round_.extra) if text else {}
+            changed = round_.model_copy(
+                update={"user_query": text, "extra": freeze_mapping({**extra, OVERLAY: reduction.kind})}
+            )
+            return changed.model_copy(update={"post_list": round_.post_list[1:]}) if again else changed
+    return round_
+
+
+def _reading(post: Post, text: str, why: str) -> Post:
+    extra = freeze_mapping({**_without_content(post.extra), OVERLAY: why})
+    return post.model_copy(update={"message": text, "attachment_list": (), "extra": extra})
+
+
+def _without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *extra* without the content that a chat message had where it differed from plain text."""
+    kept = extra.get(KEPT)
+    if isinstance(kept, Mapping) and "content" in kept:
+        return {**extra, KEPT: {key: value for key, value in kept.items() if key != "content"}}
+    return dict(extra)
+
+
+def _summary_id(reduction: Reduction) -> str:
+    return f"{reduction.first_post_id}..{reduction.last_post_id}"
+
+
+def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
+    return Post(
+        id=_summary_id(reduction),
+        send_from="context",
+        send_to=role,
+        message=reduction.text,
+        kind=SUMMARY,
+        number=reduction.first_number,
+        created_at=round_.created_at,
+        extra=freeze_mapping({OVERLAY: reduction.kind}),
+    )
+
+
+def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
+    """Return *posts* without those that the role has seen once, as it has when it has spoken since."""
+    if not any(post.kind.startswith(EPHEMERAL) for post in posts):
+        return posts
+    said = max((post.number for post in posts if post.send_from == role), default=0)
+    shown: list[Post] = []
+    newer: dict[str, int] = {}
+    for post in reversed(posts):
+        if not post.kind.startswith(EPHEMERAL) or post.tool_calls:
+            shown.append(post)
+            continue
+        newer[post.kind] = newer.get(post.kind, 0) + 1
+        if not round_.closed and (post.number > said or newer[post.kind] <= _kept(post)):
+            shown.append(post)
+        elif post.tool_call_id is not None:  # its call would be left without an answer
+            line = f"[Was to be seen once, and is left out now; reload {post_reference(round_, post)}]"
+            shown.append(_reading(post, line, "ephemeral"))
+    return shown[::-1]
+
+
+def _kept(post: Post) -> int:
+    keep = post.extra.get("keep", 0)
+    return keep if isinstance(keep, int) else 0

@@ -1,0 +1,72 @@
+"""The rungs of the prompt's ladder that shorten a text and leave the message: large payloads, then old tool results."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from memory.rounds import Round
+
+from .offloading import OffloadRule
+from .tokens import TokenCounter
+from .units import Message, Unit, count_message
+
+__all__ = ["RUNGS", "Shortened", "costs_by_rung", "is_pinned", "shortened"]
+
+#: From light to heavy: large payloads are offloaded, then tool results cleared. The strategies are the same rules, run
+#: in the background.
+RUNGS = (OffloadRule(), OffloadRule(threshold=120, preview=0, kinds=("tool_result",)))
+
+
+class Shortened(NamedTuple):
+    """A unit some of whose messages read shorter, and what each of its messages costs then."""
+
+    unit: Unit
+    costs: tuple[int, ...]
+    #: Which of its messages do, by their places.
+    places: tuple[int, ...]
+
+
+def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule, count: TokenCounter) -> Shortened:
+    """Return *unit* with the texts that *rule* takes out of it replaced, none by a longer one."""
+    messages: list[Message] = []
+    after = list(costs)
+    changed: list[int] = []
+    for place, post in enumerate(unit.posts):
+        if post is None or post in unit.posts[:place]:  # a call stands for each result that it lacks
+            continue
+        reduction = rule.applied(round_, post, count, cost=costs[place])
+        if reduction is None:
+            continue
+        if not messages:
+            messages = list(unit.messages)
+        message = {**messages[place], "content": reduction.text}
+        tokens = count_message(message, count)
+        if tokens < costs[place]:
+            messages[place], after[place] = message, tokens
+            changed.append(place)
+    if not changed:
+        return Shortened(unit, tuple(costs), ())
+    made = tuple(messages)
+    return Shortened(Unit(unit.posts, lambda: made, unit.from_user, unit.pending), tuple(after), tuple(changed))
+
+
+def costs_by_rung(
+    round_: Round, units: Sequence[tuple[Unit, Sequence[int]]], count: TokenCounter, pinned: Collection[int]
+) -> tuple[int, ...]:
+    """Return the tokens of a round's *units*, given with their costs, on each rung; nothing pinned is shortened."""
+    totals: list[int] = []
+    for rule in RUNGS:
+        units = [
+            (unit, costs)
+            if unit.pending or is_pinned(unit, pinned)
+            else shortened(round_, unit, costs, rule, count)[:2]
+            for unit, costs in units
+        ]
+        totals.append(sum(sum(costs) for _, costs in units))
+    return tuple(totals)
+
+
+def is_pinned(unit: Unit, pinned: Collection[int]) -> bool:
+    """Return whether one of *unit*'s posts is *pinned*, by number; 0 is the query."""
+    return bool(pinned) and any((post.number if post else 0) in pinned for post in unit.posts)
