@@ -22,6 +22,8 @@ __all__ = [
     "Entry",
     "HeaderAdded",
     "PostAdded",
+    "PostPinned",
+    "PostRedacted",
     "ReductionPublished",
     "ReductionWithdrawn",
     "RoundFailed",
@@ -81,6 +83,23 @@ class ReductionWithdrawn(Record):
     last_number: int
 
 
+class PostPinned(Record):
+    """The post keeps its words through every compaction; or no longer does."""
+
+    round_id: Text
+    #: Of the post in its round; 0 is the user's query.
+    number: int
+    pinned: bool = True
+
+
+class PostRedacted(Record):
+    """What these posts said is erased, here and in what was made from it."""
+
+    round_id: Text
+    #: Of the posts in their round; 0 is the user's query.
+    numbers: tuple[int, ...]
+
+
 class UsageRecorded(Record):
     """What the provider counted of a prompt, beside what we did."""
 
@@ -102,6 +121,8 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "compaction reverted": CompactionReverted,
         "reduction published": ReductionPublished,
         "reduction withdrawn": ReductionWithdrawn,
+        "pinned": PostPinned,
+        "post redacted": PostRedacted,
         "usage recorded": UsageRecorded,
     }
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .entries import CompactionPublished, CompactionReverted, ReductionPublished, ReductionWithdrawn
 from .errors import StaleCompaction
 from .overlay_rule import laid, tears
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
-from .rounds import Record
+from .rounds import Record, Round
 from .snapshot import Snapshot
 from .visibility import seen_by
 
@@ -35,7 +35,12 @@ class RoleJournal:
         def records(now: Snapshot) -> Iterable[Record]:
             yield CompactionPublished(role=self._role, compaction=self._current(now, compaction, base, round_ids))
 
-        return self._memory._write(records, lambda now: now.published[self._role][-1])
+        def published(now: Snapshot) -> CompactedMessage:
+            current = self._state(now).current
+            assert current is not None  # noqa: S101  (it was published under the lock that is still held)
+            return current
+
+        return self._memory._write(records, published)
 
     def revert(self) -> CompactedMessage | None:
         def records(now: Snapshot) -> Iterable[Record]:
@@ -46,6 +51,8 @@ class RoleJournal:
         return self._memory._write(records, lambda now: self._state(now).current)
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
+        if not self._role:
+            return None  # the empty role sees everything, as it was
         reduction = reduction.model_copy(update={"created_at": self._memory._clock()})
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -53,12 +60,14 @@ class RoleJournal:
             if laid(now.reductions_of(self._role).of(found.round_id), found) is not None:
                 yield ReductionPublished(role=self._role, reduction=found)
 
-        return self._memory._write(records, self._changed)
+        return self._write_one(records)
 
     def withdraw(self, reduction: Reduction) -> bool:
+        ends = (reduction.first_post_id, reduction.last_post_id)
+
         def records(now: Snapshot) -> Iterable[Record]:
             for one in now.reductions_of(self._role).of(reduction.round_id):
-                if (one.first_post_id, one.last_post_id) == (reduction.first_post_id, reduction.last_post_id):
+                if (one.first_post_id, one.last_post_id) == ends:
                     yield ReductionWithdrawn(
                         role=self._role,
                         round_id=one.round_id,
@@ -66,7 +75,18 @@ class RoleJournal:
                         last_number=one.last_number,
                     )
 
-        return self._memory._write(records, self._changed) is not None
+        return self._write_one(records) is not None
+
+    def _write_one(self, records: Callable[[Snapshot], Iterable[Record]]) -> Reductions | None:
+        """Append what *records* makes, and return the role's reductions; None where it made nothing."""
+        written: list[Record] = []
+
+        def kept(now: Snapshot) -> Iterable[Record]:
+            written[:] = records(now)
+            return written
+
+        reductions = self._memory._write(kept, lambda now: now.reductions_of(self._role))
+        return reductions if written else None
 
     def _state(self, now: Snapshot) -> JournalState:
         state = now.journal(self._role)
@@ -91,6 +111,7 @@ class RoleJournal:
                 "end_index": now.rounds(self._role).end_of(now.settled[last - 1].id),
                 "end_number": last,
                 "generation": base + 1,
+                "pinned": (),
             }
         )
 
@@ -104,8 +125,8 @@ class RoleJournal:
         if found is None or found.state == "failed" or found.number <= covered:
             raise StaleCompaction("rounds_changed")
         round_ = seen_by(self._role, found)
-        numbers = {"": 0} | {post.id: post.number for post in round_.post_list}
-        first, last = (numbers.get(end, -1) for end in (reduction.first_post_id, reduction.last_post_id))
+        first = _number_of(reduction.first_post_id, reduction.first_number, round_)
+        last = _number_of(reduction.last_post_id, reduction.last_number, round_)
         if not 0 <= first <= last:
             raise StaleCompaction("rounds_changed")
         reduction = reduction.model_copy(update={"first_number": first, "last_number": last})
@@ -115,7 +136,8 @@ class RoleJournal:
             raise StaleCompaction("torn")
         return reduction
 
-    def _changed(self, now: Snapshot) -> Reductions | None:
-        """Return the role's reductions if the newest entry of the log changed them."""
-        reductions = now.reductions_of(self._role)
-        return reductions if reductions.version == now.number else None
+
+def _number_of(post_id: str, number: int, round_: Round) -> int:
+    """Return the number of the post of that id; -1 where there is none. *number* decides where ids are used twice."""
+    numbers = [post.number for post in round_.post_list if post.id == post_id] if post_id else [0]
+    return number if number in numbers else max(numbers, default=-1)

@@ -8,16 +8,28 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from . import messages as chat
-from .entries import Entry, HeaderAdded, PostAdded, RoundFailed, RoundFinished, RoundOpened, UsageRecorded
+from .entries import (
+    Entry,
+    HeaderAdded,
+    PostAdded,
+    PostPinned,
+    PostRedacted,
+    RoundFailed,
+    RoundFinished,
+    RoundOpened,
+    UsageRecorded,
+)
 from .errors import Conflict, MessageError, RoundClosed, StoreError, UnknownRound
 from .events import Event, EventHook, HookFailed, ProviderFailed
 from .forking import renewed_after_fork
 from .hooks import Hooks, Notifications, describe
 from .journal import RoleJournal
 from .overlays import CompactedMessage, CompactionProvider
+from .redaction import erasures, place_of, redaction_of, unfinished
 from .references import text_behind
+from .replay import applied
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
-from .snapshot import LiveRound, Snapshot, applied
+from .snapshot import LiveRound, Snapshot
 from .stores import InMemoryStore, Store
 from .usage import Usage
 from .visibility import Rounds, sees
@@ -177,6 +189,51 @@ class Memory:
         for one in parsed:
             memory._append(one)
         return memory
+
+    def pin(self, post: Post | str) -> None:
+        """Keep what a post says word for word through every compaction. Give the post, or its reference: ``r12.p3``,
+        or ``r12.p0`` for the user's query.
+
+        Raises ``UnknownReference`` where there is none.
+        """
+        self._pin(post, pinned=True)
+
+    def unpin(self, post: Post | str) -> None:
+        """Let compactions put a post in other words again; one that is not pinned is no error."""
+        self._pin(post, pinned=False)
+
+    def pins(self) -> tuple[str, ...]:
+        """Return the references of the pinned posts, in the order of the log."""
+        now = self.snapshot
+        return tuple(f"r{number}.p{place}" for number, place in sorted((now.numbers[id_], at) for id_, at in now.pins))
+
+    def _pin(self, post: Post | str, *, pinned: bool) -> None:
+        def records(now: Snapshot) -> Iterable[Record]:
+            round_, number = place_of(now.rounds(include_failed=True), post)
+            if ((round_.id, number) in now.pins) is not pinned:
+                yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
+
+        self._write(records, lambda _now: None)
+
+    def redact(self, post: Post | str) -> None:
+        """Erase what a post says, for privacy: here, in every entry of the log, and with it all compactions and
+        reductions that were made from it; those in the making are discarded. Takes what ``pin`` takes.
+
+        Ids, senders and the names of tools stay. Where a round's first post repeats the user's query, both are erased.
+        Reads the whole log. Should the store fail meanwhile, call it again; a resume goes on with it, too. Raises
+        ``UnknownReference`` where there is no such post.
+        """
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            found = redaction_of(now, post)
+            if found is not None:
+                yield found
+
+        self._write(records, lambda _now: None)
+        try:
+            self._erase()
+        finally:
+            self._announce()
 
     def note_prompt(self, role: str, tokens: int) -> None:
         """Remember how long *role*'s newest prompt is by our own count; not in the log. ``compose`` calls it."""
@@ -348,10 +405,20 @@ class Memory:
 
     def _catch_up(self) -> bool:
         """Read what other writers appended; return whether there was anything."""
-        before = self.snapshot.number
+        before, erased = self.snapshot.number, True
         for entry in self._store.read(self.session_id, before):
+            if isinstance(entry.record, PostRedacted):
+                erased = erased and not unfinished(self.snapshot, entry.record)
             self.snapshot = applied(self.snapshot, entry.record, entry.number)
+        if not erased:
+            self._erase()  # whoever was to do it is still at it, or has come to an end before
         return self.snapshot.number > before
+
+    def _erase(self) -> None:
+        """Erase from the store what its log says is erased."""
+        log = self._store.read(self.session_id)
+        for number, body in erasures(log, self.snapshot.numbers):
+            self._store.redact(self.session_id, number, body)
 
     def _append(self, parsed: chat.Parsed) -> None:
         post = parsed.post.model_copy(update={"id": self._new_id(), "created_at": self._clock()})

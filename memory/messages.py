@@ -17,6 +17,7 @@ from .rounds import USER, Post, Round, ToolCall
 
 __all__ = [
     "ASSISTANT",
+    "FUNCTION",
     "KEPT",
     "TOOL",
     "Parsed",
@@ -34,11 +35,11 @@ __all__ = [
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"
 TOOL = "tool"
+#: Who sends results in the form that came before tool calls: by the name of the tool, without an id.
+FUNCTION = "function"
 
 _SYSTEM = ("system", "developer")
-_SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, "function": "function"} | {
-    role: role for role in _SYSTEM
-}
+_SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTION} | {role: role for role in _SYSTEM}
 #: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
 KEPT, _ABSENT = "openai", "openai_absent"
 

@@ -47,6 +47,8 @@ class CompactedMessage(Record):
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
     usage: Usage | None = None
     extra: Extra = EMPTY
+    #: What the pinned posts say that it covers and its role sees; filled in where it is read, and not stored.
+    pinned: tuple[Text, ...] = Field(default=(), exclude=True)
 
     @property
     def last_round(self) -> int:
@@ -56,15 +58,19 @@ class CompactedMessage(Record):
     def to_system_message(self) -> str:
         """Return the summary as text for a system message, headed by the rounds that it covers."""
         heading = f"[Conversation History Summary (Rounds {self.start_index}-{self.last_round})]"
-        return f"{heading}\n{self.summary}\n\n{BACKGROUND}"
+        return f"{self._pins()}{heading}\n{self.summary}\n\n{BACKGROUND}"
 
     def to_prompt(self) -> str:
         """Return the summary as ``compose`` shows it: whatever changes with each publication stands on the last line,
         so that a provider's prefix cache keeps as much as it can."""
         covered = f"Covers rounds {self.start_index}-{self.last_round}."
-        return f"[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
+        return f"{self._pins()}[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
+
+    def _pins(self) -> str:
+        return "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
 
 
+PINNED = "[Pinned: word for word]"
 BACKGROUND = (
     "[Background only: this summary may lag behind the conversation, the messages after it are authoritative,"
     " and it holds no new request from the user.]"

@@ -1,35 +1,18 @@
-"""A Memory at one moment, and what each entry of the log makes of it."""
+"""A Memory at one moment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
-from typing import Literal
 
-from .entries import (
-    CompactionPublished,
-    CompactionReverted,
-    HeaderAdded,
-    PostAdded,
-    ReductionPublished,
-    ReductionWithdrawn,
-    RoundFailed,
-    RoundFinished,
-    RoundOpened,
-    UsageRecorded,
-)
-from .errors import StoreError
 from .frozen import FrozenMapping
-from .messages import came_as_message
-from .overlay_rule import laid
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
-from .rounds import USER, Post, Record, Round
+from .rounds import USER, Post, Round
 from .usage import Usage
 from .visibility import Rounds
 
-__all__ = ["LiveRound", "Snapshot", "applied"]
+__all__ = ["LiveRound", "Snapshot"]
 
 
 @dataclass(frozen=True)  # no slots: `round` is worked out once and kept
@@ -71,7 +54,8 @@ class Snapshot:
     live: tuple[LiveRound, ...] = ()
     #: Numbers of the failed rounds, ascending.
     failed: tuple[int, ...] = ()
-    #: Grows whenever a settled round changed, so that what was worked out from an earlier one is worked out again.
+    #: Grows whenever a settled round or what stands for it changed, or a text was erased, so that what was worked out
+    #: from an earlier one is worked out again.
     epoch: int = 0
     #: The number of a round by its id; shared and growing like the lists.
     numbers: dict[str, int] = field(default_factory=dict)
@@ -83,6 +67,8 @@ class Snapshot:
     usages: Mapping[str, Usage] = field(default_factory=dict)
     #: Round id and number of each pinned post.
     pins: frozenset[tuple[str, int]] = frozenset()
+    #: How often something was erased; each time every role got a new generation, also those of which nothing is known.
+    redactions: int = 0
 
     @property
     def total(self) -> int:
@@ -114,7 +100,7 @@ class Snapshot:
         return self.live[-1] if self.live and not self.live[-1].opened.closed else None
 
     def journal(self, role: str) -> JournalState:
-        return self.journals.get(role, JournalState())
+        return self.journals.get(role, JournalState(self.redactions))
 
     def reductions_of(self, role: str) -> Reductions:
         return self.reductions.get(role, _NO_REDUCTIONS)
@@ -126,123 +112,37 @@ class Snapshot:
     def usage(self, role: str) -> Usage:
         return self.usages.get(role, _NO_USAGE)
 
+    def with_changed(self, round_: Round) -> Snapshot:
+        """Return the snapshot with *round_* in the place of that with its number. Readers hold the lists, so they are
+        copied: rare, and the only step that costs O(n)."""
+        place = round_.number - self.settled_count - 1
+        if place >= 0:
+            found = self.live[place]
+            opened = round_.model_copy(update={"post_list": ()})
+            changed = replace(found, opened=opened, posts=list(round_.post_list))
+            return replace(self, live=(*self.live[:place], changed, *self.live[place + 1 :]), epoch=self.epoch + 1)
+        settled = self.settled[: self.settled_count]
+        settled[place] = round_
+        visible = [one for one in settled if one.state != "failed"]
+        return replace(self, settled=settled, visible=visible, visible_count=len(visible), epoch=self.epoch + 1)
+
+    def with_reductions(self, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
+        """Return the snapshot with *of_round* as what *role* reads in the place of that round's posts."""
+        by_round = {key: value for key, value in self.reductions_of(role).by_round.items() if key != round_id}
+        if of_round:
+            by_round[round_id] = of_round
+        changed = replace(
+            self,
+            reductions={**self.reductions, role: Reductions(self.number, FrozenMapping(by_round))},
+            epoch=self.epoch + (self.numbers[round_id] <= self.settled_count),
+        )
+        return changed.with_other_prompt(role)
+
+    def with_other_prompt(self, role: str) -> Snapshot:
+        """Return the snapshot without the length of *role*'s newest prompt: the next one reads otherwise."""
+        if self.usage(role).input_tokens is None:
+            return self
+        return replace(self, usages={**self.usages, role: replace(self.usage(role), input_tokens=None)})
+
 
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
-
-
-def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
-    """Return the snapshot after one more entry of the log. Raises ``StoreError`` for one that does not fit there."""
-    now = replace(before, number=number)
-    match record:
-        case HeaderAdded(post=post):
-            return replace(now, header=(*now.header, post))
-        case RoundOpened():
-            return _with_opened(now, record)
-        case PostAdded(round_id=round_id, post=post):
-            taking = now.open_round(round_id)
-            if taking is None:
-                raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            return _with_live(now, taking.with_post(post))
-        case RoundFinished(round_id=round_id):
-            return _with_closed(now, round_id, "finished")
-        case RoundFailed(round_id=round_id):
-            return _with_closed(now, round_id, "failed")
-        case CompactionPublished(role=role, compaction=compaction):
-            kept = (*now.published.get(role, ()), compaction)
-            return _with_journal(now, role, JournalState(compaction.generation, compaction), kept)
-        case CompactionReverted(role=role, generation=generation):
-            kept = now.published.get(role, ())[:-1]
-            newest = now.rounds(include_failed=True)[-1].id if now.total else ""
-            return _with_journal(now, role, JournalState(generation, kept[-1] if kept else None, newest), kept)
-        case ReductionPublished(role=role, reduction=reduction):
-            of_round = laid(now.reductions_of(role).of(reduction.round_id), reduction)
-            return now if of_round is None else _with_reductions(now, role, reduction.round_id, of_round)
-        case ReductionWithdrawn(role=role, round_id=round_id, first_number=first, last_number=last):
-            live = now.reductions_of(role).of(round_id)
-            left = tuple(one for one in live if (one.first_number, one.last_number) != (first, last))
-            return now if len(left) == len(live) else _with_reductions(now, role, round_id, left)
-        case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current):
-            after = now.usage(role).after(tokens, counted, current=current)
-            return replace(now, usages={**now.usages, role: after})
-        case _:  # an entry that only a newer version knows
-            return now
-
-
-def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:
-    number = now.total + 1
-    now.numbers[record.round_id] = number
-    opened = Round(
-        id=record.round_id,
-        user_query=record.user_query,
-        created_at=record.created_at,
-        extra=record.extra,
-        number=number,
-    )
-    # What the user did not open has nothing that waits for an answer.
-    answered = not (opened.user_query or came_as_message(opened.extra))
-    return replace(now, live=(*now.live, LiveRound(opened, answered)))
-
-
-def _with_live(now: Snapshot, changed: LiveRound) -> Snapshot:
-    place = changed.opened.number - now.settled_count - 1
-    return replace(now, live=(*now.live[:place], changed, *now.live[place + 1 :]))
-
-
-def _with_closed(now: Snapshot, round_id: str, state: Literal["finished", "failed"]) -> Snapshot:
-    present = now.round(round_id)
-    if present is None:
-        raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
-    if present.state in ("failed", state):
-        return now
-    if state == "failed":
-        now = replace(now, failed=tuple(sorted((*now.failed, present.number))))
-    if present.number <= now.settled_count:
-        return _with_settled_failed(now, present.number)
-    live = now.live[present.number - now.settled_count - 1]
-    return _settle(_with_live(now, replace(live, opened=live.opened.model_copy(update={"state": state}))))
-
-
-def _settle(now: Snapshot) -> Snapshot:
-    """Move the closed rounds at the head of the live ones to the settled, where they stay as they are."""
-    closed = [item.round for item in takewhile(lambda item: item.opened.closed, now.live)]
-    visible = [round_ for round_ in closed if round_.state != "failed"]
-    now.settled[now.settled_count :] = closed  # not extend(), for the same reason as above
-    now.visible[now.visible_count :] = visible
-    return replace(
-        now,
-        settled_count=now.settled_count + len(closed),
-        visible_count=now.visible_count + len(visible),
-        live=now.live[len(closed) :],
-    )
-
-
-def _with_settled_failed(now: Snapshot, number: int) -> Snapshot:
-    """Hide a settled round. Readers hold the lists, so they are copied: rare, and the only step that costs O(n)."""
-    settled = now.settled[: now.settled_count]
-    settled[number - 1] = settled[number - 1].model_copy(update={"state": "failed"})
-    visible = [round_ for round_ in settled if round_.state != "failed"]
-    return replace(now, settled=settled, visible=visible, visible_count=len(visible), epoch=now.epoch + 1)
-
-
-def _with_journal(now: Snapshot, role: str, state: JournalState, kept: tuple[CompactedMessage, ...]) -> Snapshot:
-    now = replace(now, journals={**now.journals, role: state}, published={**now.published, role: kept})
-    return _with_other_prompt(now, role)
-
-
-def _with_reductions(now: Snapshot, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
-    others = {key: value for key, value in now.reductions_of(role).by_round.items() if key != round_id}
-    by_round = FrozenMapping({**others, round_id: of_round} if of_round else others)
-    settled = now.numbers[round_id] <= now.settled_count
-    changed = replace(
-        now,
-        reductions={**now.reductions, role: Reductions(now.number, by_round)},
-        epoch=now.epoch + settled,
-    )
-    return _with_other_prompt(changed, role)
-
-
-def _with_other_prompt(now: Snapshot, role: str) -> Snapshot:
-    """Forget how long the newest prompt was: the next one begins otherwise."""
-    if now.usage(role).input_tokens is None:
-        return now
-    return replace(now, usages={**now.usages, role: replace(now.usage(role), input_tokens=None)})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
+from .messages import text_with_calls
 from .overlays import CompactedMessage, Reductions
-from .rounds import Post, Round
+from .rounds import USER, Post, Round
 
 if TYPE_CHECKING:
     from .snapshot import LiveRound, Snapshot
@@ -110,14 +111,32 @@ class Rounds(Sequence[Round]):
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its indices in the numbering of this sequence, going by the id of its last round.
 
-        As it is, at most cut to the length, where it has no id or the id is not known here.
+        As it is, at most cut to the length, where it has no id or the id is not known here. ``pinned`` says what is
+        pinned in the rounds that it covers.
         """
         if compaction is None:
             return None
         end = self.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
         if end is None:
             end = min(compaction.end_index, len(self))
-        return compaction if end == compaction.end_index else compaction.model_copy(update={"end_index": end})
+        pinned = self._pinned(compaction.end_round_id, end)
+        if (end, pinned) == (compaction.end_index, compaction.pinned):
+            return compaction
+        return compaction.model_copy(update={"end_index": end, "pinned": pinned})
+
+    def _pinned(self, end_round_id: str | None, end: int) -> tuple[str, ...]:
+        """Return what the pinned posts say in the rounds up to a compaction's end, in the order of the log."""
+        now = self._snapshot
+        if not now.pins:
+            return ()
+        last = now.numbers.get(end_round_id or "", now.total + 1)
+        if last > now.total:  # not known here
+            last = self[end - 1].number if end else 0
+        everything, texts = now.rounds(self.role, include_failed=True), {}  # a dict: the query may be said twice
+        for number, place in sorted((now.numbers[round_id], place) for round_id, place in now.pins):
+            if number <= last and everything[number - 1].state != "failed":
+                texts.update(dict.fromkeys(_said_in(everything[number - 1], place)))
+        return tuple(texts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -128,3 +147,12 @@ class Rounds(Sequence[Round]):
 
     def __repr__(self) -> str:
         return f"<Rounds role={self.role!r} length={len(self)}>"
+
+
+def _said_in(round_: Round, place: int) -> Iterator[str]:
+    """Give what the post of that number says, and who says it; 0 is the query. Nothing where *round_* lacks it."""
+    if place == 0:
+        yield f"{USER}: {round_.user_query}"
+    for post in round_.post_list:
+        if post.number == place:
+            yield f"{post.send_from}: {text_with_calls(post)}"

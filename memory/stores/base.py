@@ -27,8 +27,12 @@ class Store(Protocol):
     def sessions(self) -> Sequence[str]:
         """Return the names of the sessions that have entries, sorted."""
 
-    def redact(self, session: str, number: int) -> None:
-        """Erase the body of one entry; its place in the log stays."""
+    def redact(self, session: str, number: int, body: str = "") -> None:
+        """Put *body* in the place of one entry's body, so that the old one is no more; id, kind and number stay.
+
+        Without one it becomes an entry of the kind ``redacted`` that says nothing. Raises ``KeyError`` where there is
+        no such entry.
+        """
 
     def purge(self, session: str) -> None:
         """Erase a session, entries and all; one that does not exist is no error."""

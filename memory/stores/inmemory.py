@@ -44,13 +44,14 @@ class InMemoryStore:
         with self._lock:
             return sorted(name for name, log in self._sessions.items() if log)
 
-    def redact(self, session: str, number: int) -> None:
+    def redact(self, session: str, number: int, body: str = "") -> None:
         with self._lock:
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
             entry = log[number - 1]
-            log[number - 1] = Entry("redacted", body="{}", id=entry.id, created_at=entry.created_at, number=number)
+            kind, body = (entry.kind, body) if body else ("redacted", "{}")
+            log[number - 1] = Entry(kind, body=body, id=entry.id, created_at=entry.created_at, number=number)
 
     def purge(self, session: str) -> None:
         with self._lock:

@@ -17,6 +17,8 @@ from memory.entries import (
     Entry,
     HeaderAdded,
     PostAdded,
+    PostPinned,
+    PostRedacted,
     ReductionPublished,
     ReductionWithdrawn,
     RoundFailed,
@@ -63,6 +65,8 @@ RECORDS: list[Record] = [
         ),
     ),
     ReductionWithdrawn(role="Planner", round_id="r", first_number=0, last_number=3),
+    PostPinned(round_id="r", number=0, pinned=False),
+    PostRedacted(round_id="r", numbers=(0, 1)),
     UsageRecorded(role="Planner", input_tokens=9, counted=8, current=False),
 ]  # fmt: skip
 
@@ -153,7 +157,7 @@ def test_an_entry_shows_no_content() -> None:
 
 def test_a_kind_of_a_newer_version_is_no_error() -> None:
     """A session stays readable by the version before; what it does not know it leaves alone."""
-    entry = Entry("pinned", body='{"post_id":"p"}', number=3)
+    entry = Entry("starred", body='{"post_id":"p"}', number=3)
     assert entry.record is None
     assert entry.body == '{"post_id":"p"}'
 

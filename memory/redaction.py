@@ -1,0 +1,172 @@
+"""Erasing what a post says: what that makes of a Memory, and of every entry of its log that holds the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from .entries import CompactionPublished, Entry, PostAdded, PostRedacted, ReductionPublished, RoundOpened
+from .errors import StoreError, UnknownReference
+from .frozen import EMPTY, FrozenMapping, freeze_mapping
+from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
+from .overlays import JournalState, Reduction, Reductions
+from .rounds import Extra, Post, Record, Round
+from .snapshot import Snapshot
+from .visibility import Rounds
+
+__all__ = ["REDACTED", "erasures", "place_of", "redaction_of", "unfinished", "with_redacted"]
+
+#: What is read where a text was erased.
+REDACTED = "[Redacted]"
+
+_POST = re.compile(r"r(\d{1,12})\.p(\d{1,12})", re.ASCII)
+_HOLDING = frozenset({"round opened", "post added", "compaction published", "reduction published"})
+
+
+def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
+    """Return the round and the number of a post, given itself or by reference; 0 is the user's query. *rounds* are all
+    rounds of the log. Raises ``UnknownReference`` where there is none."""
+    if isinstance(what, Post):
+        for round_ in reversed(rounds):
+            for post in round_.post_list:
+                if (post.id, post.created_at) == (what.id, what.created_at) and what.number in (0, post.number):
+                    return round_, post.number
+        raise UnknownReference("this post is in no round of this session; give one that add_post() returned")
+    match = _POST.fullmatch(what)
+    if match is None:
+        raise UnknownReference(f"{what[:40]!r} is no reference to a post; they look like r12.p3, or r12.p0 for a query")
+    place, number = int(match[1]), int(match[2])
+    if 1 <= place <= len(rounds):
+        found = rounds[place - 1]
+        if number <= len(found.post_list) and (number or query_message(found) is not None):
+            return found, number
+    raise UnknownReference(f"there is no {what} in this session")
+
+
+def redaction_of(now: Snapshot, what: Post | str) -> PostRedacted | None:
+    """Return what erases a post, and the query with it where it repeats that; None where it was erased before."""
+    round_, number = place_of(now.rounds(include_failed=True), what)
+    twice = number <= 1 and round_.post_list and repeats_query(round_.post_list[0], round_)
+    record = PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
+    return record if unfinished(now, record) else None
+
+
+def unfinished(now: Snapshot, record: PostRedacted) -> bool:
+    """Return whether the text that *record* erases is still there. It goes last: without it, nothing is left."""
+    present = now.round(record.round_id)
+    return present is not None and _without(present, record.numbers) != present
+
+
+def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
+    """Return *now* without the text, and without all that was made from it: that needs no text to be worked out, so
+    it is the same when the log is read again. Every role gets a new generation, for a compaction that is in the making
+    may hold the text too."""
+    present = now.round(record.round_id)
+    if present is None:
+        raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
+    published = {
+        role: tuple(one for one in kept if (one.end_number or 0) < present.number)
+        for role, kept in now.published.items()
+    }
+    return replace(
+        now.with_changed(_without(present, record.numbers)),
+        published=published,
+        journals={
+            role: JournalState(state.generation + 1, published[role][-1] if published[role] else None)
+            for role, state in now.journals.items()
+        },
+        reductions={role: _uncovering(held, record, now.number) for role, held in now.reductions.items()},
+        usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
+        pins=now.pins - {(record.round_id, number) for number in record.numbers},
+        redactions=now.redactions + 1,
+    )
+
+
+def erasures(log: Iterable[Entry], numbers: Mapping[str, int]) -> Iterable[tuple[int, str]]:
+    """Return the number and the new body of each entry that holds a text which *log* says is erased: overlays first,
+    then posts, so that a redaction which was interrupted can be seen by the post. *numbers* are those of the rounds.
+
+    What was published after a redaction was made without the text, and stays.
+    """
+    posts: dict[str, frozenset[int]] = {}
+    first = None  # the first round in which a later entry erases something
+    overlays: list[tuple[int, str]] = []
+    texts: list[tuple[int, str]] = []
+    for entry in reversed(list(log)):
+        record = entry.record if entry.kind in _HOLDING or entry.kind == "post redacted" else None
+        if isinstance(record, PostRedacted):
+            posts[record.round_id] = posts.get(record.round_id, frozenset()) | set(record.numbers)
+            number = numbers[record.round_id]
+            first = number if first is None else min(first, number)
+        elif record is not None and first is not None:
+            erased = _erased(record, posts, first)
+            if erased != record:
+                is_overlay = isinstance(record, (CompactionPublished, ReductionPublished))
+                (overlays if is_overlay else texts).append((entry.number, Entry.of(erased).body))
+    return [*overlays, *texts]
+
+
+def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
+    match record:
+        case RoundOpened(round_id=id_, extra=extra) if 0 in posts.get(id_, ()):
+            return record.model_copy(update={"user_query": REDACTED, "extra": _stripped(extra)})
+        case PostAdded(round_id=id_, post=post) if post.number in posts.get(id_, ()):
+            return record.model_copy(update={"post": _redacted(post)})
+        case CompactionPublished(compaction=made) if (made.end_number or 0) >= first:
+            return record.model_copy(
+                update={"compaction": made.model_copy(update={"summary": REDACTED, "extra": EMPTY})}
+            )
+        case ReductionPublished(reduction=made) if any(map(made.covers, posts.get(made.round_id, ()))):
+            text = REDACTED if made.text else ""
+            return record.model_copy(update={"reduction": made.model_copy(update={"text": text, "extra": EMPTY})})
+        case _:
+            return record
+
+
+def _without(round_: Round, numbers: Iterable[int]) -> Round:
+    """Return *round_* with the posts of these *numbers* erased."""
+    posts = tuple(_redacted(post) if post.number in numbers else post for post in round_.post_list)
+    query = {"user_query": REDACTED, "extra": _stripped(round_.extra)} if 0 in numbers else {}
+    return round_.model_copy(update={"post_list": posts} | query)
+
+
+def _redacted(post: Post) -> Post:
+    """Return *post* without what it says. Ids and the names of tools stay, so that no call loses its result."""
+    return post.model_copy(
+        update={
+            "message": REDACTED,
+            "attachment_list": (),
+            "tool_calls": tuple(call.model_copy(update={"arguments": "{}"}) for call in post.tool_calls),
+            "extra": _stripped(post.extra, named=post.send_from == FUNCTION),
+        }
+    )
+
+
+def _stripped(extra: Extra, *, named: bool = False) -> FrozenMapping:
+    """Return of *extra* that it came in as a message, and what pairs calls of the old form with their results."""
+    if not came_as_message(extra):
+        return EMPTY
+    kept: object = extra[KEPT]
+    left: dict[str, object] = {}
+    if isinstance(kept, Mapping):
+        call = kept.get("function_call")
+        if isinstance(call, Mapping):
+            left["function_call"] = {"name": call.get("name"), "arguments": "{}"}
+        if named:
+            left["name"] = kept.get("name")
+    return freeze_mapping({KEPT: left})
+
+
+def _uncovering(held: Reductions, record: PostRedacted, number: int) -> Reductions:
+    """Return a role's reductions after entry *number*, without those that cover what *record* erases."""
+
+    def stays(one: Reduction) -> bool:
+        return not any(map(one.covers, record.numbers))
+
+    before = held.of(record.round_id)
+    left = tuple(filter(stays, before))
+    if len(left) == len(before):
+        return held
+    others = {key: value for key, value in held.by_round.items() if key != record.round_id}
+    return Reductions(number, FrozenMapping({**others, record.round_id: left} if left else others))
