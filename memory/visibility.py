@@ -75,6 +75,11 @@ class Rounds(Sequence[Round]):
         """The pinned posts, by round id and number in the round; 0 is the user's query."""
         return self._snapshot.pins
 
+    @property
+    def usage(self) -> Usage:
+        """What its role's provider counted of prompts."""
+        return self._snapshot.usage(self.role)
+
     def seen_as(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
         return self._snapshot.rounds(role or self.role)
