@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, overload
 from .messages import text_with_calls
 from .overlays import CompactedMessage, Reductions
 from .rounds import USER, Post, Round
+from .usage import Usage
 
 if TYPE_CHECKING:
     from .snapshot import LiveRound, Snapshot
