@@ -27,8 +27,9 @@ RECALL_TOOLS = ("context_reload", "read_rounds", "search_history")
 #: Characters of text in an answer where the model asked for no other number, and at most. With what stands around the
 #: text, no answer has more than 20,000.
 PAGE, LONGEST_PAGE = 4_000, 19_500
-#: The longest pattern, and how many characters are shown on either side of where it stands.
-LONGEST_PATTERN, AROUND = 200, 80
+#: The longest pattern, how many characters are shown on either side of where it stands, and up to how many of its
+#: places are counted, so that one letter does not take seconds in a megabyte.
+LONGEST_PATTERN, AROUND, MOST_COUNTED = 200, 80, 1_000
 #: Hits of a search where the model asked for no other number, and at most.
 HITS, MOST_HITS = 5, 20
 #: Numbers beyond are taken for this one.
@@ -149,9 +150,11 @@ class Recall:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
         shown = hits[skip : skip + limit]
         if not shown:
-            return f"There are only {len(hits)} messages with any of these words; give an offset below that."
+            return f"Messages with any of these words: {len(hits)}; give an offset below that."
         more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
-        heading = f"[{len(hits)} messages with any of these words, best first: {skip + 1} to {skip + len(shown)}{more}]"
+        heading = (
+            f"[messages with any of these words: {len(hits)}; best first, {skip + 1} to {skip + len(shown)}{more}]"
+        )
         return "\n".join([heading, *(hit.line(words) for hit in shown)])
 
     def _all_rounds(self) -> Rounds:
@@ -247,10 +250,13 @@ def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -
             seen = place + len(pattern) + AROUND
         elif go_on is None:
             go_on = place
+        elif count >= MOST_COUNTED:
+            break
     if not count:
         missing = "the pattern, which is literal text, does not stand there"
         return f"[{ref}, {len(passage)} characters: {missing} from offset {start} on; try a shorter one]"
     more = f"; for more, give offset={go_on}" if go_on is not None else ""
-    found = f"the pattern stands there {count} times from offset {start} on{more}"
+    places = f"{count}" if count < MOST_COUNTED else f"{MOST_COUNTED} or more"
+    heading = f"[{ref}, {len(passage)} characters; places of the pattern from offset {start} on: {places}{more}]"
     parts = (f"[offset {place}]\n{passage.page(max(place - AROUND, 0), place - AROUND + width)}" for place in shown)
-    return "\n\n".join([f"[{ref}, {len(passage)} characters: {found}]", *parts])
+    return "\n\n".join([heading, *parts])

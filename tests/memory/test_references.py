@@ -1,0 +1,196 @@
+"""References name places in the log, and what is behind them is read in pages."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory import Attachment, Memory, Post, Round, ToolCall, UnknownReference
+from memory.references import (
+    Passage,
+    folded,
+    passage_behind,
+    post_reference,
+    posts_reference,
+    range_reference,
+    round_text,
+    text_behind,
+)
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
+LETTERS = st.text("aAbBİıσςΣß退\ud800\n", max_size=6)
+
+
+def round_of_posts(count: int) -> Memory:
+    """One round with a query that its first post repeats, and then calls and results in turn."""
+    memory = Memory()
+    round_ = memory.create_round("fix it")
+    memory.add_post(round_, send_from="User", send_to="Planner", message="fix it")
+    for number in range(2, count + 1):
+        memory.add_post(round_, send_from="Planner", send_to="tool", message=f"post {number}")
+    return memory
+
+
+def test_references_say_which_posts_of_a_round() -> None:
+    """One post, the query, or several; each in the form that reloads it."""
+    round_ = Round(user_query="q", number=12)
+    assert posts_reference(round_, 3, 17) == "r12.p3-p17"
+    assert (
+        posts_reference(round_, 3, 3) == "r12.p3" == post_reference(round_, Post(send_from="a", send_to="b", number=3))
+    )
+    assert posts_reference(round_, 0, 0) == "r12.p0" == post_reference(round_, None)
+    assert posts_reference(round_, 0, 2) == "r12.p0-p2"
+    assert (range_reference(12, 12), range_reference(3, 9)) == ("r12", "r3-r9")
+
+
+def test_several_posts_are_reloaded_in_one() -> None:
+    """Each with who said it to whom, under a line that says which they are; nothing outside of them."""
+    memory = round_of_posts(5)
+    assert memory.reload("r1.p2-p4") == (
+        "[Round 1, posts 2 to 4]\nPlanner to tool: post 2\nPlanner to tool: post 3\nPlanner to tool: post 4"
+    )
+
+
+@pytest.mark.parametrize("ref", ["r1.p2-p4", "r1.p2-4", "r1.p2-r1.p4"])
+def test_several_posts_are_named_in_the_ways_that_models_write(ref: str) -> None:
+    """All of them mean the same posts."""
+    memory = round_of_posts(5)
+    assert memory.reload(ref) == memory.reload("r1.p2-p4")
+
+
+def test_posts_from_the_query_on_show_it_once() -> None:
+    """The post that repeats the query is left out where the query is shown, and only there."""
+    memory = round_of_posts(2)
+    assert memory.reload("r1.p0-p2") == "[Round 1, posts 0 to 2]\nUser: fix it\nPlanner to tool: post 2"
+    assert memory.reload("r1.p1-p2") == (
+        "[Round 1, posts 1 to 2]\nUser to Planner: fix it\nPlanner to tool: post 2"
+    )  # fmt: skip
+
+
+def test_a_repeated_query_with_something_attached_is_shown_with_it() -> None:
+    """The attachment is nowhere else."""
+    memory = Memory()
+    round_ = memory.create_round("q")
+    memory.add_post(
+        round_, send_from="User", send_to="P", message="q", attachment_list=(Attachment(type="file", content="a,b"),)
+    )
+    assert memory.reload("r1.p0-p1") == "[Round 1, posts 0 to 1]\nUser: q\nUser to P: q\n\n[file]\na,b"
+
+
+def test_one_post_by_its_two_ends_is_that_post() -> None:
+    """To the character, without the line above; the query likewise."""
+    memory = round_of_posts(3)
+    assert memory.reload("r1.p2-p2") == "post 2"
+    assert memory.reload("r1.p0-p0") == memory.reload("r1.p0") == "fix it"
+
+
+def test_posts_beyond_the_last_are_passed_over() -> None:
+    """What is there of those asked for is given."""
+    memory = round_of_posts(3)
+    assert memory.reload("r1.p3-p99").endswith("]\nPlanner to tool: post 3")
+
+
+@pytest.mark.parametrize("ref", ["r1.p4-p9", "r1.p3-p2", "r1.p99"])
+def test_no_post_there_is_an_unknown_reference(ref: str) -> None:
+    """The error names what can be asked for instead."""
+    with pytest.raises(UnknownReference, match="give r1 for the whole round"):
+        round_of_posts(3).reload(ref)
+
+
+def test_a_query_alone_is_something_to_see() -> None:
+    """A role that sees no post of the round sees what the user asked; of a round without a query there is nothing."""
+    memory = round_of_posts(3)
+    assert memory.reload("r1.p0-p3", role="Stranger") == "[Round 1, posts 0 to 3]\nUser: fix it"
+    memory.create_round("")
+    assert memory.reload("r2.p0") == ""
+    with pytest.raises(UnknownReference):
+        memory.reload("r2.p0-p3")
+
+
+@pytest.mark.parametrize("ref", ["r1.p1-r2.p3", "r1.p1-r11.p3", "r1.p1-", "r1.p1-p", "r1.p1-pp2", "r1-p2", "r1.p1-r2"])
+def test_posts_of_two_rounds_are_no_reference(ref: str) -> None:
+    """A span of posts lies inside one round."""
+    with pytest.raises(UnknownReference, match="is not a reference"):
+        round_of_posts(3).reload(ref)
+
+
+def test_posts_of_a_failed_round_are_hidden_from_roles() -> None:
+    """In whatever way they are asked for."""
+    memory = round_of_posts(3)
+    memory.finish_round(memory.conversation.rounds[0], state="failed")
+    assert memory.reload("r1.p1-p3")
+    with pytest.raises(UnknownReference, match="what failed is hidden"):
+        memory.reload("r1.p1-p3", role="Planner")
+
+
+def test_a_role_reads_only_its_own_of_several_posts() -> None:
+    """Those in between that it does not see are passed over."""
+    memory = Memory()
+    round_ = memory.create_round("q")
+    for sender, receiver in [("A", "B"), ("B", "C"), ("C", "B"), ("B", "A")]:
+        memory.add_post(round_, send_from=sender, send_to=receiver, message=f"{sender} tells {receiver}")
+    assert memory.reload("r1.p1-p4", role="A") == "[Round 1, posts 1 to 4]\nA to B: A tells B\nB to A: B tells A"
+    with pytest.raises(UnknownReference):
+        memory.reload("r1.p2-p3", role="A")
+
+
+def test_a_passage_is_the_text_behind_the_reference() -> None:
+    """The same text, with calls, results and attachments, read page by page."""
+    memory = round_of_posts(3)
+    round_ = memory.conversation.rounds[0]
+    call = ToolCall(id="c1", name="run", arguments="{}")
+    memory.add_post(round_, Post(send_from="Planner", send_to="python", message="so", tool_calls=(call,)))
+    memory.add_post(round_, Post(send_from="python", send_to="Planner", message="ok", tool_call_id="c1"))
+    memory.create_round("next")
+    rounds = memory.conversation.rounds
+    for ref in ("r1", "r1-r2", "r1.p0", "r1.p4", "r1.p4-p5"):
+        passage = passage_behind(rounds, ref)
+        assert passage.page(0, len(passage)) == text_behind(rounds, ref) == memory.reload(ref)
+    assert text_behind(rounds, "r1-r2") == round_text(rounds[0]) + "\n\n" + round_text(rounds[1])
+    assert text_behind(rounds, "r1").endswith(
+        "Planner to python: so\nPlanner calls run({}) as c1\npython (result of c1): ok"
+    )
+
+
+def test_a_passage_that_is_not_there_is_refused_at_once() -> None:
+    """Not when its first page is read."""
+    with pytest.raises(UnknownReference):
+        passage_behind(Memory().conversation.rounds, "r1")
+
+
+@given(st.lists(ANY_TEXT, max_size=6), st.integers(0, 80), st.integers(0, 80))
+def test_a_page_is_a_slice_of_the_joined_text(pieces: list[str], start: int, stop: int) -> None:
+    """Wherever the pieces end, and also where there are none."""
+    passage, whole = Passage(pieces), "".join(pieces)
+    assert len(passage) == len(whole)
+    assert passage.page(start, stop) == whole[start:stop]
+
+
+@given(st.lists(LETTERS, max_size=8), LETTERS.filter(bool), st.integers(0, 30))
+def test_places_are_those_of_the_joined_text(pieces: list[str], pattern: str, start: int) -> None:
+    """Each place in order, none overlapping, whatever piece it begins and ends in."""
+    whole, expected, at = folded("".join(pieces)), [], start
+    while (at := whole.find(folded(pattern), at)) >= 0:
+        expected.append(at)
+        at += len(pattern)
+    assert list(Passage(pieces).places(pattern, start)) == expected
+
+
+def test_a_pattern_is_literal() -> None:
+    """What is special to a regular expression is not."""
+    passage = Passage(["a.c abc (a+)+$ [x] \\d"])
+    assert list(passage.places("a.c")) == [0]
+    assert list(passage.places("(A+)+$")) == [8]
+    assert list(passage.places("\\D")) == [19]
+
+
+def test_folding_keeps_every_character_in_its_place() -> None:
+    """Over all of Unicode, in any neighbourhood: an offset in the folded text is one in the text itself."""
+    everything = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert len(folded(everything)) == len(everything)
+    assert [char for char in everything if len(folded(char)) != 1] == []
+    assert folded("ΟΔΟΣ") == folded("οδος") == folded("ΟΔΟΣΑ")[:4]
+    assert folded("ÀÉÎ STRASSE") == "àéî strasse"
