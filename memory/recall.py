@@ -152,9 +152,8 @@ class Recall:
         if not shown:
             return f"Messages with any of these words: {len(hits)}; give an offset below that."
         more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
-        heading = (
-            f"[messages with any of these words: {len(hits)}; best first, {skip + 1} to {skip + len(shown)}{more}]"
-        )
+        places = f"best first, {skip + 1} to {skip + len(shown)}{more}"
+        heading = f"[messages with any of these words: {len(hits)}; {places}]"
         return "\n".join([heading, *(hit.line(words) for hit in shown)])
 
     def _all_rounds(self) -> Rounds:
@@ -206,7 +205,7 @@ def _number(given: Mapping[str, Any], name: str, default: int | None, least: int
 
 def _reference(text: str) -> str:
     """Return *text* as references are written: models capitalise, and copy what stands beside one."""
-    return text.strip(_BESIDE).lower().removeprefix("reload").lstrip()
+    return text.strip(_BESIDE).lower().removeprefix("reload").lstrip(_BESIDE)
 
 
 def _schema(name: str, description: str, parameters: Mapping[str, tuple[str, bool, str]]) -> dict[str, Any]:

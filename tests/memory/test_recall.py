@@ -152,7 +152,9 @@ def test_an_empty_text_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize("ref", ["r1.p0", " R1.P0\n", "[r1.p0]", "reload r1.p0", "`r1.p0`.", "(reload r1.p0)"])
+@pytest.mark.parametrize(
+    "ref", ["r1.p0", " R1.P0\n", "[r1.p0]", "reload r1.p0", "`r1.p0`.", "(reload r1.p0)", "Reload: `r1.p0`"]
+)
 def test_a_reference_is_taken_as_models_copy_it(ref: str) -> None:
     """With what stood beside it."""
     assert body(recall_of("abc").call("context_reload", {"ref": ref})) == "abc"
