@@ -190,6 +190,6 @@ def _is_flag_letter(character: str) -> bool:
 def _flag_letters(text: str, place: int) -> int:
     """Return how many letters of flags stand before *place*, two for each flag."""
     start = place
-    while start and _is_flag_letter(text[start - 1]) and place - start < 2 * _LONGEST_CHARACTER:
+    while start and _is_flag_letter(text[start - 1]):
         start -= 1
     return place - start

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from .compact_rounds import compact_rounds
+from .compact_rounds import compact_rounds, compact_view
+from .drop import drop
+from .offload_large import OffloadRule, offload_large
 
-__all__ = ["compact_rounds"]
+__all__ = ["OffloadRule", "compact_rounds", "compact_view", "drop", "offload_large"]

@@ -1,0 +1,170 @@
+"""Old posts of a kind leave the prompt: rule by rule, a tool call and its results as one block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+
+from memory.messages import text_of
+from memory.overlays import Reduction
+from memory.references import post_reference
+from memory.rounds import Post
+
+from ..offloading import ATTACHMENT, is_kind, is_result
+from ..overlaid import SUMMARY
+from ..units import Unit
+from ..view import View
+from .tail import Place, Placed, Tail, checked_number
+from .wording import attachments_line
+
+__all__ = ["drop"]
+
+
+def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callable[[View], Iterator[Reduction]]:
+    """Return the strategy that drops the posts of *kind* but the newest *keep_recent*, oldest first.
+
+    *kind* is one of
+
+    * ``tool_result``: calls with all their results, each such block counted as one;
+    * ``assistant``: what the role said without calling tools;
+    * ``user``: what the user said;
+    * ``attachment:<type>``: the posts stay, and read without those attachments and with a line that reloads them;
+    * a host's own ``Post.kind``: those posts; a call goes with its results where it, or each of them, is of that kind;
+
+    or several rules ``(kind, keep_recent)`` in order of priority. What stays whatever the rules say: the newest query,
+    the latest answer to the user, summaries, what is pinned, and calls that wait for something.
+
+    All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
+    rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
+    """
+    rules = [(kind, keep_recent)] if isinstance(kind, str) else list(kind)
+    if not isinstance(kind, str) and keep_recent:
+        raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
+    for name, kept in rules:
+        if not isinstance(name, str) or not name.removeprefix(ATTACHMENT):
+            raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
+        checked_number("keep_recent", kept)
+    types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
+
+    def strategy(view: View) -> Iterator[Reduction]:
+        dropping = _Dropping(Tail(view))
+        waiting = bool(types)
+        for name, kept in rules:
+            if not name.startswith(ATTACHMENT):
+                yield from dropping.posts(name, kept)
+            elif waiting:  # those of all types at once: a post is overlaid once, and then reads as it does
+                yield from dropping.attachments(types)
+                waiting = False
+
+    strategy.__name__ = strategy.__qualname__ = f"drop({', '.join(name for name, _ in rules)})"
+    return strategy
+
+
+class _Dropping:
+    """What the rules of one strategy make of a tail, one after the other."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+        #: Where posts stood that are dropped already.
+        self._gone: set[Place] = set()
+        #: What is overlaid as it is: the round's place, and the numbers of the first and the last post.
+        self._overlaid = {
+            (placed.place, reduction.first_number, reduction.last_number)
+            for placed in tail.units
+            for reduction in tail.view.reductions.of(placed.round_.id)
+        }
+
+    def posts(self, kind: str, keep_recent: int) -> Iterator[Reduction]:
+        """Give the reductions that drop units of *kind*: one for each stretch of them in a round."""
+        role = self._tail.view.role
+        found = [unit for unit in self._shown() if _is_of(unit.unit, kind, role)]
+        old = [unit for unit in found[: max(len(found) - keep_recent, 0)] if not self._stays(unit)]
+        for place, units in groupby(old, lambda unit: unit.place):
+            for stretch in self._stretches(place, list(units)):
+                yield from self._dropped(stretch)
+
+    def attachments(self, types: Mapping[str, int]) -> Iterator[Reduction]:
+        """Give the reductions that take attachments of *types* out of all posts but the newest so many of each."""
+        posts = [(unit, post) for unit in self._shown() for post in unit.posts if post is not None]
+        going: dict[Place, set[str]] = {}
+        for type_, keep_recent in types.items():
+            found = [unit.of(post) for unit, post in posts if is_kind(post, ATTACHMENT + type_, "")]
+            for where in found[: max(len(found) - keep_recent, 0)]:
+                going.setdefault(where, set()).add(type_)
+        for unit, post in posts:
+            if unit.of(post) in going and not self._stays(unit):
+                yield from self._without(unit, post, going[unit.of(post)])
+
+    def _shown(self) -> list[Placed]:
+        return [unit for unit in self._tail.units if not unit.places <= self._gone]
+
+    def _stays(self, placed: Placed) -> bool:
+        tail = self._tail
+        if placed.unit.from_user and placed.place == tail.asked:
+            return True
+        if tail.latest_answer in placed.places or any(post and post.kind == SUMMARY for post in placed.unit.posts):
+            return True
+        return not tail.view.reducible(placed.round_, placed.unit)
+
+    def _stretches(self, place: int, units: list[Placed]) -> Iterator[list[Placed]]:
+        """Give *units* of one round in stretches between whose posts, by number, no other is shown.
+
+        Without those that no stretch holds entirely: another message stands between a call and a result that came late.
+        """
+        shown = sorted(where for unit in self._shown() if unit.place == place for where in unit.places)
+        while units:
+            owner = {where: unit for unit in units for where in unit.places}
+            runs = [set(run) for going, run in groupby(shown, owner.__contains__) if going]
+            whole = [unit for unit in units if any(unit.places <= run for run in runs)]
+            if len(whole) == len(units):
+                yield from ([unit for unit in units if unit.places <= run] for run in runs)
+                return
+            units = whole
+
+    def _dropped(self, stretch: list[Placed]) -> Iterator[Reduction]:
+        round_ = stretch[0].round_
+        places = {where for unit in stretch for where in unit.places}
+        by_number = {post.number: post for post in round_.post_list}
+        posts = [by_number.get(number) for _, number in places]
+        reduction = Reduction.over(round_, posts, "dropped")
+        if self._is_new(stretch[0].place, reduction):
+            self._gone |= places
+            yield reduction
+
+    def _without(self, placed: Placed, post: Post, types: set[str]) -> Iterator[Reduction]:
+        reference = post_reference(placed.round_, post)
+        going = [attachment for attachment in post.attachment_list if attachment.type in types]
+        kept = tuple(attachment for attachment in post.attachment_list if attachment.type not in types)
+        lines = [
+            attachments_line([one for one in going if one.type == type_], reference)
+            for type_ in dict.fromkeys(one.type for one in going)
+        ]
+        rest = text_of(post.model_copy(update={"attachment_list": kept}))
+        text = "\n\n".join([*([rest] if rest else []), *lines])
+        reduction = Reduction.over(placed.round_, [post], "offloaded", text)
+        count = self._tail.view.ledger.count
+        if count(text) < count(text_of(post)) and self._is_new(placed.place, reduction):
+            yield reduction
+
+    def _is_new(self, place: int, reduction: Reduction) -> bool:
+        """Return whether nothing covers just the same; where something does, that stays as it is."""
+        span = (place, reduction.first_number, reduction.last_number)
+        if span in self._overlaid:
+            return False
+        self._overlaid.add(span)
+        return True
+
+
+def _is_of(unit: Unit, kind: str, role: str) -> bool:
+    first = unit.posts[0]
+    if kind == "user":
+        return unit.from_user
+    if first is None:
+        return False
+    results = [post for post in unit.posts if post is not None and is_result(post)]
+    calls = bool(first.tool_calls) and first.send_from == role
+    if kind == "tool_result":
+        return calls or bool(results)
+    if kind == "assistant":
+        return not calls and not results and first.send_from == role
+    return first.kind == kind or (bool(results) and all(post.kind == kind for post in results))

@@ -1,0 +1,106 @@
+"""Large posts read as their beginning, or a summary, and the reference that reloads them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from memory.overlays import Reduction
+from memory.references import post_reference
+from memory.rounds import Post
+from prompts import PromptTemplate, load
+
+from ..errors import SummaryRejected
+from ..offloading import OffloadRule
+from ..view import View, Work
+from .folding import Asking, fold
+from .tail import Placed, Tail, checked_number
+from .wording import size_of, summary_text
+
+__all__ = ["OffloadRule", "offload_large"]
+
+#: A post's summary is a tenth of it, in tokens; at least so many, where that is at most half of it; at most so many.
+LEAST_SUMMARY, MOST_SUMMARY = 100, 500
+
+
+def offload_large(
+    threshold: int = 5_120,
+    keep_last: int = 0,
+    preview: int = 200,
+    *,
+    tokens: bool = False,
+    kinds: str | Iterable[str] | None = None,
+    summarize: bool = False,
+    users_too: bool = False,
+    prompt: str | os.PathLike[str] | PromptTemplate = "large_post",
+) -> Callable[[View], Iterator[Reduction]]:
+    """Return the strategy that offloads posts of more than *threshold* characters, oldest first.
+
+    What is shown instead is the first *preview* characters, the size and the reference; both numbers are tokens with
+    *tokens*. The newest *keep_last* posts stay, and so does the latest answer to the user. *kinds* are those of
+    ``OffloadRule``; None: all. *users_too*: what the user said goes as well, whatever its kind, but never the newest
+    query, after all else, and only while the prompt is over the number of tokens that the trigger names, if it does.
+
+    With *summarize* a model is asked by *prompt*, a shipped name, a file or a template, and its summary stands there
+    instead of the beginning; the beginning all the same where the summary is refused. Then the strategy raises what the
+    summarizer raises, and ``RuntimeError`` where no model may be asked.
+    """
+    chosen = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
+    rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too)
+    kept = checked_number("keep_last", keep_last)
+    template = prompt if isinstance(prompt, PromptTemplate) else load(prompt) if summarize else None
+
+    def strategy(view: View) -> Iterator[Reduction]:
+        mine, count, work = replace(rule, role=view.role), view.ledger.count, view.work
+        if summarize and work is None:
+            raise RuntimeError(
+                "offload_large(summarize=True) asks a model, so it runs in a compactor, not at prompt time"
+            )
+        mark = work.mark if work is not None else None
+        saved = 0
+        for placed, post in _candidates(Tail(view), kept, users_too=users_too):
+            if placed.unit.from_user and mark is not None and view.tokens - saved <= mark:
+                return
+            reduction = mine.applied(placed.round_, post, count)
+            if reduction is None:
+                continue
+            if template is not None and work is not None:
+                reduction = _summarised(view, work, template, placed, post) or reduction
+            yield reduction
+            saved += count(placed.text_of(post)) - count(reduction.text)
+
+    strategy.__name__ = strategy.__qualname__ = "offload_large"
+    return strategy
+
+
+def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[Placed, Post | None]]:
+    """Give the posts that may be offloaded; what the user said comes last."""
+    stays = {*tail.newest(keep_last), tail.latest_answer}
+    for from_user in (False, True) if users_too else (False,):
+        for placed in tail.units:
+            if placed.unit.from_user != from_user or (from_user and placed.place == tail.asked):
+                continue
+            if tail.view.reducible(placed.round_, placed.unit):
+                yield from ((placed, post) for post in placed.posts if placed.of(post) not in stays)
+
+
+def _summarised(
+    view: View, work: Work, template: PromptTemplate, placed: Placed, post: Post | None
+) -> Reduction | None:
+    """Return the reduction by which *post* reads as its summary; None where that is refused, or saves nothing."""
+    text, count = placed.text_of(post), view.ledger.count
+    tokens = count(text)
+    target = max(min(tokens // 10, MOST_SUMMARY), min(tokens // 2, LEAST_SUMMARY))
+    alone = placed.round_ if post is None else placed.round_.model_copy(update={"user_query": ""})
+    posts = () if post is None else (post.model_copy(update={"tool_calls": ()}),)  # the calls stay as they are
+    alone = alone.model_copy(update={"post_list": posts})
+    try:
+        *_, (made, _) = fold(view, work, Asking(template, "large_post", target), [alone], start=placed.place)
+    except SummaryRejected:
+        return None
+    stands_for = f"the {size_of(len(text), tokens)}, that stood here"
+    shown = summary_text(made.summary, stands_for, post_reference(placed.round_, post))
+    if count(shown) >= tokens:
+        return None
+    return Reduction.over(placed.round_, [post], "offloaded", shown, usage=made.usage, model=made.model)

@@ -1,0 +1,94 @@
+"""The tail as strategies go through it: unit by unit, oldest first, with what stays whatever a rule says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from memory.messages import repeats_query, text_of
+from memory.rounds import USER, Post, Round
+
+from ..host_rounds import HostRounds
+from ..units import Unit
+from ..view import View
+
+__all__ = ["Place", "Placed", "Tail", "checked_number"]
+
+#: A post's round, by its place in the view, and its number in there; 0 is the user's query.
+Place = tuple[int, int]
+
+
+class Placed(NamedTuple):
+    """A unit of the tail, and where it stands."""
+
+    place: int
+    round_: Round
+    unit: Unit
+
+    def of(self, post: Post | None) -> Place:
+        return self.place, post.number if post is not None else 0
+
+    def text_of(self, post: Post | None) -> str:
+        """Return the whole text of one of its posts."""
+        return self.round_.user_query if post is None else text_of(post)
+
+    @property
+    def posts(self) -> tuple[Post | None, ...]:
+        """Its posts, each once: where a call lacks an answer, the unit names the call for that too."""
+        return tuple({self.of(post): post for post in self.unit.posts}.values())
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Where its posts stand; the query stands twice where a post hands it to the agent."""
+        found = frozenset(map(self.of, self.unit.posts))
+        first = self.round_.post_list[0] if self.round_.post_list else None
+        if self.unit.from_user and first is not None and repeats_query(first, self.round_):
+            twice = frozenset((self.of(None), self.of(first)))
+            return found | twice if found & twice else found
+        return found
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The rounds after the compaction, as they read now."""
+
+    view: View
+
+    @cached_property
+    def units(self) -> tuple[Placed, ...]:
+        """Its units, oldest first. None of another host's rounds: they are in no log that an overlay could lie on."""
+        view = self.view
+        if isinstance(view.rounds, HostRounds):
+            return ()
+        return tuple(Placed(place, round_, unit) for place in view.places for round_, unit in view.units(place))
+
+    def newest(self, number: int) -> frozenset[Place]:
+        """Return where the newest *number* posts stand."""
+        places = sorted(placed.of(post) for placed in self.units for post in placed.posts)
+        return frozenset(places[max(len(places) - number, 0) :])
+
+    @cached_property
+    def latest_answer(self) -> Place | None:
+        """Where the newest post stands in which the role answers the user."""
+        for placed in reversed(self.units):
+            for post in reversed(placed.unit.posts):
+                if post is not None and _is_answer(post, self.view.role):
+                    return placed.of(post)
+        return None
+
+    @cached_property
+    def asked(self) -> int:
+        """The place of the newest round in which the user speaks, which is the newest query; -1 where there is none."""
+        return max((placed.place for placed in self.units if placed.unit.from_user), default=-1)
+
+
+def _is_answer(post: Post, role: str) -> bool:
+    return post.send_from == role and post.send_to == USER and not post.tool_calls
+
+
+def checked_number(name: str, number: object) -> int:
+    """Return *number*. Raises ``ValueError`` unless it is a whole number from 0 on."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"{name} must be a whole number from 0 on, not {number!r}")
+    return number

@@ -1,0 +1,23 @@
+"""What stands in a prompt instead of what was said: in nobody's voice, and always with the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory.rounds import Attachment
+
+from ..offloading import beginning, kept_line, size_of
+
+__all__ = ["attachments_line", "beginning", "kept_line", "size_of", "summary_text"]
+
+
+def summary_text(summary: str, what: str, reference: str) -> str:
+    """Return *summary* as it stands for *what*, which it must not be taken for: whoever said that did not say this."""
+    return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
+
+
+def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
+    """Return the line that stands for *attachments* of one type, of which there is at least one."""
+    characters = sum(len(attachment.content) for attachment in attachments)
+    times = f"{len(attachments)} × " if len(attachments) > 1 else ""
+    return kept_line(f"{times}{attachments[0].type}, {characters:,} characters", reference)

@@ -1,0 +1,554 @@
+"""``offload_large``: a large post reads as its beginning, or a summary, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from chats import Message, answer, assert_paired, calls, result, user, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
+from compactor.acceptance import Source
+from compactor.host_rounds import HostRounds
+from compactor.ledger import ledger_of
+from compactor.offloading import OffloadRule
+from compactor.strategies import offload_large
+from compactor.tokens import count_tokens
+from compactor.view import View
+from memory import Memory
+from memory.frozen import freeze_mapping
+from memory.messages import text_of
+from memory.overlays import Reduction
+from memory.rounds import Attachment, Post, Round
+from prompts import PromptError, load
+
+BIG = "Row 1: 17 euros.\n" * 400
+ROLE = "assistant"
+
+
+@dataclass
+class Asked:
+    """The ``Work`` of a cycle, whose summarizer answers with *answers*, one after the other, the last ever again."""
+
+    answers: Sequence[str] = ("A table of 400 rows, each 17 euros.",)
+    mark: int | None = None
+    plan: str | None = None
+    config: CompactorConfig = field(default_factory=CompactorConfig)
+    requests: list[SummaryRequest] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+
+    def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
+        text = self.answers[min(len(self.requests), len(self.answers) - 1)]
+        self.requests.append(request)
+        self.sources.append(source)
+        if text == "refused":
+            raise SummaryRejected("echo", "it repeats its source")
+        return Summary(text, {"input_tokens": 100, "output_tokens": 10}, "some-model")
+
+
+def view_of(memory: Memory, role: str = ROLE, work: Asked | None = None) -> View:
+    rounds, compaction = memory.get_role_rounds(role)
+    return View(rounds, compaction, ledger_of(memory, role, count_tokens), work=work)
+
+
+def messages_of(view: View) -> list[Message]:
+    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
+
+
+def reduced(
+    memory: Memory, strategy: Callable[[View], Iterable[Reduction]], role: str = ROLE, work: Asked | None = None
+) -> list[Reduction]:
+    """Return what *strategy* gives, all of it published."""
+    found = []
+    for reduction in strategy(view_of(memory, role, work)):
+        generation = memory.journal(role).read().generation
+        assert memory.journal(role).reduce(reduction, base=generation) is not None, "ignored: it meets another"
+        found.append(reduction)
+    return found
+
+
+def spans(reductions: Iterable[Reduction]) -> list[tuple[int, int]]:
+    return [(one.first_number, one.last_number) for one in reductions]
+
+
+def chat(*messages: Message) -> Memory:
+    return Memory.from_messages(messages)
+
+
+def with_result(text: str = BIG) -> Memory:
+    """One closed round with a call and its result *text*, and a new question."""
+    return chat(user("Prices?"), calls("a"), result("a", text), answer("17 euros."), user("And now?"))
+
+
+# -- one post ---------------------------------------------------------------------------------------------------------
+
+
+def only_post(memory: Memory, number: int) -> tuple[Round, Post]:
+    round_ = memory.conversation.rounds[0]
+    return round_, next(post for post in round_.post_list if post.number == number)
+
+
+def test_a_large_post_reads_as_its_beginning_and_the_line_that_reloads_it() -> None:
+    """Preview, size, reference: what a model needs to decide whether it needs the rest."""
+    memory = with_result()
+    reduction = OffloadRule().applied(*only_post(memory, 2), count_tokens)
+
+    assert reduction is not None
+    assert (reduction.kind, spans([reduction])) == ("offloaded", [(2, 2)])
+    rest = len(BIG) - 200
+    assert reduction.text.startswith(f"{BIG[:200]}\n[{rest:,} characters, about ")
+    assert reduction.text.endswith(" tokens, left out here and kept in full; reload r1.p2]")
+    assert memory.reload("r1.p2") == BIG
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "large"),
+    [
+        (OffloadRule(threshold=600), "x y " * 150, False),
+        (OffloadRule(threshold=599), "x y " * 150, True),
+        (OffloadRule(threshold=100, preview=10, tokens=True), words(100), False),
+        (OffloadRule(threshold=100, preview=10, tokens=True), words(101), True),
+        (OffloadRule(threshold=0), "", False),
+    ],
+)
+def test_more_than_the_threshold_is_large(rule: OffloadRule, text: str, large: bool) -> None:
+    """In characters, or in tokens; what is just as long is not."""
+    memory = with_result(text)
+
+    assert (rule.applied(*only_post(memory, 2), count_tokens) is not None) is large
+
+
+def test_a_preview_in_tokens_has_that_many() -> None:
+    """By the counter that is given, as the threshold is."""
+    rule = OffloadRule(threshold=100, preview=30, tokens=True)
+    reduction = rule.applied(*only_post(with_result(words(500)), 2), count_tokens)
+
+    assert reduction is not None
+    assert 25 <= count_tokens(reduction.text.partition("\n[")[0]) <= 30
+
+
+def test_without_a_preview_there_is_only_a_short_line() -> None:
+    """As the ladder clears old tool results: even one of a few lines gets shorter."""
+    rule = OffloadRule(threshold=120, preview=0, kinds=("tool_result",))
+    memory = with_result("The booking HX7-221 is confirmed for two, " * 3)
+    reduction = rule.applied(*only_post(memory, 2), count_tokens)
+
+    assert reduction is not None
+    assert reduction.text == "[126 characters left out; reload r1.p2]"
+
+
+def test_what_would_not_get_shorter_stays() -> None:
+    """A million spaces are few tokens; a line about them would be more."""
+    memory = with_result(" " * 6_000)
+
+    assert count_tokens(" " * 6_000) < 100
+    assert OffloadRule(preview=5_000).applied(*only_post(memory, 2), count_tokens) is None
+    assert OffloadRule(threshold=3, preview=0).applied(*only_post(with_result("four"), 2), count_tokens) is None
+
+
+def test_the_size_is_that_of_the_whole_post() -> None:
+    """Attachments count, and the reference gives them back."""
+    memory = Memory("s")
+    round_ = memory.create_round("Plan it")
+    attachment = Attachment(type="plan", content="Step. " * 1_000)
+    post = memory.add_post(round_, send_from=ROLE, send_to="User", message="Here.", attachment_list=(attachment,))
+    reduction = OffloadRule().applied(memory.conversation.rounds[0], post, count_tokens)
+
+    assert reduction is not None
+    assert reduction.text.startswith("Here.\n\n[plan]\nStep. Step.")
+    assert memory.reload("r1.p1") == text_of(post)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "covered"),
+    [
+        (None, {1, 2, 3, 4, 5}),
+        (("tool_result",), {2, 3}),
+        (("assistant",), {1, 5}),
+        (("attachment:plan",), {4}),
+        (("note",), {4}),
+        (("note", "tool_result"), {2, 3, 4}),
+        (("system",), set()),
+        ((), set()),
+    ],
+)
+def test_kinds_say_which_posts_are_meant(kinds: tuple[str, ...] | None, covered: set[int]) -> None:
+    """Tools' results, what the role said, an attachment's type, or the host's own kind."""
+    plan = (Attachment(type="plan", content=BIG),)
+    posts = (
+        Post(number=1, send_from=ROLE, send_to="User", message=BIG),
+        Post(number=2, send_from="tool", send_to=ROLE, message=BIG, tool_call_id="a"),
+        Post(number=3, send_from="function", send_to=ROLE, message=BIG),
+        Post(number=4, send_from="Coder", send_to=ROLE, kind="note", attachment_list=plan),
+        Post(number=5, send_from=ROLE, send_to="Coder", message=BIG),
+        Post(number=6, send_from="system", send_to=ROLE, message=BIG),
+        Post(number=7, send_from="User", send_to=ROLE, message=BIG),
+    )
+    round_ = Round(user_query="q", post_list=posts, number=1)
+    rule = OffloadRule(kinds=kinds)
+
+    assert {post.number for post in posts if rule.applied(round_, post, count_tokens)} == covered
+
+
+def test_instructions_and_the_user_go_only_where_they_are_named() -> None:
+    """A system message in the middle is no payload; what the user said is asked for by name."""
+    round_ = Round(user_query=BIG, number=1)
+    system = Post(number=1, send_from="system", send_to=ROLE, message=BIG, kind="manual")
+    said = Post(number=2, send_from="User", send_to=ROLE, message=BIG)
+
+    assert OffloadRule(kinds=("manual",)).applied(round_, system, count_tokens)
+    for post in (said, None):
+        assert OffloadRule().applied(round_, post, count_tokens) is None
+        assert OffloadRule(users_too=True).applied(round_, post, count_tokens)
+
+
+def test_what_no_reference_gives_back_stays() -> None:
+    """An image beside the text, a round that is in no log, and a post that an overlay has replaced."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    shown = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}, image]})
+    plain = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}]})
+    replaced = Post(
+        number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({"overlay": "offloaded"})
+    )
+    post = replaced.model_copy(update={"extra": freeze_mapping({})})
+
+    assert OffloadRule().applied(*only_post(shown, 1), count_tokens) is None
+    assert OffloadRule().applied(*only_post(plain, 1), count_tokens) is not None
+    assert OffloadRule().applied(Round(user_query="q", number=1), replaced, count_tokens) is None
+    assert OffloadRule().applied(Round(user_query="q", number=1), post, count_tokens) is not None
+    assert OffloadRule().applied(Round(user_query="q"), post, count_tokens) is None
+
+
+@pytest.mark.parametrize("wrong", [{"threshold": -1}, {"preview": -1}, {"threshold": 0.5}, {"preview": True}])
+def test_nonsense_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+    """Not in the middle of a cycle."""
+    with pytest.raises(ValueError, match="must be a whole number"):
+        offload_large(**wrong)
+
+
+def test_other_nonsense_is_refused_too() -> None:
+    """A number of posts that is none, and a prompt that is not there."""
+    with pytest.raises(ValueError, match="keep_last must be a whole number from 0 on"):
+        offload_large(keep_last=-1)
+    with pytest.raises(PromptError, match="nowhere"):
+        offload_large(summarize=True, prompt="nowhere")
+
+
+# -- the strategy -----------------------------------------------------------------------------------------------------
+
+
+def test_large_posts_are_offloaded_oldest_first() -> None:
+    """Over all rounds of the tail; small ones stay, calls and ids too."""
+    memory = chat(
+        user(), calls("a", "b"), result("b", BIG), result("a", BIG), answer(BIG), user(), calls("c"), result("c", BIG)
+    )
+    before = messages_of(view_of(memory))
+    found = reduced(memory, offload_large())
+
+    assert [(one.round_id, one.first_number) for one in found] == [
+        (memory.conversation.rounds[place].id, number) for place, number in ((0, 2), (0, 3), (1, 2))
+    ]
+    after = messages_of(view_of(memory))
+    assert [{**message, "content": ""} for message in after] == [{**message, "content": ""} for message in before]
+    assert_paired(after)
+
+
+def test_the_strategy_has_its_name() -> None:
+    """Reports and events tell strategies apart by it."""
+    assert offload_large().__name__ == "offload_large"
+
+
+def test_the_latest_answer_to_the_user_stays() -> None:
+    """The user speaks of it next; older ones go, and so do words that come with a call."""
+    spoken = {**calls("a"), "content": BIG}
+    memory = chat(user(), answer(BIG), user(), answer(BIG), user(), spoken, result("a", "small"), user())
+
+    assert [(one.round_id, one.first_number) for one in reduced(memory, offload_large())] == [
+        (memory.conversation.rounds[place].id, 1) for place in (0, 2)
+    ]
+
+
+def test_the_newest_posts_are_protected() -> None:
+    """``keep_last`` counts posts of the tail, the user's too."""
+    messages = [user(), calls("a"), result("a", BIG), answer("x"), user(), calls("b"), result("b", BIG), user()]
+
+    assert len(reduced(chat(*messages), offload_large(keep_last=1))) == 2
+    assert len(reduced(chat(*messages), offload_large(keep_last=2))) == 1
+    assert len(reduced(chat(*messages), offload_large(keep_last=5))) == 1
+    assert len(reduced(chat(*messages), offload_large(keep_last=6))) == 0
+
+
+def test_one_kind_needs_no_list() -> None:
+    """``kinds="tool_result"`` means that kind, not eleven letters."""
+    memory = chat(user(), calls("a"), result("a", BIG), answer(BIG), user(), answer("x"))
+
+    assert spans(reduced(memory, offload_large(kinds="tool_result"))) == [(2, 2)]
+
+
+def test_what_may_not_be_reduced_stays() -> None:
+    """Pinned posts, and calls that wait for a result."""
+    memory = chat(user(), calls("a"), result("a", BIG), user(), calls("b", "c"), result("b", BIG))
+    memory.pin("r1.p2")
+
+    assert reduced(memory, offload_large()) == []
+    memory.append(result("c", "small"))
+    assert spans(reduced(memory, offload_large())) == [(2, 2)]
+
+
+def test_what_is_offloaded_is_not_offloaded_again() -> None:
+    """Not even where its preview is over another threshold."""
+    memory = with_result()
+
+    assert len(reduced(memory, offload_large(preview=1_000))) == 1
+    assert reduced(memory, offload_large(threshold=100, preview=10)) == []
+
+
+def test_what_the_user_said_stays_unless_asked_for() -> None:
+    """With ``users_too`` it goes last, after the newer results; never the newest query."""
+    memory = chat(user(BIG), calls("a"), result("a", BIG), user(BIG), user(BIG), answer("x"))
+
+    assert spans(offload_large()(view_of(memory))) == [(2, 2)]
+    found = reduced(memory, offload_large(users_too=True))
+    assert [one.first_number for one in found] == [2, 0]
+    assert found[1].text.endswith("reload r1.p0]")
+    assert memory.reload("r1.p0") == BIG
+    shown = messages_of(view_of(memory))
+    assert shown[0] == {"role": "user", "content": found[1].text}
+    assert [message["content"] for message in shown if message["role"] == "user"][1:] == [BIG, BIG]
+
+
+def test_what_the_user_said_goes_only_while_nothing_else_helps() -> None:
+    """Each of his messages is kept as soon as the prompt is back under the trigger's mark."""
+    memory = chat(user(BIG), calls("a"), result("a", BIG), answer("x"), user(BIG), answer("y"), user("z"))
+    each = count_tokens(BIG)
+
+    def offloaded(mark: int | None) -> list[int]:
+        return [one.first_number for one in offload_large(users_too=True)(view_of(memory, work=Asked(mark=mark)))]
+
+    assert offloaded(None) == [2, 0, 0]
+    assert offloaded(3 * each) == [2]
+    assert offloaded(2 * each) == [2, 0]
+    assert offloaded(each) == [2, 0, 0]
+
+
+def test_a_query_that_a_post_hands_on_goes_with_it() -> None:
+    """Hosts of several agents say the query twice; it is shown once, offloaded or not."""
+    memory = Memory("s")
+    attached = (Attachment(type="file", content=BIG),)
+    for number in range(3):
+        round_ = memory.create_round(BIG)
+        memory.add_post(
+            round_, send_from="User", send_to="Planner", message=BIG, attachment_list=attached if number == 1 else ()
+        )
+        memory.finish_round(round_)
+    found = reduced(memory, offload_large(users_too=True), role="Planner")
+
+    assert spans(found) == [(0, 0), (1, 1)]
+    shown = messages_of(view_of(memory, "Planner"))
+    assert [message["content"] for message in shown] == [found[0].text, found[1].text, BIG]
+    assert memory.reload("r2.p1") == f"{BIG}\n\n[file]\n{BIG}"
+
+
+def test_rounds_of_another_host_stay() -> None:
+    """They are in no log that reloads anything."""
+    post = Post(number=1, send_from="Coder", send_to=ROLE, message=BIG)
+    memory = Memory("s")
+    view = view_of(memory)
+    foreign = View(
+        HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE), None, view.ledger
+    )
+
+    assert list(offload_large()(foreign)) == []
+
+
+# -- summaries --------------------------------------------------------------------------------------------------------
+
+
+def test_a_summary_takes_the_place_of_the_preview() -> None:
+    """Made from that post alone, with its calls left out; it says what it is, and what it cost is kept."""
+    memory = with_result()
+    work = Asked(plan="1. buy")
+    (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
+
+    assert reduction.text.startswith(f"[Summary of the {len(BIG):,} characters, about ")
+    assert reduction.text.endswith(f"kept in full; reload r1.p2]\n{work.answers[0]}")
+    assert (reduction.model, reduction.usage) == ("some-model", {"input_tokens": 100, "output_tokens": 10})
+    (request,) = work.requests
+    assert (request.kind, request.role, request.plan) == ("large_post", ROLE, "1. buy")
+    assert (request.start_index, request.end_index) == (1, 1)
+    assert [post.number for round_ in request.rounds for post in round_.post_list] == [2]
+    assert request.rounds[0].user_query == ""
+    assert BIG in str(request.messages[0]["content"])
+    assert "Prices?" not in str(request.messages[0]["content"])
+    assert work.sources[0].previous_tokens == 0
+
+
+def test_the_summary_of_a_query_is_made_from_the_query() -> None:
+    """And not from what was answered."""
+    memory = chat(user(BIG), answer("x"), user("y"), answer("z"))
+    work = Asked()
+    (reduction,) = reduced(memory, offload_large(summarize=True, users_too=True), work=work)
+
+    assert spans([reduction]) == [(0, 0)]
+    assert (work.requests[0].rounds[0].user_query, work.requests[0].rounds[0].post_list) == (BIG, ())
+
+
+@pytest.mark.parametrize(("tokens", "target"), [(60, 30), (300, 100), (2_000, 200), (20_000, 500)])
+def test_the_summary_is_asked_for_in_proportion(tokens: int, target: int) -> None:
+    """A tenth, but no fragment and no essay."""
+    work = Asked()
+    reduced(with_result(words(tokens)), offload_large(50, tokens=True, preview=5, summarize=True), work=work)
+
+    assert work.requests[0].target_tokens == target
+
+
+def test_a_post_longer_than_the_summarizers_input_is_folded() -> None:
+    """In several requests, each with the summary so far; all of the text is read."""
+    memory = with_result("".join(f"Row {number}: {number * 7} euros.\n" for number in range(2_000)))
+    work = Asked(config=CompactorConfig(summarizer_input_tokens=4_000), answers=("First.", "Second.", "Third."))
+    (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
+
+    assert len(work.requests) > 2
+    assert [request.previous.summary for request in work.requests[1:3] if request.previous] == ["First.", "Second."]
+    read = "".join(post.message for request in work.requests for post in request.rounds[0].post_list)
+    assert read == memory.reload("r1.p2")
+    assert reduction.text.endswith("\nThird.")
+    assert reduction.usage == {"input_tokens": 100 * len(work.requests), "output_tokens": 10 * len(work.requests)}
+
+
+def test_where_the_summary_is_refused_the_beginning_stands() -> None:
+    """One bad answer neither stops the others nor is asked for again in every cycle."""
+    memory = chat(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
+    first, second = reduced(memory, offload_large(summarize=True), work=Asked(("refused", "Good.")))
+
+    assert first.text.startswith(BIG[:200] + "\n[")
+    assert first.usage is None
+    assert second.text.endswith("\nGood.")
+
+
+def test_a_summary_that_saves_nothing_is_not_used() -> None:
+    """Whoever accepts it: the line that belongs to it counts too."""
+    memory = with_result(words(400))
+    (reduction,) = reduced(
+        memory, offload_large(300, tokens=True, preview=5, summarize=True), work=Asked((words(390),))
+    )
+
+    assert reduction.text.startswith("word word ")
+    assert reduction.usage is None
+
+
+def test_a_summarizer_that_fails_leaves_what_there_is() -> None:
+    """The cycle hears of it; what was offloaded before stays offloaded."""
+    memory = chat(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
+
+    class Fails(Asked):
+        def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
+            if self.requests:
+                raise ConnectionError
+            return super().summarize(request, source, view)
+
+    with pytest.raises(ConnectionError):
+        reduced(memory, offload_large(summarize=True), work=Fails())
+    shown = [message["content"] for message in messages_of(view_of(memory)) if message["role"] == "tool"]
+    assert shown[0].startswith("[Summary of")
+    assert shown[1] == BIG
+
+
+def test_without_a_model_it_says_so() -> None:
+    """Where a prompt is composed, nobody waits for a model."""
+    with pytest.raises(RuntimeError, match=r"offload_large\(summarize=True\) asks a model"):
+        list(offload_large(summarize=True)(view_of(with_result())))
+
+
+def test_the_prompt_is_the_hosts_to_choose() -> None:
+    """A template, a path or a name."""
+    work = Asked()
+    template = load("default")
+    reduced(with_result(), offload_large(summarize=True, prompt=template), work=work)
+
+    assert work.requests[0].messages[0]["content"].endswith(template.content.rstrip()[-40:])
+
+
+def test_the_embedded_summarizer_will_do() -> None:
+    """No key, no network: it answers for a large post too."""
+    work = Asked()
+    reduced(
+        with_result("".join(f"Item {n} costs {n * 3} euros. " for n in range(400))),
+        offload_large(summarize=True),
+        work=work,
+    )
+    text = ExtractiveSummarizer()(work.requests[0])
+
+    assert "euros" in (text if isinstance(text, str) else text.text)
+
+
+# -- whatever is said -------------------------------------------------------------------------------------------------
+
+texts = st.one_of(
+    st.sampled_from(["", "hi", BIG]),
+    st.integers(0, 300).map(words),
+    st.builds(
+        lambda piece, n: piece * n,
+        st.sampled_from(["漢字", "👩‍👩‍👧", "\ud800x", " ", "\x00", '{"k":1},']),
+        st.integers(0, 300),
+    ),
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Message]:
+    """Parallel calls, results in any order and late, unanswered calls, several queries running."""
+    said: list[Message] = []
+    for _ in range(draw(st.integers(1, 8))):
+        match draw(st.integers(0, 3)):
+            case 0:
+                said.append(user(draw(texts)))
+            case 1:
+                said.append(answer(draw(texts)))
+            case _:
+                asked = [f"c{len(said)}_{number}" for number in range(draw(st.integers(1, 3)))]
+                given_ = draw(st.permutations(asked))[draw(st.integers(0, 1)) :]
+                said.append({**calls(*asked), "content": draw(texts)})
+                said += [result(id_, draw(texts)) for id_ in given_]
+                if draw(st.booleans()) and len(given_) < len(asked):  # comes late
+                    said += [answer(draw(texts)), result(next(iter(set(asked) - set(given_))), draw(texts))]
+    return said
+
+
+options = st.fixed_dictionaries(
+    {
+        "threshold": st.integers(0, 900),
+        "preview": st.integers(0, 300),
+        "keep_last": st.integers(0, 4),
+        "tokens": st.booleans(),
+        "users_too": st.booleans(),
+        "kinds": st.sampled_from([None, ("tool_result",), ("assistant",)]),
+    }
+)
+
+
+@given(conversations(), options)
+def test_whatever_is_said_nothing_is_lost(said: list[Message], options: dict[str, Any]) -> None:
+    """Fewer tokens, calls with their results, the newest query whole, each text behind its reference; and once is
+    enough."""
+    memory = Memory.from_messages(said)
+    before = view_of(memory)
+    found = reduced(memory, offload_large(**options))
+    after = view_of(memory)
+
+    assert (after.tokens < before.tokens) if found else (after.tokens == before.tokens)
+    assert_paired(messages_of(after))
+    asked = [place for place in before.places for _, unit in before.units(place) if unit.from_user]
+    newest = memory.conversation.rounds[max(asked)] if asked else None
+    for reduction in found:
+        round_ = next(one for one in memory.conversation.rounds if one.id == reduction.round_id)
+        post = next((one for one in round_.post_list if one.number == reduction.first_number), None)
+        assert reduction.text.endswith(f"reload r{round_.number}.p{reduction.first_number}]")
+        reloaded = memory.reload(f"r{round_.number}.p{reduction.first_number}")
+        assert reloaded.startswith(post.message if post else round_.user_query)
+        assert (round_ is not newest) or (post is not None and post.send_from != "User")
+    assert reduced(memory, offload_large(**options)) == []
