@@ -1,0 +1,154 @@
+"""What the provider counted corrects our own count: upwards only, in steps of 5%, the same after a resume."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory import CompactedMessage, InMemoryStore, Memory, MessageError, Reduction, Usage
+
+ROLE = "Planner"
+
+
+def memory_of(rounds: int = 3, store: InMemoryStore | None = None) -> Memory:
+    memory = Memory("s", store=store)
+    for number in range(1, rounds + 1):
+        memory.create_round("q", id=str(number))
+        memory.add_post(str(number), id=f"{number}.1", send_from=ROLE, send_to="User", message="m")
+        memory.finish_round(str(number))
+    return memory
+
+
+def publish(memory: Memory, end: int = 1, role: str = ROLE) -> None:
+    journal = memory.journal(role)
+    made = CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary="s")
+    journal.publish(made, base=journal.read().generation, round_ids=[str(end)])
+
+
+def reduction(round_id: str) -> Reduction:
+    return Reduction(round_id=round_id, first_post_id=f"{round_id}.1", last_post_id=f"{round_id}.1", kind="dropped")
+
+
+def test_nothing_is_known_at_first() -> None:
+    """So our own count stands as it is."""
+    usage = Memory("s").usage(ROLE)
+    assert usage == Usage(input_tokens=None, steps=0)
+    assert usage.correction == 1
+
+
+@pytest.mark.parametrize(
+    ("counted", "told", "steps"),
+    [(100, 100, 0), (100, 1, 0), (100, 101, 1), (100, 105, 1), (100, 106, 2), (100, 200, 20), (100, 10_000, 40), (1, 0, 0), (0, 50, 0)],
+)  # fmt: skip
+def test_the_correction_is_the_least_step_that_suffices(counted: int, told: int, steps: int) -> None:
+    """At most 40 of them; a count of nothing says nothing."""
+    memory = Memory("s")
+    memory.record_usage(ROLE, told, counted=counted)
+    assert memory.usage(ROLE) == Usage(told, steps)
+    assert memory.usage(ROLE).correction == pytest.approx(1 + 0.05 * steps)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 10**10)), max_size=8))
+def test_the_correction_only_grows_and_suffices(prompts: list[tuple[int, int]]) -> None:
+    """In whole numbers: no rounding leaves a prompt just above what its provider counts."""
+    memory, before = Memory("s"), 0
+    for counted, told in prompts:
+        memory.record_usage(ROLE, told, counted=counted)
+        steps = memory.usage(ROLE).steps
+        assert before <= steps <= 40
+        assert steps == 40 or counted * (100 + 5 * steps) >= 100 * told
+        assert steps == before or counted * (100 + 5 * (steps - 1)) < 100 * told
+        before = steps
+
+
+def test_without_a_count_it_is_that_of_the_newest_prompt() -> None:
+    """Which ``compose`` has noted; one that was given counts for more."""
+    memory = Memory("s")
+    memory.note_prompt(ROLE, 500)
+    memory.note_prompt(ROLE, 1_000)
+    memory.record_usage(ROLE, 1_060)
+    assert memory.usage(ROLE) == Usage(1_060, 2)
+    memory.record_usage(ROLE, 1_060, counted=900)
+    assert memory.usage(ROLE) == Usage(1_060, 4)
+
+
+def test_a_usage_of_a_prompt_that_nobody_counted_is_a_length() -> None:
+    """It says how long the prompt is, and nothing of our count."""
+    memory = Memory("s")
+    memory.record_usage(ROLE, 900)
+    assert memory.usage(ROLE) == Usage(900, 0)
+
+
+def test_noting_a_prompt_writes_nothing() -> None:
+    """Composing is reading."""
+    memory = memory_of()
+    number = memory.snapshot.number
+    memory.note_prompt(ROLE, 500)
+    assert memory.snapshot.number == number
+
+
+def test_roles_are_counted_apart() -> None:
+    """Each has prompts and perhaps a provider of its own."""
+    memory = memory_of()
+    memory.record_usage(ROLE, 120, counted=100)
+    memory.record_usage("Coder", 100, counted=100)
+    assert (memory.usage(ROLE), memory.usage("Coder")) == (Usage(120, 4), Usage(100, 0))
+    publish(memory, role="Coder")
+    assert (memory.usage(ROLE), memory.usage("Coder")) == (Usage(120, 4), Usage(None, 0))
+
+
+@pytest.mark.parametrize("change", ["publish", "revert", "reduce", "withdraw", "redact"])
+def test_a_prompt_that_is_no_more_has_no_length(change: str) -> None:
+    """After a change of overlays the next prompt is another; the correction stays."""
+    memory = memory_of()
+    publish(memory)
+    memory.journal(ROLE).reduce(reduction("3"), base=1)
+    memory.record_usage(ROLE, 120, counted=100)
+    {
+        "publish": lambda: publish(memory, 2),
+        "revert": memory.journal(ROLE).revert,
+        "reduce": lambda: memory.journal(ROLE).reduce(reduction("2"), base=1),
+        "withdraw": lambda: memory.journal(ROLE).withdraw(reduction("3")),
+        "redact": lambda: memory.redact("r3.p1"),
+    }[change]()
+    assert memory.usage(ROLE) == Usage(None, 4)
+    memory.record_usage(ROLE, 90)
+    assert memory.usage(ROLE).input_tokens == 90
+
+
+@pytest.mark.parametrize("change", ["publish", "reduce"])
+def test_an_answer_that_arrives_after_a_publication_tells_of_the_prompt_before(change: str) -> None:
+    """It would make a trigger hold that has just been seen to: its length is not kept, what it corrects is."""
+    memory = memory_of()
+    memory.note_prompt(ROLE, 100)
+    publish(memory) if change == "publish" else memory.journal(ROLE).reduce(reduction("2"), base=0)
+    memory.record_usage(ROLE, 120)
+    assert memory.usage(ROLE) == Usage(None, 4)
+    memory.note_prompt(ROLE, 60)
+    memory.record_usage(ROLE, 60)
+    assert memory.usage(ROLE) == Usage(60, 4)
+
+
+def test_usage_survives_a_resume() -> None:
+    """Prompts are composed by it, and are to be the same."""
+    store = InMemoryStore()
+    memory = memory_of(store=store)
+    memory.record_usage(ROLE, 120, counted=100)
+    memory.record_usage("Coder", 7)
+    publish(memory, role="Coder")
+    memory.note_prompt("Late", 50)
+    publish(memory, role="Late")
+    memory.record_usage("Late", 60)
+    resumed = Memory("s", store=store)
+    for role in (ROLE, "Coder", "Late", "Stranger"):
+        assert resumed.usage(role) == memory.usage(role)
+
+
+@pytest.mark.parametrize("wrong", [{"input_tokens": -1}, {"input_tokens": "many"}, {"input_tokens": 1, "counted": -1}])
+def test_what_is_no_number_of_tokens_is_refused(wrong: dict[str, object]) -> None:
+    """Nothing is written."""
+    memory = Memory("s")
+    with pytest.raises(MessageError):
+        memory.record_usage(ROLE, **wrong)
+    assert memory.snapshot.number == 0
