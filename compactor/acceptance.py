@@ -1,24 +1,51 @@
-"""The checks that a summary must pass before it may be shown."""
+"""The checks that a summary must pass before it may be shown, each with a name and in this order:
+
+``not_text``     something else than a text, or a ``Summary`` of one
+``empty``        no letter and no digit
+``greeting``     a reply to the conversation: it greets, offers help or refuses
+``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
+``echo``         a stretch of what it should sum up, word for word
+``larger``       longer than all that it replaces
+``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
+``oversized``    over twice as long as it was asked to be
+``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from prompts import TAGS
 
 from .errors import SummaryRejected
+from .identifiers import identifiers, unknown
 from .replies import is_reply
-from .summarizers.base import Summary, strip_tags
+from .summarizers.base import RequestKind, Summary, strip_tags
 from .tokens import TokenCounter
 
-__all__ = ["LEAST_SAVING", "MOST_OVER_TARGET", "Source", "accept"]
+__all__ = [
+    "CHECKS",
+    "LEAST_SAVING",
+    "MOST_INVENTED",
+    "MOST_INVENTED_SHARE",
+    "MOST_OVER_TARGET",
+    "Accepted",
+    "Source",
+    "accept",
+    "in_own_voice",
+    "repeats",
+]
 
 #: A summary may grow by at most this share of the new rounds that it takes in.
 LEAST_SAVING = 0.9
 #: A summary may be this many times as long as it was asked to be: models count badly.
 MOST_OVER_TARGET = 2.0
-_TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
+#: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
+MOST_INVENTED, MOST_INVENTED_SHARE = 3, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +59,69 @@ class Source:
     tokens: int
     #: Tokens of the published summary that it replaces.
     previous_tokens: int = 0
+    #: What else it may take identifiers from: the previous summary, the plan.
+    beside: tuple[str, ...] = ()
 
 
-def accept(answer: object, source: Source, *, target_tokens: int | None, count: TokenCounter) -> tuple[Summary, int]:
-    """Return the summarizer's *answer* without the tags around it, and its tokens.
+class Accepted(NamedTuple):
+    #: The answer without the tags around it.
+    summary: Summary
+    tokens: int
+    #: Identifiers that stand nowhere in its source.
+    unknown: tuple[str, ...]
 
-    Raises ``SummaryRejected`` naming the first check that the answer fails.
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An answer that may become a summary."""
+
+    answer: object
+    source: Source
+    kind: RequestKind
+    target_tokens: int | None
+    count: TokenCounter
+
+    @property
+    def summary(self) -> Summary | None:
+        """The answer, if it is one."""
+        made = Summary(self.answer) if isinstance(self.answer, str) else self.answer
+        return made if isinstance(made, Summary) and isinstance(made.text, str) else None
+
+    @cached_property
+    def text(self) -> str:
+        return strip_tags(self.summary.text) if self.summary is not None else ""
+
+    @cached_property
+    def tokens(self) -> int:
+        return self.count(self.text)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return identifiers(self.text)
+
+    @cached_property
+    def unknown(self) -> tuple[str, ...]:
+        return unknown(self.names, (self.source.text, *self.source.beside))
+
+
+def accept(
+    answer: object,
+    source: Source,
+    *,
+    target_tokens: int | None,
+    count: TokenCounter,
+    kind: RequestKind = "rounds",
+) -> Accepted:
+    """Return the summarizer's *answer* without the tags around it, its tokens, and what in it is of unknown origin.
+
+    Raises ``SummaryRejected`` naming the first of ``CHECKS`` that the answer fails.
     """
-    summary = Summary(answer) if isinstance(answer, str) else answer
-    if not isinstance(summary, Summary) or not isinstance(summary.text, str):
-        raise SummaryRejected(
-            "not_text", f"the summarizer returned {type(answer).__name__}; it must return a str or a Summary"
-        )
-    text = strip_tags(summary.text)
-    if not any(character.isalnum() for character in text):
-        raise SummaryRejected("empty", "the summarizer's answer holds no text; look at its prompt and its token limit")
-    if is_reply(text):
-        raise SummaryRejected(
-            "greeting", "the summarizer replied to the conversation instead of summarising it; look at its prompt"
-        )
-    if repeats(text, source.text):
-        raise SummaryRejected("echo", "the summarizer repeated the conversation instead of summarising it")
-    tokens = count(text)
-    if tokens > source.previous_tokens + source.tokens * LEAST_SAVING:
-        raise SummaryRejected(
-            "no_progress",
-            f"the summary has {tokens} tokens; what it replaces, {source.previous_tokens} and {source.tokens} new ones",
-        )
-    if target_tokens is not None and tokens > MOST_OVER_TARGET * target_tokens:
-        raise SummaryRejected(
-            "oversized",
-            f"the summary has {tokens} tokens, over {MOST_OVER_TARGET:g} times the {target_tokens} it was asked for;"
-            " raise target_tokens, or state the length in the prompt",
-        )
-    return Summary(text, summary.usage, summary.model), tokens
+    made = _Candidate(answer, source, kind, target_tokens, count)
+    for name, check in CHECKS.items():
+        if (wrong := check(made)) is not None:
+            raise SummaryRejected(name, wrong, made.unknown if name == "invented" else ())
+    assert made.summary is not None  # noqa: S101  (the first check)
+    return Accepted(Summary(made.text, made.summary.usage, made.summary.model), made.tokens, made.unknown)
 
 
 def repeats(text: str, source: str) -> bool:
@@ -74,5 +130,113 @@ def repeats(text: str, source: str) -> bool:
     return 2 * len(said) >= len(read) and said in read
 
 
+def in_own_voice(text: str) -> bool:
+    """Return whether a sentence of *text* tells in the first person what its speaker did or will do. What stands in
+    quotation marks, in code, or behind the arrow of a result is somebody else's."""
+    return _OWN_VOICE.search(_OTHERS.sub(" … ", text)) is not None
+
+
+# -- the checks: each says what is wrong, or None ---------------------------------------------------------------------
+
+
+def _not_text(made: _Candidate) -> str | None:
+    if made.summary is not None:
+        return None
+    return f"the summarizer returned {type(made.answer).__name__}; it must return a str or a Summary"
+
+
+def _empty(made: _Candidate) -> str | None:
+    if any(character.isalnum() for character in made.text):
+        return None
+    return "the summarizer's answer holds no text; look at its prompt and its token limit"
+
+
+def _greeting(made: _Candidate) -> str | None:
+    if not is_reply(made.text):
+        return None
+    return "the summarizer replied to the conversation instead of summarising it; look at its prompt"
+
+
+def _voice(made: _Candidate) -> str | None:
+    if made.kind != "tool_run" or not in_own_voice(made.text):
+        return None
+    return "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"
+
+
+def _echo(made: _Candidate) -> str | None:
+    if not repeats(made.text, made.source.text):
+        return None
+    return "the summarizer repeated the conversation instead of summarising it"
+
+
+def _larger(made: _Candidate) -> str | None:
+    return _replaces(made) if made.tokens > made.source.previous_tokens + made.source.tokens else None
+
+
+def _no_progress(made: _Candidate) -> str | None:
+    most = made.source.previous_tokens + made.source.tokens * LEAST_SAVING
+    return _replaces(made) if made.tokens > most else None
+
+
+def _replaces(made: _Candidate) -> str:
+    before, new = made.source.previous_tokens, made.source.tokens
+    return f"the summary has {made.tokens} tokens; what it replaces, {before} and {new} new ones"
+
+
+def _oversized(made: _Candidate) -> str | None:
+    target = made.target_tokens
+    if target is None or made.tokens <= MOST_OVER_TARGET * target:
+        return None
+    return (
+        f"the summary has {made.tokens} tokens, over {MOST_OVER_TARGET:g} times the {target} it was asked for;"
+        " raise target_tokens, or state the length in the prompt"
+    )
+
+
+def _invented(made: _Candidate) -> str | None:
+    found, among = len(made.unknown), len(made.names)
+    if found <= MOST_INVENTED or found <= MOST_INVENTED_SHARE * among:
+        return None
+    return f"{found} of the {among} identifiers in the summary stand nowhere in what it was made from"
+
+
+#: Each check by its name, in the order in which they are made.
+CHECKS: dict[str, Callable[[_Candidate], str | None]] = {
+    "not_text": _not_text,
+    "empty": _empty,
+    "greeting": _greeting,
+    "voice": _voice,
+    "echo": _echo,
+    "larger": _larger,
+    "no_progress": _no_progress,
+    "oversized": _oversized,
+    "invented": _invented,
+}
+
+_TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
+
+
 def _bare(text: str) -> str:
     return " ".join(_TAG.sub(" ", text.replace("&lt;", "<")).split())
+
+
+# Bounded: a quotation mark that is never closed must not be looked for to the end, from each one.
+_OTHERS = re.compile(
+    r'"[^"\n]{0,2000}"|“[^”\n]{0,2000}”|„[^“”\n]{0,2000}[“”]|«[^»\n]{0,2000}»|「[^」\n]{0,2000}」'
+    r"|```.{0,20000}?```|`[^`\n]{0,2000}`|(?:→|->|=>)[^\n]{0,4000}",
+    re.DOTALL,
+)
+_LEAD = (
+    r"(?:(?:then|next|first|firstly|second|secondly|third|finally|lastly|after (?:that|this)|afterwards|subsequently|so"
+    r"|and|but|also|now|here|earlier|previously|as (?:the|an) (?:assistant|agent)|in (?:total|summary|short)),? ){0,3}"
+)
+_OWN_VOICE = re.compile(
+    rf"""(?:^|[.!?;…]\s|[。！？；]) [\s>*_#()\d.•–-]{{0,20}}
+      (?: {_LEAD.replace(" ", chr(92) + " ")}
+          (?: (?:i|we) (?: ['’](?:ve|d|ll|m|re)\b | \ (?!/|-)[a-z] )
+            | my\ (?:next|first|last|search|query|call|tool) )
+        | ich\ (?:habe|werde|rief) | j['’](?:ai|appelle) | je\ (?:vais|suis) | he\ (?:llamado|buscado|ejecutado|usado)
+        | ho\ (?:chiamato|cercato|eseguito|usato) | (?:eu\ )?(?:chamei|executei|pesquisei) | я\ \w | ik\ heb
+        | 我(?:已|们|調用|调用|搜索|查询|使用|执行|運行|运行|先|将|會|会) | 私は | 제가 | 저는 )""",
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)

@@ -69,6 +69,9 @@ class CompactorConfig(BaseModel):
     summarizer_input_tokens: int = Field(24_000, ge=256)
     #: How long a summary should be, in tokens; None: no wish.
     target_tokens: int | None = Field(1_000, gt=0)
+    #: An answer that is refused is asked for again at once, with what was wrong with it, up to so many requests in all.
+    #: That note comes on top of ``summarizer_input_tokens``.
+    summary_attempts: int = Field(2, ge=1)
     #: A summarizer that takes longer, in seconds, has failed; its answer is discarded.
     call_timeout: Seconds = 120.0
     #: Seconds from a first failure to the next attempt; doubled at each further one.

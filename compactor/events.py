@@ -1,4 +1,7 @@
-"""Every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error."""
+"""Every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error.
+
+But for ``Prepared.unknown_identifiers``, which no conversation holds: words that a summarizer made up. At level debug.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ __all__ = [
     "Prepared",
     "Published",
     "Reduced",
+    "Rejected",
     "Reverted",
     "Skip",
     "Skipped",
@@ -87,6 +91,30 @@ class Prepared(CompactionEvent):
     end: int
     tokens_before: int
     tokens_after: int
+    seconds: float
+    #: Of all attempts.
+    usage: Mapping[str, int] | None = None
+    model: str | None = None
+    #: How many of the user's prohibitions it had lost, and has again.
+    restored: int = 0
+    #: Identifiers that stand nowhere in what it was made from; too few to refuse it.
+    unknown_identifiers: tuple[str, ...] = ()
+
+
+class Rejected(CompactionEvent):
+    """A summary did not pass a check; unless this was the last attempt, it is asked for again at once."""
+
+    name: ClassVar[str] = "compaction.rejected"
+    level: ClassVar[str] = "warning"
+    start: int
+    end: int
+    #: The name of the check, one of ``acceptance.CHECKS``.
+    check: str
+    #: From 1; and how many there may be.
+    attempt: int
+    attempts: int
+    #: How many identifiers in it stand nowhere in what it was made from, where that is what was wrong.
+    unknown_identifiers: int = 0
     seconds: float
     usage: Mapping[str, int] | None = None
     model: str | None = None

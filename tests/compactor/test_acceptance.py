@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from chats import words
@@ -18,8 +19,9 @@ from memory import Post, Round
 SOURCE = words(1_000)
 
 
-def accepted(answer: object, source: str = SOURCE, target: int | None = None) -> tuple[Summary, int]:
-    return accept(answer, Source(source, count_tokens(source)), target_tokens=target, count=count_tokens)
+def accepted(answer: object, source: str = SOURCE, target: int | None = None, **more: Any) -> tuple[Summary, int]:
+    made = accept(answer, Source(source, count_tokens(source)), target_tokens=target, count=count_tokens, **more)
+    return made.summary, made.tokens
 
 
 def refused(answer: object, source: str = SOURCE, target: int | None = None) -> str:
@@ -213,7 +215,7 @@ def test_with_a_summary_before_it_only_what_it_grows_by_counts(tokens: int) -> N
     answer, source = words(tokens).replace("word", "term"), Source(words(100), 100, previous_tokens=500)
 
     if tokens <= 500 + 100 * LEAST_SAVING:
-        assert accept(answer, source, target_tokens=None, count=count_tokens)[1] == tokens
+        assert accept(answer, source, target_tokens=None, count=count_tokens).tokens == tokens
     else:
         with pytest.raises(SummaryRejected, match="591 tokens") as rejected:
             accept(answer, source, target_tokens=None, count=count_tokens)

@@ -324,6 +324,10 @@ def test_a_trigger_may_be_any_callable_asynchronous_ones_included() -> None:
 # What is never shown
 
 
+#: Each refused answer counts by itself.
+ONE_ATTEMPT = CONFIG.merged(summary_attempts=1)
+
+
 def echoing(request: SummaryRequest) -> str:
     conversation = text_of(request).partition("<conversation>")[2].partition("</conversation>")[0]
     return conversation[: len(conversation) * 3 // 4]
@@ -356,7 +360,7 @@ def test_what_is_no_summary_never_changes_the_published_one_and_is_asked_for_aga
     memory, clock, heard = memory_of(10), FakeClock(), Heard()
     summarizer = ScriptedSummarizer(["The good one.", answer, "The next good one."])
     options = {"clock": clock, "rng": lambda: 1.0, "on_event": heard}
-    with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, **options) as compactor:
+    with ContextCompactor.for_role(memory, ROLE, ONE_ATTEMPT, summarizer, **options) as compactor:
         assert compactor.wait_idle(SOON)
         good = compactor.get_compaction()
         for _ in range(5):
@@ -378,7 +382,7 @@ def test_what_is_no_summary_never_changes_the_published_one_and_is_asked_for_aga
 )
 def test_the_failure_names_the_check_or_the_class_of_the_error(answer: Any, error: str) -> None:
     """And never what was said."""
-    compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer([answer]))
+    compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer([answer]), ONE_ATTEMPT)
     compactor.start()
     executor.run_all()
     assert of_kind(compactor.events, Failed)[0].error == error
@@ -386,7 +390,7 @@ def test_the_failure_names_the_check_or_the_class_of_the_error(answer: Any, erro
 
 def test_a_summary_far_over_its_target_is_refused() -> None:
     """Up to twice as long is let pass, for models count badly."""
-    config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=20)
+    config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=20, summary_attempts=1)
     long, fair = "fact " * 41, "fact " * 38
     compactor, executor, clock = on_command(memory_of(6), ScriptedSummarizer([long, fair]), config)
     compactor.start()
@@ -410,7 +414,8 @@ def test_thoughts_and_tags_are_taken_off_any_summarizers_answer() -> None:
 
 def test_an_error_of_the_hosts_code_is_shown_by_its_class_alone() -> None:
     """Its words may quote the conversation; ours do not, and name the remedy."""
-    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([ValueError("SECRET of the user"), ""]))
+    answers = [ValueError("SECRET of the user"), ""]
+    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer(answers), ONE_ATTEMPT)
     compactor.start()
     executor.run_all()
     assert compactor.status().last_error == "ValueError"

@@ -152,7 +152,7 @@ def test_what_the_endpoint_asks_for_is_waited(asked: Any, waits: float) -> None:
 
 def test_the_failure_is_told_with_its_numbers() -> None:
     """What failed, how often in a row, and when it is tried again."""
-    config = CompactorConfig(threshold=7, circuit_failures=2)
+    config = CompactorConfig(threshold=7, circuit_failures=2, summary_attempts=1)
     compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError(), ""]), config)
     compactor.start()
     executor.run_all()
