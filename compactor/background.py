@@ -57,7 +57,7 @@ class ContextCompactor:
     *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a callable
     ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
     offline. *executor*: cycles run there, and no thread of the compactor's own is started. *rng* gives the jitter,
-    from 0 to 1. Making one starts nothing.
+    from 0 to 1. *plan* gives the agent's plan, as text or a ``Plan``. Making one starts nothing.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ContextCompactor:
         role: str = "",
         trigger: Condition | None = None,
         strategies: Sequence[Strategy] | None = None,
-        plan: Callable[[], str | None] | None = None,
+        plan: Callable[[], object] | None = None,
         executor: Executor | None = None,
         journal: Journal | None = None,
         clock: Clock | None = None,
@@ -89,6 +89,8 @@ class ContextCompactor:
             raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
         self.config = config if config is not None else CompactorConfig()
         self.role = role
+        #: Asks the host for the agent's plan as it stands.
+        self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
         clock = clock if clock is not None else SYSTEM_CLOCK
         chosen = summarizer if summarizer is not None else llm_api
         count = counter if counter is not None else counter_for(self.config.model)
@@ -109,7 +111,7 @@ class ContextCompactor:
             emit=self._events.tell,
             monotonic=clock.monotonic,
             header_tokens=header_tokens,
-            plan=plan if plan is not None else lambda: None,
+            plan=self.current_plan,
         )
         ask = as_summarizer(chosen) if chosen is not None else ExtractiveSummarizer()
         self._runner = Runner(cycle, ask, self._events, clock, rng, executor)

@@ -12,9 +12,11 @@ from memory.overlays import CompactedMessage, Journal, JournalState, Overlay, Re
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
-from .events import Discarded, Evaluated, Published, Skip, Skipped
+from .errors import SummaryRejected
+from .events import Discarded, Evaluated, Exhausted, PlanFailed, Published, Reduced, Skip, Skipped, StrategyFailed
 from .host_rounds import rounds_for
 from .ledger import Ledger
+from .plan import plan_text
 from .triggers import Trigger, Verdict
 from .view import View
 from .work import Ask, CycleWork
@@ -66,29 +68,25 @@ class Cycle:
         if skip is not None:
             self._skipped(skip, view, state.generation)
             return None
-        work = CycleWork(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic)
-        view = replace(view, work=work)
-        base, published = state.generation, None
-        for strategy in self.strategies:
-            if published is not None and not forced and not self.trigger(view):
+        plan = self._plan()
+        work = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic)
+        passing = _Pass(self, replace(view, work=work), work, state.generation, allowed)
+        for number, strategy in enumerate(self.strategies):
+            if number and passing.changed and not forced and not self.trigger(passing.view):
                 break
-            work.began = self.monotonic()
-            for overlay in strategy(view):
-                if isinstance(overlay, Reduction):  # the log of this version has no place for one
-                    self.emit(Discarded(role=self.role, generation=base, reason="reduction"))
-                    continue
-                if not isinstance(overlay, CompactedMessage):
-                    raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
-                published = self._publish(overlay, view, base, allowed, work)
-                base = published.generation
-                view = replace(view, compaction=published)
-        if published is None:
+            passing.apply(strategy)
+        else:
+            passing.end(forced=forced)
+        if not passing.changed:
             self._skipped(_nothing_to_cover(view), view, state.generation)
-        return published
+        return passing.published
 
     def _plan(self) -> str | None:
-        plan = self.plan()
-        return plan if plan is None or isinstance(plan, str) else str(plan)
+        try:
+            return plan_text(self.plan())
+        except Exception as error:  # noqa: BLE001  (the host's; a summary without the plan is better than none)
+            self.emit(PlanFailed(role=self.role, error=type(error).__name__))
+            return None
 
     def _judge(self, view: View, state: JournalState, *, forced: bool) -> tuple[Skip | None, Verdict]:
         """Return the reason not to run, if there is one, and what the trigger says."""
@@ -123,9 +121,92 @@ class Cycle:
             )
         )
 
-    def _publish(
-        self, made: CompactedMessage, view: View, base: int, allowed: Callable[[], str | None], work: CycleWork
-    ) -> CompactedMessage:
+
+class _Pass:
+    """One pass of the strategies over one snapshot of the log."""
+
+    def __init__(self, cycle: Cycle, view: View, work: CycleWork, base: int, allowed: Callable[[], str | None]) -> None:
+        self._cycle = cycle
+        self._work = work
+        self._base = base
+        self._allowed = allowed
+        self._failed: list[Exception] = []
+        #: The snapshot, with what this pass has published.
+        self.view = view
+        self.published: CompactedMessage | None = None
+        self.changed = False
+
+    def apply(self, strategy: Strategy) -> None:
+        """Publish what *strategy* gives, as it gives it. Where it fails, that is told, and remembered."""
+        self._work.begin()
+        name = name_of(strategy)
+        try:
+            for overlay in strategy(self.view):
+                if isinstance(overlay, Reduction):
+                    self._reduce(overlay, name)
+                elif isinstance(overlay, CompactedMessage):
+                    self._publish(overlay)
+                else:
+                    raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
+        except StaleCompaction:
+            raise
+        except Exception as error:
+            self._failed.append(error)
+            if len(self._cycle.strategies) == 1:  # there is no other: the run has failed, and tells so itself
+                raise
+            said = error.check if isinstance(error, SummaryRejected) else type(error).__name__
+            self._cycle.emit(StrategyFailed(role=self._cycle.role, generation=self._base, strategy=name, error=said))
+
+    def end(self, *, forced: bool) -> None:
+        """Tell where all strategies were not enough. Raises the first failure then, so that it is tried again later."""
+        cycle, tried = self._cycle, self.changed or self._failed
+        if not tried or (self.published is not None if forced else not cycle.trigger(self.view)):
+            return
+        if not forced and len(cycle.strategies) > 1:
+            tokens, number = self.view.tokens, len(cycle.strategies)
+            cycle.emit(Exhausted(role=cycle.role, generation=self._base, strategies=number, tokens=tokens))
+        if self._failed:
+            raise self._failed[0]
+
+    def _reduce(self, made: Reduction, strategy: str) -> None:
+        if reason := self._allowed():
+            raise StaleCompaction(reason)
+        made, why = made.model_copy(update={"generation": self._base}), "overlaid"
+        try:
+            reductions = self._cycle.journal.reduce(made, base=self._base)
+        except StaleCompaction as stale:
+            if stale.reason == "generation":
+                raise
+            reductions, why = None, stale.reason
+        if reductions is None:  # an overlay covers these posts already, or they are not what they were
+            self._cycle.emit(Discarded(role=self._cycle.role, generation=self._base, reason=why))
+            return
+        before, place = self.view, (self.view.rounds.end_of(made.round_id) or 1) - 1
+        self.view, self.changed = replace(before, published=reductions), True
+        ids = {post.number: post.id for post in before.rounds[place].post_list}
+        self._cycle.emit(
+            Reduced(
+                role=self._cycle.role,
+                generation=self._base,
+                strategy=strategy,
+                kind=made.kind,
+                round_id=made.round_id,
+                first_post_id=made.first_post_id,
+                last_post_id=made.last_post_id,
+                previous_post_id=ids.get(max((number for number in ids if number < made.first_number), default=0), ""),
+                next_post_id=ids.get(min((number for number in ids if number > made.last_number), default=0), ""),
+                posts=sum(map(made.covers, ids)),
+                tokens_before=before.tokens_of(place),
+                tokens_after=self.view.tokens_of(place),
+                seconds=self._work.seconds,
+                usage=made.usage,
+                model=made.model,
+            )
+        )
+        self._work.begin()
+
+    def _publish(self, made: CompactedMessage) -> None:
+        view, work = self.view, self._work
         if not view.end < made.end_index <= view.closed:
             raise ValueError(
                 f"a strategy gave a compaction that ends at round {made.end_index};"
@@ -135,27 +216,34 @@ class Cycle:
         if made.end_round_id is None:  # a strategy of the host's need not know of ids
             made = made.model_copy(update={"end_round_id": covered[-1].id, "end_number": covered[-1].number or None})
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
-        if reason := allowed():
+        if reason := self._allowed():
             raise StaleCompaction(reason)
-        published = self.journal.publish(made, base=base, round_ids=[round_.id for round_ in covered])
+        published = self._cycle.journal.publish(made, base=self._base, round_ids=[round_.id for round_ in covered])
         after = replace(view, compaction=published).compaction_tokens
-        self.emit(
+        self._cycle.emit(
             Published(
-                role=self.role,
+                role=self._cycle.role,
                 generation=published.generation,
                 start=published.start_index,
                 end=made.end_index,
                 tokens_before=before,
                 tokens_after=after,
-                seconds=self.monotonic() - work.began,
+                seconds=work.seconds,
                 requests=work.requests,
                 usage=published.usage,
                 model=published.model,
             )
         )
-        work.began, work.requests = self.monotonic(), 0
+        work.begin()
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
-        return published.model_copy(update={"end_index": made.end_index})
+        self.published = published.model_copy(update={"end_index": made.end_index})
+        self.view = replace(view, compaction=self.published)
+        self._base, self.changed = published.generation, True
+
+
+def name_of(strategy: Strategy) -> str:
+    """Return what a strategy is called in events."""
+    return str(getattr(strategy, "__name__", type(strategy).__name__))
 
 
 def _held(view: View, held_round_id: str | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, overload
 from memory.frozen import FrozenMapping
 from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
+from memory.usage import Usage
 from memory.visibility import Rounds, seen_by
 
 __all__ = ["COVERED", "HostRounds", "rounds_for"]
@@ -34,6 +35,7 @@ class HostRounds(Sequence[Round]):
 
     #: Only a Memory has them.
     reductions = Reductions()
+    usage = Usage()
     pins: frozenset[tuple[str, int]] = frozenset()
 
     def __init__(self, rounds: Iterable[Any], role: str) -> None:

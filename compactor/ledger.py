@@ -153,7 +153,7 @@ class Ledger:
         round_ = overlaid(raw, over.reductions, self.role)
         # What was counted while the round was open is not counted again.
         units = [
-            (unit, self._open.pop(_key_of(round_, unit), None) or self.costs(unit))
+            (unit, self._open.pop(_key_of(round_, unit), ()) or self.costs(unit))
             for unit in units_of(round_, self.role)
         ]
         return Cost(

@@ -22,7 +22,7 @@ from .clock import Clock
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, SummaryRejected
 from .eventlog import EventLog
-from .events import Discarded, Failed, Published, Skip, Skipped, Stopped
+from .events import Discarded, Failed, Published, Reduced, Skip, Skipped, Stopped
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .workers import DaemonThread, interpreter_is_exiting
 
@@ -54,6 +54,8 @@ class _Run:
     over: bool = False
     #: The back-off that it began has ended.
     rested: bool = False
+    #: It has published a reduction.
+    reduced: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -289,7 +291,9 @@ class Runner:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            result = self._cycle.run(partial(self._ask, run), partial(self._forbidden, run), forced=run.forced)
+            ask = partial(self._ask, run)
+            ask.deterministic = getattr(self._summarizer, "deterministic", False)  # type: ignore[attr-defined]
+            result = self._cycle.run(ask, partial(self._forbidden, run), forced=run.forced)
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if not self._close(run):
@@ -309,7 +313,7 @@ class Runner:
         """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
         delay, can_go_on = None, True
         try:
-            delay = self._judge(error)
+            delay = self._judge(run, error)
             if delay is not None:
                 self._clock.call_later(delay, partial(_backoff_over, weakref.ref(self), run))
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
@@ -323,10 +327,13 @@ class Runner:
             self._wake.notify_all()
         self._dispatch(following)
 
-    def _judge(self, error: BaseException | None) -> float | None:
+    def _judge(self, run: _Run, error: BaseException | None) -> float | None:
         """Return the seconds to back off, or None; tell what was discarded or failed."""
         if error is None:
             self._discards = 0
+            if run.reduced:
+                with self._wake:
+                    self._succeeded()
             return None
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
@@ -465,9 +472,14 @@ class Runner:
             if isinstance(event, Skipped):
                 self._why_idle = event.reason
             elif isinstance(event, Published):
-                self._discards, self._last_error = 0, None
-                self._backoff.reset()
+                self._succeeded()
+            elif isinstance(event, Reduced) and self._run is not None:
+                self._run.reduced = True  # a success only if what came after it did not fail
         self._events.tell(event)
+
+    def _succeeded(self) -> None:
+        self._discards, self._last_error = 0, None
+        self._backoff.reset()
 
 
 def _backoff_over(runner: weakref.ref[Runner], run: _Run) -> None:

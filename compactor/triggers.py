@@ -71,7 +71,8 @@ def over_messages(n: int) -> Trigger:
 
 
 def over_tokens(n: float) -> Trigger:
-    """Hold when the whole prompt is over *n* tokens; a float up to 1.0 is a share of the model's window."""
+    """Hold when the whole prompt is over *n* tokens as its provider counts; a float up to 1.0: over that share of the
+    model's window."""
     share = isinstance(n, float) and n <= 1
     if share and not n > 0:
         raise ValueError(f"a share of the window lies between 0 and 1, not at {n}; for tokens give a whole number")
@@ -80,7 +81,7 @@ def over_tokens(n: float) -> Trigger:
 
     def judge(view: View) -> Verdict:
         mark = int(n * view.window) if share else int(n)
-        return Verdict(True, mark) if view.tokens > mark else Verdict(False)
+        return Verdict(True, mark) if view.corrected_tokens > mark else Verdict(False)
 
     return Trigger(judge, f"over_tokens({n})")
 

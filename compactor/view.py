@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Protocol
 from memory.overlays import CompactedMessage, Reductions
 from memory.recall import RECALL_TOOLS
 from memory.rounds import Round
+from memory.usage import Usage
 from memory.visibility import Rounds
 
 from .acceptance import Source
@@ -118,6 +120,16 @@ class View:
         return PROMPT_TOKENS + self.header_tokens + self.compaction_tokens + self.tokens_behind(self.end)
 
     @property
+    def usage(self) -> Usage:
+        """What the provider counted of the newest prompt, and by how much that corrects our own count."""
+        return self.rounds.usage
+
+    @property
+    def corrected_tokens(self) -> int:
+        """The tokens of the whole prompt as the provider would count them, going by what it counted before."""
+        return math.ceil(self.tokens * self.usage.correction)
+
+    @property
     def messages(self) -> int:
         """Messages of the tail."""
         closed = self.sums.messages[self.closed] - self.sums.messages[min(self.end, self.closed)]
@@ -137,6 +149,10 @@ class View:
         """Return the tokens of all rounds after the first *end*."""
         growing = sum(sum(self.costs(round_, unit)) for round_, unit in self._growing())
         return self.closed_tokens(end, self.closed) + growing
+
+    def tokens_of(self, place: int) -> int:
+        """Return the tokens of one round as it reads now."""
+        return sum(sum(self.costs(round_, unit)) for round_, unit in self.units(place))
 
     def closed_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of the closed ones among rounds *start* to *stop*, as a slice counts them."""

@@ -287,13 +287,13 @@ def test_what_is_no_overlay_is_an_error_that_says_so() -> None:
         Table(memory_of(10), strategies=(lambda view: ["summary"],)).run()
 
 
-def test_a_reduction_is_discarded_with_an_event_and_the_next_strategy_has_its_turn() -> None:
-    """A strategy that this version cannot publish for keeps no other from compacting."""
+def test_a_reduction_of_what_is_not_there_is_discarded_and_the_next_strategy_has_its_turn() -> None:
+    """A strategy that goes wrong keeps no other from compacting."""
     reduction = Reduction(round_id="r1", first_post_id="p", last_post_id="p", kind="dropped")
     memory = memory_of(10)
     table = Table(memory, strategies=(lambda view: [reduction], compact_rounds))
     table.run()
-    assert [event.reason for event in of_kind(table.events, Discarded)] == ["reduction"]
+    assert [event.reason for event in of_kind(table.events, Discarded)] == ["rounds_changed"]
     compaction = memory.get_role_rounds(ROLE)[1]
     assert compaction is not None
     assert compaction.end_index == 7
