@@ -19,7 +19,11 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
+from memory import Memory
 from memory.errors import ContextError
+from memory.redaction import place_of
+from memory.references import posts_reference
+from memory.rounds import Post
 
 from .offload_tools import (
     LONGEST_ANSWER,
@@ -150,6 +154,15 @@ class OffloadFiles:
                     raise OffloadError(_said(error, self._root)) from error
                 erased += 1
         return erased
+
+    def redact(self, memory: Memory, post: Post | str) -> None:
+        """Erase what a post says from *memory*, as its ``redact`` does, and from the files named after its reference.
+
+        Takes what that takes. Raises ``OffloadError`` where a file cannot be removed: call it again then.
+        """
+        round_, number = place_of(memory.conversation.rounds, post)
+        memory.redact(post)
+        self.erase(posts_reference(round_, number, number))
 
     def _create(self, name: str, raw: bytes) -> bool:
         """Make the file with all of its content; False where there is one of that name."""

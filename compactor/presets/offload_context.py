@@ -1,0 +1,381 @@
+"""``offload_context``: one call over plain chat messages, which makes them fit by files and by one snapshot."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from memory import Memory
+from memory.messages import ASSISTANT, TOOL, paired, parse
+from memory.overlays import CompactedMessage
+from memory.rounds import USER, Post
+from prompts import PromptTemplate
+
+from ..acceptance import Source, accept
+from ..config import CompactorConfig
+from ..offloading import beginning, is_result, only_text, size_of
+from ..standing import HEADING, lost, restored, standing_sentences
+from ..summarizers import ExtractiveSummarizer
+from ..summarizers.base import Summarizer, SummaryRequest
+from ..summarizers.instructions import is_prohibition
+from ..summarizers.llm_api import as_summarizer
+from ..tokens import TokenCounter, counter_for
+from ..transcript import LEAST_ROOM, Room, Step, steps
+from ..units import FUNCTION, PROMPT_TOKENS, Message, count_message
+from .offload_files import OffloadFiles, chat_folder, file_name
+from .offload_tools import is_file_answer
+
+__all__ = [
+    "COMPACT_RATIO",
+    "KEEP_COMPACT",
+    "KEEP_COMPRESS",
+    "MODES",
+    "PREVIEW",
+    "Mode",
+    "OffloadResult",
+    "check_settings",
+    "offload_context",
+]
+
+Mode = Literal["auto", "compact", "compress"]
+MODES: tuple[str, ...] = get_args(Mode)
+#: Where compaction leaves more than this share of the tokens, auto goes on to compression.
+COMPACT_RATIO = 0.75
+#: Newest tool results that compaction leaves alone, and newest messages that compression does.
+KEEP_COMPACT, KEEP_COMPRESS = 1, 2
+PREVIEW = 100
+
+_SYSTEM = ("system", "developer")
+_OPENING, _CLOSING = "<state_snapshot>", "</state_snapshot>"
+_HEADING = (
+    "[What was said and done before the messages below. Background only: it holds no new request from the user,"
+    " and the calls that it tells of were made and need not be made again.]"
+)
+#: The least that a summary is given, in tokens: less would be scraps.
+_LEAST_TARGET = 64
+_KEPT_IN = "left out here and kept in full in the file "
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadResult:
+    """Messages for the next call of the model, and where to find what they no longer say."""
+
+    messages: list[Message]
+    #: What was taken out, by the path that the messages name. Written already where a ``store_dir`` was given.
+    write_file_dict: dict[str, str]
+    #: Tokens of the messages as they came, and as they are now.
+    tokens_before: int
+    tokens_after: int
+    #: By how many tokens they are over ``max_total_tokens`` all the same; 0: they fit.
+    over: int = 0
+    #: Why nothing was compressed though it was due: what the summarizer raised, or ``SummaryRejected``.
+    failure: Exception | None = None
+
+    @property
+    def success(self) -> bool:
+        return self.failure is None
+
+
+def offload_context(
+    messages: Iterable[Mapping[str, Any]],
+    *,
+    context_manage_mode: Mode = "auto",
+    max_total_tokens: int = 20_000,
+    max_tool_message_tokens: int = 2_000,
+    group_token_threshold: int | None = None,
+    keep_recent_count: int | None = None,
+    store_dir: str | os.PathLike[str] | None = None,
+    chat_id: str = "",
+    summarizer: object | None = None,
+    compact_ratio_threshold: float = COMPACT_RATIO,
+    preview_char_length: int = PREVIEW,
+    target_tokens: int = 1_000,
+    prompt: str = "",
+    model: str = "",
+    counter: TokenCounter | None = None,
+) -> OffloadResult:
+    """Return *messages* in at most *max_total_tokens*, or by how much more; those given stay as they are.
+
+    Nothing happens to messages that fit. Else ``compact`` puts the beginning of each tool result of more than
+    *max_tool_message_tokens* and the name of a file in its place; ``compress`` puts one summary, a user message in
+    ``<state_snapshot>`` tags, in the place of older messages, an earlier snapshot included; ``auto`` compacts first,
+    and compresses what that left where it is more than *compact_ratio_threshold* of the tokens or still does not fit.
+
+    *keep_recent_count* messages stay: the newest tool results for compact (None: 1), the newest messages for compress
+    (None: 2). Always stay system messages, what the user said last, and a call that waits for its results; calls and
+    results are never parted. Summaries are made of at most *group_token_threshold* tokens at a time, each going on from
+    the one before; None or 0: of as many as a request holds. Without a *summarizer*, the same messages always give the
+    same result. One that fails leaves what it was to compress as it was, and the result says so.
+
+    What is taken out is in ``write_file_dict``, and in files below *store_dir*, in a folder for *chat_id*, where it is
+    given. Raises ``OffloadError`` where they cannot be written, ``MessageError`` for what is no message.
+    """
+    mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
+    check_settings(mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count)
+    config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
+    talk = _Talk.of(messages, counter if counter is not None else counter_for(model))
+    vault = _Vault(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
+    before, failure = talk.tokens, None
+    due = before > most
+    if due and mode != "compress":
+        keep = KEEP_COMPACT if keep_recent_count is None else keep_recent_count
+        talk = _compacted(talk, keep, max_tool_message_tokens, preview_char_length, vault)
+        due = mode == "auto" and (talk.tokens > most or talk.tokens > ratio * before)
+    if due:
+        keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
+        made = as_summarizer(summarizer) if summarizer is not None else ExtractiveSummarizer(count=talk.count)
+        asking = _Asking(made, config.prompt, target_tokens, group_token_threshold or config.summarizer_input_tokens)
+        talk, failure = _compressed(talk, keep, most, asking, vault)
+    after = talk.tokens
+    return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)
+
+
+def check_settings(mode: str, total: int, tool: int, group: int | None, keep: int | None) -> None:
+    if mode not in MODES:
+        raise ValueError(f"context_manage_mode is one of {', '.join(MODES)}, not {mode!r}")
+    for name, number, least in (
+        ("max_total_tokens", total, 1),
+        ("max_tool_message_tokens", tool, 1),
+        ("group_token_threshold", group or None, LEAST_ROOM),
+        ("keep_recent_count", keep, 0),
+    ):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+            raise ValueError(f"{name} must be a whole number, at least {least}, not {number!r}")
+
+
+# -- messages and what belongs together --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)  # no slots: what is asked for often is worked out once and kept
+class _Talk:
+    """Messages, with their posts and tokens by place."""
+
+    messages: list[Message]
+    posts: list[Post]
+    costs: list[int]
+    count: TokenCounter
+
+    @classmethod
+    def of(cls, messages: Iterable[Mapping[str, Any]], count: TokenCounter) -> _Talk:
+        posts, found = [], []
+        for message in messages:
+            posts.append(parse(message).post)
+            found.append(dict(message))
+        return cls(found, posts, [count_message(message, count) for message in found], count)
+
+    @property
+    def tokens(self) -> int:
+        return PROMPT_TOKENS + sum(self.costs)
+
+    def is_system(self, place: int) -> bool:
+        return self.messages[place]["role"] in _SYSTEM
+
+    @cached_property
+    def spoken(self) -> list[int]:
+        """The places of all but system messages."""
+        return [place for place in range(len(self.messages)) if not self.is_system(place)]
+
+    def snapshot(self, place: int) -> str | None:
+        """Return the summary in an earlier snapshot; None for any other message, the newest of all included."""
+        content = self.messages[place].get("content")
+        if self.messages[place]["role"] != "user" or not isinstance(content, str) or place == self.spoken[-1]:
+            return None
+        lines = content.split("\n")
+        if lines[:2] != [_OPENING, _HEADING] or lines[-1] != _CLOSING:
+            return None
+        return "\n".join(lines[2:-2])
+
+    def question(self) -> set[int]:
+        """Return the places of what the user said last: the newest message, and those of the user right before it."""
+        found: set[int] = set()
+        for place in reversed(self.spoken):
+            if self.posts[place].send_from == USER and self.snapshot(place) is None:
+                found.add(place)
+            elif found:
+                break
+        return found
+
+    def together(self) -> list[set[int]]:
+        """Return for each place the places that stand or fall with it: a call and all its results."""
+        groups = [{place} for place in range(len(self.posts))]
+        for call, results in paired(self.posts, ASSISTANT).items():
+            for result in results.values():
+                _join(groups, call, result)
+        for earlier, place in zip(self.spoken, self.spoken[1:], strict=False):
+            if self.posts[place].send_from == FUNCTION and self.posts[earlier].send_from == ASSISTANT:
+                _join(groups, earlier, place)
+        return groups
+
+    def waiting(self) -> set[int]:
+        """Return the place of a call that waits for some of its results, with those it has; empty where none does."""
+        answers = paired(self.posts, ASSISTANT)
+        for place in reversed(self.spoken):
+            if place in answers:
+                lacks = len(answers[place]) < len(self.posts[place].tool_calls)
+                return {place, *answers[place].values()} if lacks else set()
+            if self.posts[place].tool_call_id is None:
+                break
+        return set()
+
+
+def _join(groups: list[set[int]], one: int, other: int) -> None:
+    groups[one] |= groups[other]
+    for place in groups[one]:
+        groups[place] = groups[one]
+
+
+@dataclass(slots=True)
+class _Vault:
+    """Where payloads go: to files, or only into the result."""
+
+    files: OffloadFiles | None
+    folder: str
+    contents: dict[str, str] = field(default_factory=dict)
+
+    def path(self, stem: str, content: str, suffix: str = ".txt") -> str:
+        """Return where *content* would go."""
+        folder = self.folder if self.files is None else self.files.prefix
+        return f"{folder}/{file_name(stem, content, suffix)}"
+
+    def keep(self, stem: str, content: str, suffix: str = ".txt") -> str:
+        path = self.path(stem, content, suffix) if self.files is None else self.files.write(stem, content, suffix)
+        self.contents[path] = content
+        return path
+
+
+# -- compact -----------------------------------------------------------------------------------------------------------
+
+
+def _compacted(talk: _Talk, keep: int, threshold: int, preview: int, vault: _Vault) -> _Talk:
+    """Return *talk* with large tool results, but for the newest *keep*, in files."""
+    results = [place for place in talk.spoken if is_result(talk.posts[place])]
+    asked = min(talk.question(), default=0)
+    messages, costs = list(talk.messages), list(talk.costs)
+    for place in results[: len(results) - keep] if keep < len(results) else ():
+        text = talk.posts[place].message
+        if talk.costs[place] <= threshold or not only_text(talk.posts[place].extra) or _is_compacted(text, preview):
+            continue
+        if place > asked and is_file_answer(text):  # moved to a file again, it would be read again, and so on
+            continue
+        stem = talk.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
+        shorter = {**messages[place], "content": _preview(text, preview, vault.path(stem, text), talk.count)}
+        if count_message(shorter, talk.count) < talk.costs[place]:
+            path = vault.keep(stem, text)  # which names another file where somebody has changed the first
+            messages[place] = {**shorter, "content": _preview(text, preview, path, talk.count)}
+            costs[place] = count_message(messages[place], talk.count)
+    return _Talk(messages, talk.posts, costs, talk.count)
+
+
+def _preview(text: str, length: int, path: str, count: TokenCounter) -> str:
+    shown = beginning(text, length)
+    size = size_of(len(text) - len(shown), max(count(text[len(shown) :]), 1))
+    line = f"[{size}, {_KEPT_IN}{path}; read_file gives it, grep searches it]"
+    return f"{shown}\n{line}" if shown else line
+
+
+def _is_compacted(text: str, preview: int) -> bool:
+    """Return whether *text* stands for one in a file."""
+    last = text.rpartition("\n")[2]
+    return last.startswith("[") and last.endswith("]") and _KEPT_IN in last and len(text) - len(last) <= preview + 1
+
+
+# -- compress ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """How a summary is asked for."""
+
+    summarizer: Summarizer
+    prompt: PromptTemplate
+    target_tokens: int
+    group_tokens: int
+
+    def request(self, step: Step, earlier: str, target: int) -> SummaryRequest:
+        """Return the request to go on from the *earlier* summary with the rounds of *step*."""
+        return SummaryRequest(
+            role=ASSISTANT,
+            previous=CompactedMessage(start_index=1, end_index=max(step.whole, 1), summary=earlier)
+            if earlier
+            else None,
+            rounds=tuple(step.rounds),
+            start_index=step.rounds[0].number,
+            end_index=step.rounds[-1].number,
+            target_tokens=target,
+            messages=self.prompt.render(
+                step.text, previous_summary=earlier or None, role=ASSISTANT, target_tokens=target
+            ),
+        )
+
+
+def _compressed(talk: _Talk, keep: int, most: int, asking: _Asking, vault: _Vault) -> tuple[_Talk, Exception | None]:
+    """Return *talk* with one snapshot instead of its older messages; as it was, with the reason, where that failed."""
+    kept = _kept(talk, keep)
+    older = [place for place in talk.spoken if place not in kept]
+    new = [place for place in older if talk.snapshot(place) is None]
+    if not new:
+        return talk, None
+    archive = json.dumps([talk.messages[place] for place in older], ensure_ascii=False, indent=2, default=str)
+    frame = _snapshot("", len(older), vault.path("messages", archive, ".json"))
+    room = most - talk.tokens + sum(talk.costs[place] for place in older) - count_message(frame, talk.count)
+    earlier = "\n\n".join(text for place in older if (text := talk.snapshot(place)) is not None)
+    # Half of the room, since models count badly: what is twice as long as it was to be is still taken.
+    target = max(min(asking.target_tokens, room // 2), _LEAST_TARGET)
+    try:
+        summary = _summary([talk.messages[place] for place in new], earlier, target, room, asking, talk.count)
+    except Exception as error:  # noqa: BLE001  (whatever a summarizer raises: the agent goes on with what there is)
+        return talk, error
+    frame = _snapshot(summary, len(older), vault.path("messages", archive, ".json"))
+    if count_message(frame, talk.count) >= sum(talk.costs[place] for place in older):
+        return talk, None
+    made = _snapshot(summary, len(older), vault.keep("messages", archive, ".json"))
+    first = min((place for place in kept if not talk.is_system(place)), default=len(talk.messages))
+    before = [place for place in range(first) if place in kept]
+    behind = [place for place in range(first, len(talk.messages)) if place in kept]
+    messages = [*(talk.messages[place] for place in before), made, *(talk.messages[place] for place in behind)]
+    return _Talk.of(messages, talk.count), None
+
+
+def _kept(talk: _Talk, keep: int) -> set[int]:
+    """Return the places of what stays as it is."""
+    spoken = talk.spoken
+    recent = spoken[max(len(spoken) - keep, 0) :]
+    stays = {place for place in recent if talk.snapshot(place) is None} | talk.question() | talk.waiting()
+    groups = talk.together()
+    stays = stays.union(*(groups[place] for place in stays))
+    return stays.union(place for place in range(len(talk.messages)) if talk.is_system(place))
+
+
+def _summary(
+    messages: Sequence[Message], earlier: str, target: int, room: int, asking: _Asking, count: TokenCounter
+) -> str:
+    """Return one summary of *messages* and of the *earlier* one, with what the user forbade and it lacks, as far as
+    there is *room*. Raises what the summarizer raises, or ``SummaryRejected``."""
+    summary, before, taken_in = earlier, count(earlier), 0
+    rounds = Memory.from_messages(messages).conversation.rounds
+    for step in steps(rounds, Room(asking.group_tokens), count):
+        taken_in += step.tokens
+        source = Source(step.text, taken_in, before, (summary,))
+        answer = asking.summarizer(asking.request(step, summary, target))
+        summary = accept(answer, source, target_tokens=target, count=count).summary.text
+    forbidden = (*_carried(earlier), *standing_sentences(rounds))
+    spare = max(min(target, room - count(summary)), _LEAST_TARGET)
+    return restored(summary, lost(forbidden, [summary]), spare, count)[0]
+
+
+def _carried(summary: str) -> list[str]:
+    """Return what the user forbade as a *summary* of ours carries it: below its heading."""
+    lines = summary.partition(f"{HEADING}\n")[2].split("\n")
+    return [said for line in lines if is_prohibition(said := line.removeprefix("- "))]
+
+
+def _snapshot(summary: str, stands_for: int, path: str) -> Message:
+    """Return the message that stands for older ones: the user's, for nobody is to take it for the agent's own words."""
+    text = summary.replace("<state_snapshot", "&lt;state_snapshot").replace("</state_snapshot", "&lt;/state_snapshot")
+    last = f"[Stands for {stands_for} messages, {_KEPT_IN}{path}; read_file gives them, grep searches them]"
+    return {"role": "user", "content": "\n".join([_OPENING, _HEADING, text, last, _CLOSING])}
