@@ -1,0 +1,238 @@
+"""Many tool calls become one summary of what was called and what it gave: in past rounds, or in the open one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from memory.overlays import CompactedMessage, Reduction
+from memory.references import posts_reference
+from memory.rounds import Post, Round
+from prompts import PromptTemplate, load
+
+from ..acceptance import LEAST_SAVING
+from ..errors import SummaryRejected
+from ..host_rounds import HostRounds
+from ..overlaid import OVERLAY
+from ..transcript import quote
+from ..units import MESSAGE_TOKENS, Unit
+from ..view import View, Work
+from .folding import Asking, fold
+from .stretches import Stretch, open_stretches, past_runs
+from .tail import checked_number
+from .wording import summary_text
+
+__all__ = ["PLAN_TOOLS", "Scope", "compress_tool_runs"]
+
+Scope = Literal["past", "current"]
+
+#: A tool with one of these words in its name keeps a plan: that is told anew each time, so no summary has to hold it.
+PLAN_TOOLS = ("plan", "planning", "todo", "subtask")
+#: How many characters a summarizer sees of the arguments and the result of such a tool.
+BRIEF = 160
+#: How many it sees of the query that all the calls are about.
+LONGEST_QUERY = 1_000
+#: No summary is asked to be shorter, in tokens; nor to be longer than this share of a request's.
+LEAST_TARGET, MOST_OF_INPUT = 64, 0.25
+#: What a summary says that it stands for.
+STANDS_FOR = "tool calls that were made already and are not to be made again, and of their results"
+
+
+def compress_tool_runs(
+    min_consecutive: int = 6,
+    keep_last: int = 0,
+    *,
+    scope: Scope = "past",
+    ratio: float = 0.3,
+    prompt: str | os.PathLike[str] | PromptTemplate | None = None,
+    plan_tools: Iterable[str] = PLAN_TOOLS,
+) -> Callable[[View], Iterator[Reduction]]:
+    """Return the strategy that has a model summarise tool calls and their results, to *ratio* of their tokens.
+
+    ``scope="past"``: in the tail's closed rounds, runs of more than *min_consecutive* such posts, oldest first.
+    ``scope="current"``: in the open round, from the first complete call to the last; where a summary stands for some of
+    them already, the next is made from that and the new ones, and takes its place. The newest *keep_last* posts, what
+    the user said, what is pinned and what waits for an answer stay.
+
+    *prompt* is a name, a path or a template; None: the shipped ``tool_run`` or ``current_round``. *plan_tools* are
+    names, or words in names; the model sees only a line of what these were told and gave.
+    """
+    if scope not in ("past", "current"):
+        raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
+    if not 0 < ratio < LEAST_SAVING:
+        raise ValueError(f"ratio must be above 0 and below {LEAST_SAVING}, to save anything; it is {ratio!r}")
+    more_than, kept = checked_number("min_consecutive", min_consecutive), checked_number("keep_last", keep_last)
+    if not isinstance(prompt, PromptTemplate):
+        prompt = load(prompt or ("tool_run" if scope == "past" else "current_round"))
+    words = (plan_tools,) if isinstance(plan_tools, str) else plan_tools
+    options = _Options(prompt, ratio, frozenset(_bare(word) for word in words))
+
+    def strategy(view: View) -> Iterator[Reduction]:
+        if view.work is None:
+            raise RuntimeError(
+                "compress_tool_runs asks a model, so it runs in a compactor, not where a prompt is composed"
+            )
+        if isinstance(view.rounds, HostRounds):
+            return  # nobody keeps reductions for another host's log
+        rejected: SummaryRejected | None = None
+        for stretch in past_runs(view, more_than, kept) if scope == "past" else open_stretches(view, kept):
+            try:
+                reduction = _Run(view, view.work, stretch, options).summarised()
+            except SummaryRejected as error:
+                rejected = error  # told at the end: the other runs are no worse for it
+                continue
+            if reduction is not None:
+                yield reduction
+        if rejected is not None:
+            raise rejected
+
+    strategy.__name__ = strategy.__qualname__ = "compress_tool_runs"
+    return strategy
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    prompt: PromptTemplate
+    ratio: float
+    #: What tells the tools that keep a plan, as ``_bare`` gives it.
+    plan_tools: frozenset[str]
+
+    def keeps_a_plan(self, tool: str) -> bool:
+        return _bare(tool) in self.plan_tools or any(_bare(word) in self.plan_tools for word in _WORD.findall(tool))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A stretch of calls on its way to a summary."""
+
+    view: View
+    work: Work
+    stretch: Stretch
+    options: _Options
+
+    def summarised(self) -> Reduction | None:
+        """Return the reduction to a summary. None where it would save under a tenth; may raise ``SummaryRejected``."""
+        most = int(self.tokens * LEAST_SAVING)
+        if self._cost("") + self.target > most:
+            return None
+        calls = self.logged.model_copy(update={"user_query": "", "post_list": tuple(self._quoted())})
+        made, _ = list(
+            fold(self.view, self.work, self.asking, [calls], start=self.stretch.place, previous=self.earlier)
+        )[-1]
+        if self._cost(made.summary) > most:
+            raise SummaryRejected(
+                "no_progress", f"the summary of tool calls that have {self.tokens} tokens saves under a tenth of them"
+            )
+        ends = (self.stretch.first_number, self.stretch.last_number)
+        posts = [post for post in self.logged.post_list if post.number in ends]
+        return Reduction.over(
+            self.logged, posts, "summarised", self._text(made.summary), model=made.model, usage=made.usage
+        )
+
+    @cached_property
+    def logged(self) -> Round:
+        """The round as the log has it."""
+        return self.view.rounds[self.stretch.place]
+
+    @cached_property
+    def tokens(self) -> int:
+        """What the stretch takes in a prompt now."""
+        return sum(map(self._tokens, self.stretch.units))
+
+    @cached_property
+    def replaced(self) -> tuple[Reduction, ...]:
+        """The summaries that stand for some of the calls, in whose place the new one comes."""
+        first, last = self.stretch.first_number, self.stretch.last_number
+        live = self.view.reductions.of(self.logged.id)
+        return tuple(one for one in live if one.kind == "summarised" and first <= one.first_number <= last)
+
+    @cached_property
+    def earlier(self) -> CompactedMessage | None:
+        """What these say, without the line above each."""
+        said = "\n\n".join(one.text.partition("\n")[2] for one in self.replaced)
+        number = self.stretch.place + 1
+        return CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
+
+    @cached_property
+    def target(self) -> int:
+        """How long the summary should be: as the earlier one, which must not shrink at each step, and more for what is
+        new."""
+        new = sum(self._tokens(unit) for unit in self.stretch.units if not self._is_replaced(unit))
+        before = self.view.ledger.count(self.earlier.summary) if self.earlier is not None else 0
+        most = int(self.work.config.summarizer_input_tokens * MOST_OF_INPUT)
+        if self.work.mark is not None:
+            most = min(most, self.work.mark // 2)  # one that fills the prompt would be due again at once
+        return max(min(before + int(self.options.ratio * new), most), LEAST_TARGET)
+
+    @cached_property
+    def asking(self) -> Asking:
+        query = self.logged.user_query
+        asked = query if len(query) <= LONGEST_QUERY else f"{query[:LONGEST_QUERY]} [...]"
+        about = self.logged.model_copy(update={"user_query": asked, "post_list": ()})
+        return Asking(self.options.prompt, "tool_run", self.target, quote(about, partial=True) if asked else "")
+
+    def _quoted(self) -> Iterator[Post]:
+        """Give the new posts as the model is to read them."""
+        room = self.asking.room(self.view, self.work, self.earlier)
+        plans = {
+            call.id
+            for unit in self.stretch.units
+            for post in unit.posts
+            for call in (post.tool_calls if post else ())
+            if self.options.keeps_a_plan(call.name)
+        }
+        logged = {post.number: post for post in self.logged.post_list}
+        for post in self.stretch.posts:
+            if any(one.covers(post.number) for one in self.replaced):
+                continue
+            if post.tool_call_id in plans or any(call.id in plans for call in post.tool_calls):
+                yield _in_brief(post, plans)
+            elif post.extra.get(OVERLAY) == "offloaded" and self._fits(logged[post.number], room):
+                yield logged[post.number]
+            else:
+                yield post
+
+    def _fits(self, post: Post, room: int) -> bool:
+        alone = self.logged.model_copy(update={"user_query": "", "post_list": (post,)})
+        return self.view.ledger.count(quote(alone, partial=True)) < room
+
+    def _is_replaced(self, unit: Unit) -> bool:
+        return any(post is not None and one.covers(post.number) for one in self.replaced for post in unit.posts)
+
+    def _tokens(self, unit: Unit) -> int:
+        return sum(self.view.costs(self.stretch.round_, unit))
+
+    def _cost(self, summary: str) -> int:
+        return MESSAGE_TOKENS + self.view.ledger.count(self._text(summary))
+
+    def _text(self, summary: str) -> str:
+        reference = posts_reference(self.logged, self.stretch.first_number, self.stretch.last_number)
+        return summary_text(summary, STANDS_FOR, reference)
+
+
+#: The words in a tool's name, however they are joined: ``update_plan``, ``TodoWrite``, ``PLAN-step``.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+
+
+def _bare(word: str) -> str:
+    return word.lower().removesuffix("s")
+
+
+def _in_brief(post: Post, plans: Collection[str | None]) -> Post:
+    """Return *post* with a line left of what was said to and by the tools whose calls' ids are among *plans*."""
+    calls = tuple(
+        call.model_copy(update={"arguments": _line(call.arguments)}) if call.id in plans else call
+        for call in post.tool_calls
+    )
+    if post.tool_call_id not in plans:
+        return post.model_copy(update={"tool_calls": calls})
+    return post.model_copy(update={"message": _line(post.message), "attachment_list": (), "tool_calls": calls})
+
+
+def _line(text: str) -> str:
+    line = " ".join(text[: 4 * BRIEF].split())
+    return line if len(line) <= BRIEF and len(text) <= 4 * BRIEF else f"{line[:BRIEF]} [...]"

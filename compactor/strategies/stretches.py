@@ -1,0 +1,140 @@
+"""Where tool calls and their results follow one another in a round, so that they can be read as one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from memory.rounds import Post, Round
+
+from ..offloading import is_result
+from ..overlaid import SUMMARY
+from ..units import Unit
+from ..view import View
+from .tail import Place, Tail
+
+__all__ = ["Stretch", "open_stretches", "past_runs"]
+
+#: What a part of a round is to a stretch: a call with its results, what stands for such, what the role said of its own
+#: accord, or what ends the stretch.
+_Part = Literal["tools", "summary", "said", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Units of one round with nothing between them, whatever the order in which their posts were recorded."""
+
+    place: int
+    #: As it reads now.
+    round_: Round
+    units: tuple[Unit, ...]
+    #: The first and the last post that it reaches over, by number: also of those that a summary in it stands for.
+    first_number: int
+    last_number: int
+
+    @property
+    def posts(self) -> list[Post]:
+        """Its posts as they read now, in the order of the log, each once."""
+        posts = {post.number: post for unit in self.units for post in unit.posts if post is not None}
+        return [posts[number] for number in sorted(posts)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Units that go together, since between the posts of one stand those of another."""
+
+    units: tuple[Unit, ...]
+    first: int
+    last: int
+    part: _Part
+
+    def joined(self, other: _Block) -> _Block:
+        together: _Part = "tools" if {self.part, other.part} <= {"tools", "said"} else "end"
+        return _Block((*self.units, *other.units), self.first, max(self.last, other.last), together)
+
+
+def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
+    """Give the runs of more than *more_than* calls and results in the tail's closed rounds, oldest first.
+
+    Whatever anybody said ends a run; so do a summary, what may not be reduced, and the newest *keep_last* posts.
+    """
+    kept = _newest(view, keep_last)
+    for place in range(view.places.start, min(view.closed, view.places.stop)):
+        if len(view.rounds[place].post_list) <= more_than:
+            continue
+        for part, found in groupby(_blocks(view, place, kept), key=lambda block: block.part):
+            if part == "tools":
+                run = _stretch(view, place, found)
+                if len(run.posts) > max(more_than, 1):
+                    yield run
+
+
+def open_stretches(view: View, keep_last: int) -> Iterator[Stretch]:
+    """Give what lies between the first and the last call of the open round, with what the role said in between.
+
+    What anybody else said ends a stretch; so do what may not be reduced, and the newest *keep_last* posts. Without
+    those in which there is no call but such as a summary stands for already.
+    """
+    place = view.total - 1
+    if place < view.closed or view.rounds[place].closed:
+        return
+    blocks = _blocks(view, place, _newest(view, keep_last))
+    for at_end, found in groupby(blocks, key=lambda block: block.part == "end"):
+        stretch = [] if at_end else _without_ends(list(found))
+        if any(block.part == "tools" for block in stretch):
+            made = _stretch(view, place, stretch)
+            if made.first_number < made.last_number:
+                yield made
+
+
+def _newest(view: View, number: int) -> Collection[Place]:
+    return Tail(view).newest(number) if number else ()
+
+
+def _blocks(view: View, place: int, kept: Collection[Place]) -> list[_Block]:
+    """Return a round's units as blocks that lie one behind the other in the log."""
+    blocks: list[_Block] = []
+    for block in sorted(_single_blocks(view, place, kept), key=lambda block: block.first):
+        if blocks and block.first <= blocks[-1].last:
+            blocks.append(blocks.pop().joined(block))
+        else:
+            blocks.append(block)
+    return blocks
+
+
+def _single_blocks(view: View, place: int, kept: Collection[Place]) -> Iterator[_Block]:
+    for round_, unit in view.units(place):
+        numbers = [post.number if post is not None else 0 for post in unit.posts]
+        part = _part(view, unit)
+        if not view.reducible(round_, unit) or any((place, number) in kept for number in numbers):
+            part = "end"
+        for reduction in view.reductions.of(round_.id) if part == "summary" else ():
+            if reduction.covers(numbers[0]):
+                numbers = [reduction.first_number, reduction.last_number]
+        yield _Block((unit,), min(numbers), max(numbers), part)
+
+
+def _part(view: View, unit: Unit) -> _Part:
+    first = unit.posts[0]
+    if first is None or unit.from_user:
+        return "end"
+    if first.kind == SUMMARY:
+        return "summary"
+    own = first.send_from == view.role
+    if (own and first.tool_calls) or is_result(first) or (own and any(post and is_result(post) for post in unit.posts)):
+        return "tools"
+    return "said" if own else "end"
+
+
+def _without_ends(blocks: list[_Block]) -> list[_Block]:
+    """Return *blocks* without what the role said before the first call and after the last."""
+    places = [place for place, block in enumerate(blocks) if block.part != "said"]
+    return blocks[places[0] : places[-1] + 1] if places else []
+
+
+def _stretch(view: View, place: int, blocks: Iterable[_Block]) -> Stretch:
+    found = list(blocks)
+    units = tuple(unit for block in found for unit in block.units)
+    return Stretch(place, view.round(place), units, found[0].first, found[-1].last)
