@@ -182,15 +182,14 @@ class Ladder:
         return messages
 
     def _note(self, draft: _Draft) -> list[Message]:
-        rounds = self._numbers(draft.rounds)
-        return [_note(rounds, *_ends(draft.units))] if draft.says_so and (rounds or draft.units) else []
-
-    def _numbers(self, places: range) -> tuple[int, ...]:
-        """Return the log numbers of closed rounds."""
-        return tuple(self._view.sums.costs[place].number for place in places)
+        if not draft.says_so or not (draft.rounds or draft.units):
+            return []
+        ends = (draft.rounds[0], draft.rounds[-1]) if draft.rounds else ()
+        return [_note([self._view.sums.numbers[place] for place in ends], *_ends(draft.units))]
 
     def _omitted(self, draft: _Draft) -> tuple[int, ...]:
-        rounds = self._numbers(draft.rounds)
+        """Return the log numbers of the rounds that are left out, some in part."""
+        rounds = self._view.sums.numbers[draft.rounds.start : draft.rounds.stop]
         return tuple(dict.fromkeys((*rounds, *(piece.round_.number for piece in draft.units))))
 
     # -- the tail in pieces -------------------------------------------------------------------------------------------

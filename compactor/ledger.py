@@ -73,7 +73,8 @@ class Sums:
     #: For each rung of the ladder, and for what is pinned.
     by_rung: tuple[list[int], ...] = field(default_factory=lambda: tuple([0] for _ in RUNGS))
     kept: list[int] = field(default_factory=lambda: [0])
-    #: What was counted, one for each round.
+    #: The log number of each round, and what was counted.
+    numbers: list[int] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
 
     def add(self, cost: Cost) -> None:
@@ -83,6 +84,7 @@ class Sums:
         for sums, tokens in zip(self.by_rung, cost.by_rung, strict=True):
             sums.append(sums[-1] + tokens)
         self.kept.append(self.kept[-1] + cost.kept)
+        self.numbers.append(cost.number)
         self.costs.append(cost)
 
 
