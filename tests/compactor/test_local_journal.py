@@ -12,7 +12,7 @@ from scene import SOON, in_thread, memory_of
 
 from compactor.host_rounds import COVERED, HostRounds
 from compactor.journal import ANCHORS, LocalJournal
-from memory import CompactedMessage, Journal, JournalState, StaleCompaction
+from memory import CompactedMessage, Journal, JournalState, Reduction, StaleCompaction
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -179,3 +179,13 @@ def test_a_backlog_is_checked_in_one_look_at_the_rounds() -> None:
     published = host.publish(1, 2_000, base=0)
     assert looks < 20_000
     assert len(published.extra[COVERED]) == ANCHORS
+
+
+def test_it_keeps_no_reductions() -> None:
+    """Prompts are composed from a Memory's log, which alone could show them: each is ignored."""
+    host = Host(3)
+    journal: Journal = host.journal
+    reduction = Reduction(round_id="r1", first_post_id="", last_post_id="", kind="offloaded", text="t")
+    assert journal.reduce(reduction, base=0) is None
+    assert not journal.withdraw(reduction)
+    assert journal.read() == JournalState()

@@ -413,3 +413,24 @@ def test_a_provider_that_gives_no_compaction_is_an_event_and_the_log_serves() ->
     memory.create_round("q")
     assert memory.get_role_rounds("Planner")[1] is None
     assert [event.name for event in events] == ["memory.provider_failed"]
+
+
+def test_who_is_registered_for_a_role_can_be_asked_for() -> None:
+    """So that a host need not keep it beside the Memory."""
+    memory, provider = Memory(), Provider()
+    assert memory.provider("Planner") is None
+    detach = memory.register_compaction_provider("Planner", provider)
+    assert memory.provider("Planner") is provider
+    assert memory.provider("Other") is None
+    detach()
+    assert memory.provider("Planner") is None
+
+
+def test_an_event_of_somebody_elses_reaches_the_same_hooks() -> None:
+    """One that raises does not keep it from the next."""
+    memory = Memory()
+    memory.on_event(lambda _event: 1 / 0)
+    events = Events(memory)
+    told = ProviderFailed(role="Planner", error="ValueError")
+    memory.tell(told)
+    assert events == [told]

@@ -150,6 +150,17 @@ def test_a_redacted_entry_keeps_its_place_and_loses_its_body(store: Store) -> No
     assert found[2].record == RoundFinished(round_id="c")
 
 
+def test_an_entry_can_be_redacted_to_another_body(store: Store) -> None:
+    """It stays what it was, so that the log can still be read; only its words are others."""
+    store.append("s", [entry("swordfish"), entry("c")], after=0)
+    before = next(iter(store.read("s")))
+    store.redact("s", 1, entry("erased").body)
+    after, other = store.read("s")
+    assert (after.id, after.kind, after.number, after.created_at) == (before.id, before.kind, 1, before.created_at)
+    assert after.record == RoundFinished(round_id="erased")
+    assert other.record == RoundFinished(round_id="c")
+
+
 @pytest.mark.parametrize("number", [0, -1, 2])
 def test_redacting_what_is_not_there_is_an_error(store: Store, number: int) -> None:
     """Nobody believes that a text is gone which is still there under another number."""
