@@ -11,13 +11,20 @@ from ._siblings import ShadowedModule, require_siblings
 require_siblings("memory", "prompts")
 
 from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
-from .compose import Prompt, Report, compose  # noqa: E402
+from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
 from .cycle import Strategy  # noqa: E402
 from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, SummaryRejected  # noqa: E402
 from .events import Skip  # noqa: E402
 from .logs import log_events  # noqa: E402
-from .strategies import compact_rounds  # noqa: E402
+from .plan import Plan  # noqa: E402
+from .strategies import (  # noqa: E402
+    compact_rounds,
+    compact_view,
+    compress_tool_runs,
+    drop,
+    offload_large,
+)
 from .summarizers import (  # noqa: E402
     OpenAISummarizer,
     Summarizer,
@@ -41,6 +48,8 @@ __all__ = [
     "ContextCompactor",
     "ExtractiveSummarizer",
     "OpenAISummarizer",
+    "OverBudget",
+    "Plan",
     "Prompt",
     "Report",
     "Settings",
@@ -58,9 +67,13 @@ __all__ = [
     "View",
     "after_rounds",
     "compact_rounds",
+    "compact_view",
     "compose",
+    "compress_tool_runs",
     "count_tokens",
+    "drop",
     "log_events",
+    "offload_large",
     "over_messages",
     "over_tokens",
     "when",

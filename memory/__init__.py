@@ -15,12 +15,14 @@ from .errors import (
 from .events import Event, EventHook, HookFailed, ProviderFailed
 from .memory import Conversation, Memory
 from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction, Reductions
+from .recall import RECALL_TOOLS, Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .stores import InMemoryStore, Store, open_store
 from .usage import Usage
 from .visibility import Rounds
 
 __all__ = [
+    "RECALL_TOOLS",
     "USER",
     "Attachment",
     "CompactedMessage",
@@ -39,6 +41,7 @@ __all__ = [
     "Overlay",
     "Post",
     "ProviderFailed",
+    "Recall",
     "Reduction",
     "Reductions",
     "Round",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .compact_rounds import compact_rounds, compact_view
+from .compress_tool_runs import compress_tool_runs
 from .drop import drop
 from .offload_large import OffloadRule, offload_large
 
-__all__ = ["OffloadRule", "compact_rounds", "compact_view", "drop", "offload_large"]
+__all__ = ["OffloadRule", "compact_rounds", "compact_view", "compress_tool_runs", "drop", "offload_large"]
