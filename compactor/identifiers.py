@@ -112,7 +112,9 @@ def _names(chunk: str) -> Iterator[str]:
                 if len(part) >= _SHORTEST:
                     yield from _names(part)
     elif _is_name(chunk, low):
-        yield chunk
+        ends = chunk.split("-")  # "HAT101-HAT108" are two
+        span = len(ends) == 2 and all(len(end) >= _SHORTEST and _is_name(end, end.casefold()) for end in ends)
+        yield from ends if span else (chunk,)
 
 
 def _is_path(chunk: str) -> bool:

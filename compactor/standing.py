@@ -25,7 +25,9 @@ HEADING = Section.INSTRUCTIONS.value
 #: A message of more sentences is pasted material, except for its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
 #: Code, and the lines of somebody else's message: the user only shows them.
-_SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>.*$", re.MULTILINE | re.DOTALL)
+_SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
+# A sentence that goes on in the next line.
+_WRAPPED = re.compile(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
 
 
 def standing_sentences(rounds: Iterable[Round]) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ def _said(round_: Round) -> Iterator[str]:
 
 
 def _prohibitions(text: str) -> Iterator[str]:
-    own = list(sentences(_SHOWN.sub("", text), LONGEST))
+    own = list(sentences(_WRAPPED.sub(" ", _SHOWN.sub("", text)), LONGEST))
     for place, sentence in enumerate(own):
         if len(own) > _LONG_MESSAGE and min(place, len(own) - 1 - place) >= _FRAME:
             continue

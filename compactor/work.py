@@ -38,7 +38,7 @@ FAULTS = {
 #: So many of them are named.
 _MOST_NAMED = 20
 #: At least so many tokens are there for sentences that a summary lost, however short it should be.
-_LEAST_ROOM = 64
+_LEAST_ROOM = 128
 #: And so many where no length is wished for.
 _USUAL_ROOM = 500
 

@@ -58,7 +58,8 @@ _PROHIBITIONS = (
     r"you (?:may|shall|can|should|are|will) ?not (?!sure|able|aware|going|have|wrong)|you (?:can|should|won)['’]?t",
     r"(?:nobody|no one|no-one) (?:may|must|should|shall|can|else)",
     r"(?:under|in) no circumstances?|in no case|on no account|at no (?:point|time)|by no means",
-    r"without (?:first |ever )?(?:asking|telling|checking|consulting|confirming)",
+    r"without (?:first |ever )?(?:asking|telling|checking|consulting|confirming|changing|touching|altering|deleting)",
+    r"(?:not|n['’]t) exceed",
     r"without (?:my|our|the user['’]?s|prior|explicit|express|written)(?: \w+){0,3}"
     r" (?:ok|okay|go-ahead|permission|approval|consent|confirmation|say-so|knowledge|authori[sz]ation|agreement)",
     r"(?<!was )(?<!were )(?:strictly |absolutely )?(?:forbidden|prohibited)|(?:is|are) (?:strictly )?off[- ]limits",
@@ -73,7 +74,7 @@ _ORDERS = (
     r"(?:absolutely |strictly |definitely )?no (?!one\b|problem|thank|worries|need\b|idea|wonder|doubt|matter|longer\b"
     r"|rush|hurry|way\b|not\b|i\b|it\b|that\b|this\b|you\b|we\b|they\b|they['’]|more than\b|please\b|other questions?"
     r"|(?:further|more|other) (?:question|help|assist))"
-    r"[a-z][\w-]+(?! (?:is|are|was|were|has|have|can|will)\b)",
+    r"[a-z][\w-]+(?![\w-])(?! (?:is|are|was|were|has|have|can|will)\b)",
 )
 _PROHIBITIONS_ABROAD = (
     r"niemals|nie (?:wieder|ohne|vor|nach|mehr)|auf keinen fall|unter keinen umständen|darfst [^.!?]{0,60}nicht"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from chats import words
 
-from compactor import Summary, SummaryRejected
-from compactor.acceptance import LEAST_SAVING, MOST_OVER_TARGET, Source, accept, repeats
+from compactor import Summary, SummaryRejected, acceptance
+from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Source, accept, in_own_voice, repeats
 from compactor.replies import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
@@ -236,6 +236,108 @@ def test_a_summary_may_be_twice_as_long_as_asked_for(tokens: int) -> None:
 def test_without_a_target_any_length_that_saves_will_do() -> None:
     """No wish, no limit but the source."""
     assert accepted(words(800).replace("word", "term"))
+
+
+def test_longer_than_all_it_replaces_has_a_name_of_its_own() -> None:
+    """``larger``; what only saves too little is ``no_progress``."""
+    source = Source(words(100), 100, previous_tokens=50)
+
+    for tokens, check in ((141, "no_progress"), (150, "no_progress"), (151, "larger")):
+        with pytest.raises(SummaryRejected) as rejected:
+            accept(words(tokens).replace("word", "term"), source, target_tokens=None, count=count_tokens)
+        assert rejected.value.check == check
+
+
+# -- what was made up -------------------------------------------------------------------------------------------------
+
+BOOKED = "Flights HAT101, HAT102, HAT103, HAT104, HAT105, HAT106, HAT107, HAT108 for mia_li_3668, order 48213. "
+
+
+@pytest.mark.parametrize(
+    ("answer", "invented"),
+    [
+        ("HAT101 and HAT102 are booked.", 0),
+        ("HAT901, HAT902 and HAT903 are booked.", 3),
+        (
+            "HAT101, HAT102, HAT103, HAT104, HAT105, HAT106, HAT107, HAT108, 48213; mia_li_3668: HAT901, HAT902, HAT903",
+            3,
+        ),
+        ("HAT101-HAT108: all booked, 48213 too. HAT901, HAT902, HAT903, HAT904.", None),
+        ("HAT901, HAT902, HAT903, HAT904 are booked.", None),
+        (
+            "HAT101, HAT102, HAT103, HAT104, HAT105, HAT106, HAT107, HAT108, 48213, mia_li_3668, hat_101, hat_102;"
+            " HAT901, HAT902, HAT903, HAT904",
+            4,
+        ),
+    ],
+)
+def test_a_summary_of_many_made_up_identifiers_is_refused(answer: str, invented: int | None) -> None:
+    """Over three, and over a quarter of all: up to that they are told."""
+    source = BOOKED + SOURCE
+    if invented is None:
+        with pytest.raises(SummaryRejected, match="identifiers in the summary stand nowhere") as rejected:
+            accepted(answer, source)
+        assert rejected.value.check == "invented"
+        assert rejected.value.identifiers == ("HAT901", "HAT902", "HAT903", "HAT904")
+        assert "HAT901" not in str(rejected.value)
+    else:
+        made = accept(answer, Source(source, 1_000), target_tokens=None, count=count_tokens)
+        assert len(made.unknown) == invented
+
+
+def test_what_stands_beside_the_conversation_is_not_made_up() -> None:
+    """The previous summary and the plan."""
+    source = Source(SOURCE, 1_000, beside=("HAT901 and HAT902", "", "HAT903; HAT904"))
+    assert accept("HAT901, HAT902, HAT903, HAT904", source, target_tokens=None, count=count_tokens).unknown == ()
+
+
+# -- voice ------------------------------------------------------------------------------------------------------------
+
+OWN_VOICE = (
+    "I called search twice and found three flights.",
+    "- I have searched for flights.\n- Three were found.",
+    "The calls were made. Then I booked HAT103.",
+    "After that, I've sent the mail.",
+    "**I ran the tests.**",
+    "First, we queried the table.",
+    "1. I will call get_user next.",
+    "As the assistant, I looked up the order.",
+    "Ich habe die Datei gelesen.",
+    "J'ai appelé l'outil.",
+    "我已调用搜索工具。",
+)
+OTHER_VOICE = (
+    "search was called twice; three flights were found.",
+    'The user said: "I want a refund." get_order was called.',
+    "The page says “I called them”; nothing else.",
+    "search(flights) → I found 3 matches. I am sorry.",
+    "The agent called I/O tests; part I is done.",
+    "get_user was run. `I have` is a string in it.",
+    "User: I want my money back.",
+    "i) search was called\nii) book was called",
+    "Inventory: I-95 and J-12 were checked.",
+)
+
+
+@pytest.mark.parametrize("answer", OWN_VOICE)
+def test_tool_calls_told_in_the_assistants_voice_are_refused(answer: str) -> None:
+    """Agents repeat "I called ..." to their users."""
+    with pytest.raises(SummaryRejected) as rejected:
+        accepted(answer, kind="tool_run")
+    assert rejected.value.check == "voice"
+    assert accepted(answer), "a summary of rounds may be told as its prompt wants it"
+
+
+@pytest.mark.parametrize("answer", OTHER_VOICE)
+def test_what_others_said_is_not_the_assistants_voice(answer: str) -> None:
+    """Quotations, code and results."""
+    assert not in_own_voice(answer)
+    assert accepted(answer, kind="tool_run")
+
+
+def test_every_check_is_documented() -> None:
+    """By its name, where the checks are."""
+    assert all(f"``{name}``" in str(acceptance.__doc__) for name in CHECKS)
 
 
 def test_errors_show_nothing_of_what_was_said() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from compactor.summarizers.instructions import instruction_strength
+from compactor.summarizers.instructions import instruction_strength, is_prohibition
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,101 @@ def test_other_languages_give_instructions_too(sentence: str) -> None:
 def test_telling_and_asking_are_no_instructions(sentence: str) -> None:
     """False alarms take the space of true ones."""
     assert instruction_strength(sentence) == 0
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Never delete anything under /srv.",
+        "do not push to main",
+        "Please don't touch prod, ever.",
+        "It must never leave the building.",
+        "You must not share this with anyone.",
+        "You mustn't pay with my gift card.",
+        "You can't use that card.",
+        "Nobody may see the draft.",
+        "The report is not to be sent before Friday.",
+        "Under no circumstances share the key.",
+        "Book nothing without asking me.",
+        "No bookings without my explicit approval, please.",
+        "Change it without changing the dates.",
+        "The price must not exceed 300.",
+        "Smoking in the car is strictly forbidden.",
+        "The archive folder is off-limits.",
+        "Ask me before you pay.",
+        "Don't do anything until I confirm.",
+        "I don't want you to call them.",
+        "I really don’t want to be transferred.",
+        "I do not want travel insurance.",
+        "I'd rather not fly on Monday.",
+        "Avoid the ring road.",
+        "Please stop sending reminders.",
+        "Leave the tests alone.",
+        "No red-eye flights.",
+        "But no meat, please.",
+        "Could you please never book before 9am?",
+        "永远不要删除这个文件。",
+        "未经我同意请勿付款",
+        "絶対に削除しないでください。",
+        "절대 삭제하지 마세요.",
+        "Bitte nicht ohne Rückfrage buchen.",
+        "Das ist streng verboten.",
+        "Ne réserve jamais avant midi.",
+        "N'envoie pas ce mail.",
+        "Nunca borres los datos.",
+        "Non cancellare mai questo file.",
+        "Não compre nada sem minha confirmação.",
+        "Никогда не удаляй файлы.",
+        "Boek nooit voor negen uur.",
+    ],
+)
+def test_what_forbids_is_a_prohibition(sentence: str) -> None:
+    """Prohibitions, refusals, and what may not be done without the user."""
+    assert is_prohibition(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "I don't know the reservation number.",
+        "I really don't have it with me.",
+        "You don't have to hurry.",
+        "They don't answer.",
+        "Don't worry about it.",
+        "Please don't hesitate to ask.",
+        "Don't forget the milk.",
+        "Never mind.",
+        "I never got the mail.",
+        "I've never been to Oslo.",
+        "It was never delivered.",
+        "I may not be able to come.",
+        "I'm not sure.",
+        "It must not have arrived.",
+        "Why don't we take the train?",
+        "Is smoking forbidden there?",
+        "Do you never close?",
+        "No, thank you.",
+        "No problem!",
+        "No worries.",
+        "No more questions.",
+        "No, that's all for now.",
+        "No flights are left.",
+        "Always run the tests first.",
+        "Book the flight to Oslo.",
+        "I need it without delay.",
+        "",
+    ],
+)
+def test_telling_refusing_and_asking_forbid_nothing(sentence: str) -> None:
+    """Each false alarm stands in every later summary."""
+    assert not is_prohibition(sentence)
+
+
+@pytest.mark.parametrize(
+    "text", ["never " * 50_000, "no " * 100_000, "don't " * 50_000, "bitte " * 50_000, "leave x" * 40_000]
+)
+def test_long_lines_are_judged_in_no_time(text: str) -> None:
+    """No pattern is tried again from every word to the end."""
+    began = time.perf_counter()
+    is_prohibition(text)
+    assert time.perf_counter() - began < 5
