@@ -1,0 +1,161 @@
+"""``auto_context``: six steps from light to heavy, with the names and numbers that users of AutoContextMemory know."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from memory.overlays import Overlay, Reduction
+from prompts import PromptTemplate, load
+
+from ..acceptance import LEAST_SAVING
+from ..config import CompactorConfig, ConfigError
+from ..cycle import Strategy
+from ..strategies import compact_view, compress_tool_runs, offload_large
+from ..triggers import over_messages, over_tokens
+from ..view import View
+
+__all__ = ["STEPS", "PromptConfig", "auto_context"]
+
+#: The six steps in their order. In capitals, they are the types of compression events.
+STEPS = (
+    "tool_invocation_compress",
+    "large_message_offload_with_protection",
+    "large_message_offload",
+    "previous_round_conversation_summary",
+    "current_round_large_message_summary",
+    "current_round_message_compress",
+)
+#: The newest answered round and the open one stay as they are: as many as the heaviest step has always spared.
+RETAIN_RECENT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptConfig:
+    """A prompt of your own for each step that asks a model; None: the shipped one.
+
+    Each is a ``PromptTemplate``, the name or path of one, or its text. A text without ``{content}`` is an instruction:
+    the conversation is put before it.
+    """
+
+    previous_round_tool_compress_prompt: str | os.PathLike[str] | PromptTemplate | None = None
+    previous_round_summary_prompt: str | os.PathLike[str] | PromptTemplate | None = None
+    current_round_large_message_prompt: str | os.PathLike[str] | PromptTemplate | None = None
+    current_round_compress_prompt: str | os.PathLike[str] | PromptTemplate | None = None
+
+    def template(self, name: str) -> PromptTemplate | None:
+        """Return the prompt in field *name*. Raises ``PromptError`` where it cannot be used."""
+        given = getattr(self, name)
+        if not isinstance(given, str) or not re.search(r"\s|\{content\}", given):
+            return load(given) if isinstance(given, str | os.PathLike) else given
+        return PromptTemplate(name, given if "{content}" in given else f"{{content}}\n\n{given}")
+
+
+def auto_context(
+    msg_threshold: int = 100,
+    max_token: int = 128 * 1024,
+    token_ratio: float = 0.75,
+    last_keep: int = 50,
+    large_payload_threshold: int = 5 * 1024,
+    offload_single_preview: int = 200,
+    min_consecutive_tool_messages: int = 6,
+    current_round_compression_ratio: float = 0.3,
+    custom_prompt: PromptConfig | Mapping[str, Any] | None = None,
+    summarizer: object | None = None,
+    *,
+    plan: Callable[[], object] | None = None,
+    config: CompactorConfig | None = None,
+) -> dict[str, Any]:
+    """Return the options for ``ContextCompactor.for_role(memory, role, **auto_context(...))``.
+
+    Due at *msg_threshold* messages, or over *token_ratio* of *max_token*. Then, until neither is so any more: runs of
+    tool calls in past rounds become summaries; large posts of past rounds become previews, at first without the newest
+    *last_keep* messages, then with them; past rounds are compacted; large posts of the open round become summaries;
+    then its tool calls do. What else there is to set comes from *config*. Raises ``ConfigError`` for nonsense.
+    """
+    for name, number, least in (
+        ("msg_threshold", msg_threshold, 1),
+        ("max_token", max_token, 1),
+        ("last_keep", last_keep, 0),
+        ("large_payload_threshold", large_payload_threshold, 0),
+        ("offload_single_preview", offload_single_preview, 0),
+        ("min_consecutive_tool_messages", min_consecutive_tool_messages, 0),
+    ):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ConfigError((name, f"should be a whole number from {least} on, not {number!r}"))
+    for name, share, most in (
+        ("token_ratio", token_ratio, 1.0),
+        ("current_round_compression_ratio", current_round_compression_ratio, LEAST_SAVING - 0.01),
+    ):
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= most:
+            raise ConfigError((name, f"should be a share, over 0 and at most {most:g}, not {share!r}"))
+    prompts = custom_prompt if isinstance(custom_prompt, PromptConfig) else _prompt_config(custom_prompt or {})
+
+    def prompt(name: str) -> dict[str, Any]:
+        given = prompts.template(name)
+        return {} if given is None else {"prompt": given}
+
+    offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)
+    steps: tuple[Strategy, ...] = (
+        compress_tool_runs(min_consecutive_tool_messages, last_keep, **prompt("previous_round_tool_compress_prompt")),
+        _in_past(offload(keep_last=last_keep)),
+        _in_past(offload()),
+        compact_view,
+        offload(summarize=True, **prompt("current_round_large_message_prompt")),
+        compress_tool_runs(
+            scope="current", ratio=current_round_compression_ratio, **prompt("current_round_compress_prompt")
+        ),
+    )
+    given: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
+    return {
+        "config": _config(config, max_token, token_ratio, prompts.template("previous_round_summary_prompt")),
+        "trigger": over_messages(msg_threshold - 1) | over_tokens(max(1, int(max_token * token_ratio))),
+        "strategies": tuple(map(_named, STEPS, steps)),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def _prompt_config(given: Mapping[str, Any]) -> PromptConfig:
+    known = [field.name for field in fields(PromptConfig)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ConfigError(*((f"custom_prompt.{name}", f"unknown; there are {', '.join(known)}") for name in unknown))
+    return PromptConfig(**given)
+
+
+def _config(
+    given: CompactorConfig | None, max_token: int, token_ratio: float, prompt: PromptTemplate | None
+) -> CompactorConfig:
+    """Return *given* with what the preset sets in it; with *prompt* in the place of its own where there is one."""
+    given = given if given is not None else CompactorConfig()
+    retain = given.retain_recent if "retain_recent" in given.model_fields_set else RETAIN_RECENT
+    config = given.merged(max_tokens=max_token, token_ratio=float(token_ratio), retain_recent=retain)
+    if prompt is not None:
+        config._prompt = prompt
+    return config
+
+
+def _in_past(strategy: Strategy) -> Strategy:
+    """Return *strategy* without what it would reduce in open rounds."""
+
+    def past(view: View) -> Iterator[Overlay]:
+        still_open = {view.rounds[place].id for place in range(view.closed, view.total)}
+        for overlay in strategy(view):
+            if not (isinstance(overlay, Reduction) and overlay.round_id in still_open):
+                yield overlay
+
+    return past
+
+
+def _named(name: str, strategy: Strategy) -> Strategy:
+    """Return *strategy* under the *name* that events are to say."""
+
+    def step(view: View) -> Iterable[Overlay]:
+        return strategy(view)
+
+    step.__name__ = step.__qualname__ = name
+    return step

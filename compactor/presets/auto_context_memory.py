@@ -1,0 +1,252 @@
+"""AutoContextMemory: one role's side of a Memory, with the methods that users of the class of that name know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from memory import Memory
+from memory.errors import ContextError, MessageError, StaleCompaction
+from memory.messages import ASSISTANT, from_post, from_round, query_message, repeats_query
+from memory.overlays import Reduction
+from memory.references import posts_reference, range_reference
+from memory.rounds import USER, Round
+from memory.visibility import seen_by, sees
+
+from ..background import ContextCompactor
+from ..ledger import ledger_of
+from ..strategies.tail import Placed, Tail
+from ..tokens import counter_for
+from ..units import Message, Unit
+from ..view import View
+from .auto_context import auto_context
+from .compression_events import CompressionEvent, CompressionEvents
+from .explicit_offloads import ExplicitOffloads
+
+__all__ = ["AutoContextMemory", "NotDeleted"]
+
+_LOG_REFERENCE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
+
+
+class NotDeleted(ContextError, ValueError):
+    """A message is shown as before; the text says why."""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A message that ``get_messages`` gave, and where it is from; system messages are from no round."""
+
+    message: Message
+    round_: Round | None = None
+    unit: Unit | None = None
+
+
+class AutoContextMemory:
+    """One role's side of a Memory, with the methods that AutoContextMemory has.
+
+    *options* are those of ``auto_context``; or hand in a *compactor* of the role that was made already. Nothing runs
+    before ``compactor.start()`` or ``with``. What is offloaded by ``offload()`` is kept in *offloads*, a Memory of its
+    own: give one on a store that lasts, and it outlives the process; by default it lasts as long as this object.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        role: str = ASSISTANT,
+        *,
+        offloads: Memory | None = None,
+        compactor: ContextCompactor | None = None,
+        **options: Any,
+    ) -> None:
+        if compactor is None:
+            compactor = ContextCompactor.for_role(memory, role, **auto_context(**options))
+        elif options:
+            raise TypeError(f"the compactor is made already; give {', '.join(options)} to auto_context() for that")
+        elif compactor.role != role:
+            raise ValueError(f"the compactor is that of {compactor.role!r}, not of {role!r}; give one of the same role")
+        self.memory = memory
+        self.role = role
+        self.compactor = compactor
+        self._offloads = ExplicitOffloads(offloads if offloads is not None else Memory(f"{memory.session_id}/offloads"))
+        self._shown: list[_Shown] | None = None
+        self._events = CompressionEvents(memory, role)
+        compactor.on_event(self._events)
+
+    def __enter__(self) -> Self:
+        self.compactor.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.compactor.stop()
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def add_message(self, message: Mapping[str, Any]) -> None:
+        """Add one chat message to the log; multi-agent hosts add posts to ``memory`` instead."""
+        if self.role != ASSISTANT:
+            raise ValueError(f"chat messages have no {self.role!r}; add its posts by memory.add_post()")
+        self.memory.append(message)
+
+    def get_messages(self) -> list[Message]:
+        """Return what the role sees now: header, compaction, and the messages after it as they read now.
+
+        Without a budget: for a prompt that fits, use ``compose``.
+        """
+        self._shown = self._now()
+        return [shown.message for shown in self._shown]
+
+    def get_original_memory_msgs(self) -> list[Message]:
+        """Return every message as it came, tool calls and results included."""
+        return self.memory.messages(self.role)
+
+    def get_interaction_msgs(self) -> list[Message]:
+        """Return what the user said and what the role answered the user, as it came: no tool calls, no results."""
+        return [message for round_ in self.memory.rounds_getter(self.role)() for message in self._said(round_)]
+
+    def delete_message(self, index: int) -> None:
+        """Hide a message from all prompts; the log keeps it. A call goes with its results, a result with its call.
+
+        The index counts the list that ``get_messages`` gave last, less what was deleted since. Raises ``IndexError``,
+        and ``NotDeleted`` for a system message, the unanswered question, a call that waits for its results, a pinned
+        message, and what has been reduced since the list was given.
+        """
+        shown = self._shown if self._shown is not None else self._now()
+        if not 0 <= index < len(shown):
+            raise IndexError(f"there is no message {index}; get_messages() gave {len(shown)}, from 0 on")
+        one = shown[index]
+        self._drop(one, index)
+        self._shown = [other for other in shown if other.unit is not one.unit]
+
+    def _view(self) -> View:
+        rounds, compaction = self.memory.get_role_rounds(self.role)
+        counter = counter_for(self.compactor.config.model)
+        return View(rounds, compaction, ledger_of(self.memory, self.role, counter))
+
+    def _now(self) -> list[_Shown]:
+        view = self._view()
+        shown = [_Shown(from_post(post, self.role)) for post in self.memory.header if sees(self.role, post)]
+        if view.compaction is not None:
+            shown.append(_Shown({"role": "system", "content": view.compaction.to_prompt()}))
+        for place in view.places:
+            for round_, unit in view.units(place):
+                shown += [_Shown(message, round_, unit) for message in unit.messages]
+        return shown
+
+    def _drop(self, shown: _Shown, index: int) -> None:
+        """Publish what hides the unit of *shown*. Raises ``NotDeleted`` where it has to stay."""
+        view = self._view()
+        tail = Tail(view)
+        one = self._deletable(shown, index, tail)
+        live = view.reductions.of(one.round_.id)
+        numbers = {number for _, number in one.places}
+        covers = [reduction for reduction in live if any(map(reduction.covers, numbers))]
+        numbers |= {end for reduction in covers for end in (reduction.first_number, reduction.last_number)}
+        first, last = min(numbers), max(numbers)
+        others = (other for other in tail.units if other.round_.id == one.round_.id and other is not one)
+        if any(first <= number <= last for other in others for _, number in other.places):
+            raise NotDeleted(f"message {index} and its results have other messages among them, which would go as well")
+        journal, raw = self.memory.journal(self.role), view.rounds[one.place]
+        posts = [post for post in raw.post_list if first <= post.number <= last]
+        dropped = Reduction.over(raw, [None, *posts] if first == 0 else posts, "dropped")
+        for reduction in covers:
+            if (reduction.first_number, reduction.last_number) == (first, last):
+                journal.withdraw(reduction)  # what covers the same posts would have *dropped* ignored
+        try:
+            published = journal.reduce(dropped, base=journal.read().generation)
+        except StaleCompaction as stale:
+            raise NotDeleted(
+                f"message {index} is covered by now ({stale.reason}); call get_messages() again"
+            ) from stale
+        if published is None:
+            raise NotDeleted(f"message {index} is covered by now; call get_messages() again")
+
+    @staticmethod
+    def _deletable(shown: _Shown, index: int, tail: Tail) -> Placed:
+        """Return what *shown* is in the tail as it reads now. Raises ``NotDeleted`` where it has to stay."""
+        if shown.round_ is None or shown.unit is None:
+            raise NotDeleted(f"message {index} is a system message or the summary; only what was said can be deleted")
+        round_id, ids = shown.round_.id, _ids(shown.unit)
+        one = next((one for one in tail.units if one.round_.id == round_id and _ids(one.unit) == ids), None)
+        if one is None:
+            raise NotDeleted(f"message {index} reads otherwise by now; call get_messages() again")
+        if one.unit.pending:
+            raise NotDeleted(f"message {index} waits for a result or an approval; delete it when that has come")
+        if tail.view.is_pinned(one.round_, one.unit):
+            raise NotDeleted(f"message {index} is pinned; unpin it first")
+        if one.unit.from_user and one.place == tail.asked and (tail.latest_answer or (-1, 0)) < min(one.places):
+            raise NotDeleted(f"message {index} is the question that waits for an answer; it can go once there is one")
+        return one
+
+    def _said(self, round_: Round) -> Iterator[Message]:
+        asked = query_message(round_)
+        if asked is not None:
+            yield asked
+        for place, post in enumerate(round_.post_list):
+            if place == 0 and asked is not None and repeats_query(post, round_):
+                continue
+            answered = post.send_from == self.role and post.send_to == USER and not post.tool_calls
+            if post.send_from == USER or answered:
+                yield from_post(post, self.role)
+
+    # -- offloads and events ------------------------------------------------------------------------------------------
+
+    def offload(self, ref_id: str, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Keep *messages* under *ref_id*. The same ones again: nothing happens.
+
+        Raises ``MessageError`` where *ref_id* has other ones, which stay; where it looks like a place in the log, as
+        ``r12.p3`` does; and for what is not a chat message.
+        """
+        if not isinstance(ref_id, str) or not ref_id or _LOG_REFERENCE.fullmatch(ref_id):
+            raise MessageError("an offload's id is any text, but neither empty nor one of the log's own, like r12.p3")
+        self._offloads.keep(ref_id, messages)
+
+    def reload(self, ref_id: str) -> list[Message]:
+        """Return the messages that were offloaded under *ref_id*, or those at that place in the log, as they came.
+
+        Raises ``UnknownReference``, a ``KeyError``, where there are none that the role may see.
+        """
+        kept = self._offloads.get(ref_id)
+        return kept if kept is not None else self._from_log(ref_id)
+
+    def clear(self, ref_id: str) -> None:
+        """Forget what was offloaded under *ref_id*, if anything was; the id may be used again."""
+        self._offloads.clear(ref_id)
+
+    def get_offload_context(self) -> dict[str, list[Message]]:
+        """Return all that is offloaded now, by its reference: by ``offload()``, and by the six steps from the log."""
+        return {ref: self.reload(ref) for ref in (*self._offloads, *self._references())}
+
+    @property
+    def compression_events(self) -> list[CompressionEvent]:
+        """What the six steps did since this object was made, oldest first."""
+        return list(self._events.heard)
+
+    def _references(self) -> Iterator[str]:
+        view = self._view()
+        if view.compaction is not None and view.end:
+            yield range_reference(view.rounds[0].number, view.rounds[view.end - 1].number)
+        for place in view.places:
+            round_ = view.rounds[place]
+            for one in view.reductions.of(round_.id):
+                if one.kind != "dropped":
+                    yield posts_reference(round_, one.first_number, one.last_number)
+
+    def _from_log(self, ref: str) -> list[Message]:
+        self.memory.reload(ref, role=self.role)  # raises where there is nothing to see
+        match = _LOG_REFERENCE.fullmatch(ref)
+        assert match is not None  # noqa: S101  (or there would have been nothing to see)
+        first, end, low, high = (int(part) if part is not None else None for part in match.groups())
+        assert first is not None  # noqa: S101  (the first group always matches)
+        rounds = self.memory.conversation.rounds[first - 1 : end or first]
+        seen = [seen_by(self.role, round_) for round_ in rounds if round_.state != "failed"]
+        if low is None:
+            return [message for round_ in seen for message in from_round(round_, self.role)]
+        asked = query_message(seen[0]) if low == 0 else None
+        posts = [post for post in seen[0].post_list if low <= post.number <= (low if high is None else high)]
+        return [*([asked] if asked is not None else []), *(from_post(post, self.role) for post in posts)]
+
+
+def _ids(unit: Unit) -> tuple[str, ...]:
+    return tuple(post.id if post is not None else "" for post in unit.posts)

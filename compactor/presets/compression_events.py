@@ -1,0 +1,115 @@
+"""What the six steps of ``auto_context`` did, in the fields that its users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from memory import Memory
+from memory.events import Event
+from memory.messages import from_round
+from memory.references import posts_reference, range_reference
+
+from ..events import Published, Reduced, Reverted
+from .auto_context import STEPS
+
+__all__ = ["CompressionEvent", "CompressionEvents"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionEvent:
+    """One thing that became shorter."""
+
+    #: One of ``STEPS``, in capitals.
+    event_type: str
+    timestamp: datetime
+    #: How many messages read shorter now.
+    compressed_message_count: int
+    #: Ids of the posts before and behind them; None at the end of the round or the log.
+    previous_message_id: str | None
+    next_message_id: str | None
+    #: What reloads the originals.
+    ref: str
+    token_before: int
+    token_after: int
+    #: What the summarizer said that it took, 0 where none was asked or none said.
+    compress_input_token: int = 0
+    compress_output_token: int = 0
+    #: Seconds.
+    time: float = 0.0
+    model: str | None = None
+
+    @property
+    def token_reduction(self) -> int:
+        return self.token_before - self.token_after
+
+
+class CompressionEvents:
+    """Hears a compactor's events, and keeps those that made something shorter."""
+
+    def __init__(self, memory: Memory, role: str) -> None:
+        self._memory = memory
+        self._role = role
+        #: Oldest first.
+        self.heard: list[CompressionEvent] = []
+        #: The last round that the newest compaction covers, by id.
+        self._covered = self._last_covered()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Reduced():
+                self.heard.append(self._of_reduction(event))
+            case Published():
+                self.heard.append(self._of_compaction(event))
+            case Reverted():
+                self._covered = self._last_covered()
+
+    def _of_reduction(self, event: Reduced) -> CompressionEvent:
+        round_ = self._memory.snapshot.round(event.round_id)
+        assert round_ is not None  # noqa: S101  (a reduction in it has just been published)
+        numbers = {"": 0} | {post.id: post.number for post in round_.post_list}
+        ref = posts_reference(round_, numbers[event.first_post_id], numbers[event.last_post_id])
+        around = event.previous_post_id or None, event.next_post_id or None
+        return _event(event, event.strategy.upper(), event.posts, around, ref)
+
+    def _of_compaction(self, event: Published) -> CompressionEvent:
+        rounds = self._memory.rounds_getter(self._role)()
+        start = rounds.end_of(self._covered) or 0
+        self._covered = self._last_covered()
+        end = rounds.end_of(self._covered) or 0
+        covered = rounds[start:end]
+        around = [
+            rounds[start - 1].post_list[-1:] if start else (),
+            rounds[end].post_list[:1] if end < len(rounds) else (),
+        ]
+        return _event(
+            event,
+            STEPS[3].upper(),
+            sum(len(list(from_round(round_, self._role))) for round_ in covered),
+            (around[0][0].id if around[0] else None, around[1][0].id if around[1] else None),
+            range_reference(covered[0].number, covered[-1].number) if covered else "",
+        )
+
+    def _last_covered(self) -> str:
+        current = self._memory.journal(self._role).read().current
+        return (current.end_round_id or "") if current is not None else ""
+
+
+def _event(
+    event: Reduced | Published, event_type: str, messages: int, around: tuple[str | None, str | None], ref: str
+) -> CompressionEvent:
+    usage = event.usage or {}
+    return CompressionEvent(
+        event_type=event_type,
+        timestamp=event.at,
+        compressed_message_count=messages,
+        previous_message_id=around[0],
+        next_message_id=around[1],
+        ref=ref,
+        token_before=event.tokens_before,
+        token_after=event.tokens_after,
+        compress_input_token=usage.get("input_tokens", 0),
+        compress_output_token=usage.get("output_tokens", 0),
+        time=event.seconds,
+        model=event.model,
+    )
