@@ -27,11 +27,12 @@ from compactor import (
 )
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.ledger import Ledger
-from compactor.strategies.compact_rounds import planned_end
+from compactor.standing import STANDING
+from compactor.strategies.compact_rounds import compact_view, planned_end
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from compactor.units import PROMPT_TOKENS, count_message
-from memory import Attachment, Memory, Post, Round, ToolCall
+from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -458,8 +459,15 @@ def test_a_token_mark_retains_at_most_the_usual_and_as_few_as_it_takes(mark: int
 
 def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None:
     """A strategy without work to use says so."""
-    with pytest.raises(RuntimeError, match="asks a model, so it runs in a compactor"):
-        list(compact_rounds(view_of(memory_of(3))))
+    for strategy in (compact_rounds, compact_view):
+        with pytest.raises(RuntimeError, match=f"{strategy.__name__} asks a model, so it runs in a compactor"):
+            list(strategy(view_of(memory_of(3))))
+
+
+@pytest.mark.parametrize("strategy", [compact_rounds, compact_view])
+def test_where_no_round_is_due_nobody_is_asked(strategy: Any) -> None:
+    """Retaining the recent ones leaves nothing to cover."""
+    assert list(strategy(view_of(memory_of(3), work=Wanted(CompactorConfig(retain_recent=3))))) == []
 
 
 def test_without_a_target_the_prompt_names_none() -> None:
@@ -491,3 +499,61 @@ def test_the_old_summary_may_stand_again_where_new_rounds_hold_nothing_worth_kee
     assert compaction is not None
     assert (compaction.end_index, compaction.summary) == (12, same.strip())
     assert not of_kind(compactor.events, Failed)
+
+
+# From what the view shows
+
+
+def reduced_memory() -> Memory:
+    """Four closed rounds: a post of the first is offloaded, one of the second dropped, the third's are summarised."""
+    memory = memory_of(4)
+    first, second, third, _ = memory.conversation.rounds
+    for reduction in (
+        Reduction.over(first, first.post_list[1:], "offloaded", "It begins so [reload r1.p2]"),
+        Reduction.over(second, second.post_list[1:], "dropped"),
+        Reduction.over(third, third.post_list[1:], "summarised", "[Summary; reload r3.p2]\nIt was dear."),
+    ):
+        assert memory.journal(ROLE).reduce(reduction, base=0) is not None
+    return memory
+
+
+def view_compacted(memory: Memory, strategy: Any) -> SummaryRequest:
+    """Compact all rounds in one request, and return it."""
+    summarizer = ScriptedSummarizer()
+    compactor, executor, _ = on_command(memory, summarizer, EVERYTHING, strategies=(strategy,))
+    compactor.start()
+    executor.run_all()
+    (request,) = summarizer.requests
+    (published,) = of_kind(compactor.events, Published)
+    assert published.end == request.end_index
+    return request
+
+
+def test_a_compaction_is_made_from_the_log() -> None:
+    """What was reduced is read in full: a summary of a preview would know less than there is."""
+    text = text_of(view_compacted(reduced_memory(), compact_rounds))
+    assert all(f"Item-{number} costs {number * 11} euros." in text for number in range(1, 5))
+    assert "reload" not in text
+
+
+def test_a_compaction_may_be_made_from_what_the_view_shows() -> None:
+    """Previews, summaries and gaps as the agent sees them: no payload is sent twice."""
+    text = text_of(view_compacted(reduced_memory(), compact_view))
+    assert [number for number in range(1, 5) if f"Item-{number} costs" in text] == [4]
+    assert "It begins so [reload r1.p2]" in text
+    assert "It was dear." in text
+    assert all(f"Question {number}" in text for number in range(1, 5))
+
+
+def test_what_the_user_forbade_is_carried_on_though_the_view_shows_it_no_more() -> None:
+    """A rule that drops old messages does not lift a ban."""
+    memory = Memory("s")
+    round_ = memory.create_round("Never book without asking me.")
+    memory.add_post(round_, send_from=ROLE, send_to="User", message="There are three flights. " * 30)
+    memory.finish_round(round_)
+    assert memory.journal(ROLE).reduce(Reduction.over(round_, [None], "dropped"), base=0) is not None
+    assert "Never book" not in text_of(view_compacted(memory, compact_view))
+    compaction = memory.get_role_rounds(ROLE)[1]
+    assert compaction is not None
+    assert compaction.extra[STANDING] == ("Never book without asking me.",)
+    assert compaction.summary.endswith("\n- Never book without asking me.")

@@ -13,12 +13,25 @@ import pytest
 from chats import Message, answer, assert_paired, calls, ids, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
+from scene import ManualExecutor, of_kind
 
-from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest, View, compose
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    Summary,
+    SummaryRejected,
+    SummaryRequest,
+    View,
+    compact_rounds,
+    compose,
+    over_messages,
+)
+from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
 from compactor.ledger import Ledger
 from compactor.strategies.compress_tool_runs import LEAST_TARGET, STANDS_FOR, compress_tool_runs
-from compactor.testing import ScriptedSummarizer
+from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.units import PROMPT_TOKENS, count_message
 from compactor.work import CycleWork
@@ -612,6 +625,41 @@ def test_a_late_result_alone_is_left_as_it_is() -> None:
     """There is no run of one."""
     memory = memory_of(user(), result("nobody", words(500)), closed=False)
     assert apply(memory, CURRENT) == ([], [])
+
+
+# -- in a compactor ---------------------------------------------------------------------------------------------------
+
+
+def test_a_compactor_publishes_runs_and_goes_on_where_one_is_refused() -> None:
+    """Light strategies first; the event says what was covered and what it took."""
+    memory = memory_of(user(), *pairs(8), answer("done"), user("now"), *pairs(5, 8), closed=False)
+    summarizer = ScriptedSummarizer(default="f was called.")
+    strategies = (compress_tool_runs(), compress_tool_runs(scope="current"), compact_rounds)
+    executor = ManualExecutor()
+    options: dict[str, Any] = {"strategies": strategies, "trigger": over_messages(9), "executor": executor}
+    compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, clock=FakeClock(), **options)
+    compactor.start()
+    executor.run_all()
+    assert [request.kind for request in summarizer.requests] == ["tool_run", "tool_run"]
+    assert [(event.strategy, event.kind, event.posts) for event in of_kind(compactor.events, Reduced)] == [
+        ("compress_tool_runs", "summarised", 16),
+        ("compress_tool_runs", "summarised", 10),
+    ]
+    assert memory.get_role_rounds(ROLE)[1] is None
+    assert len(shown(memory)) == 5
+
+
+def test_what_is_appended_while_the_model_writes_stays_behind_the_summary() -> None:
+    """A summary covers what it was made from, and nothing that came since."""
+    memory = memory_of(user(), *pairs(5), closed=False)
+
+    def summarizer(_request: SummaryRequest) -> str:
+        for message in (*pairs(1, 5), calls("w")):
+            memory.append(message)
+        return "f was called."
+
+    assert spans(apply(memory, CURRENT, summarizer)[0]) == [(1, 10)]
+    assert [message["role"] for message in shown(memory)] == ["user", "user", "assistant", "tool", "assistant"]
 
 
 # -- whatever comes ---------------------------------------------------------------------------------------------------
