@@ -41,7 +41,8 @@ FUNCTION = "function"
 _SYSTEM = ("system", "developer")
 _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTION} | {role: role for role in _SYSTEM}
 #: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
-KEPT, _ABSENT = "openai", "openai_absent"
+KEPT = "openai"
+_ABSENT = "openai_absent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 __all__ = ["MOST_STEPS", "STEP", "Usage"]
 
 #: A count is corrected by whole steps, so that prompts do not wobble; more than so many say nothing about a tokenizer.
-STEP, MOST_STEPS = 0.05, 40
+STEP = 0.05
+MOST_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True)
