@@ -30,6 +30,13 @@ def publish(memory: Memory, end: int, role: str = ROLE, **more: object) -> Compa
     return journal.publish(made, base=state.generation, round_ids=ids)
 
 
+def read_again(store: InMemoryStore) -> Memory:
+    """Return a Memory made from nothing but the text that *store* keeps."""
+    disk = InMemoryStore()
+    disk.append("s", [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")], after=0)
+    return Memory("s", store=disk)
+
+
 def pinned(memory: Memory, role: str = ROLE) -> tuple[str, ...]:
     state = memory.journal(role).read()
     shown = memory.get_role_rounds(role)[1]
@@ -59,6 +66,16 @@ def test_a_post_that_was_made_before_it_was_added_can_be_pinned() -> None:
     memory.add_post("2", post)
     memory.pin(post)
     assert memory.pins() == ("r2.p1",)
+
+
+def test_posts_that_a_host_gave_the_same_id_are_told_apart() -> None:
+    """By their places, where they have them."""
+    memory = Memory("s")
+    memory.create_round("q")
+    post = Post(id="same", send_from=ROLE, send_to="User", message="m")
+    added = [memory.add_post(memory.conversation.rounds[0], post) for _ in range(3)]
+    memory.pin(added[1])
+    assert memory.pins() == ("r1.p2",)
 
 
 def test_pinning_twice_and_unpinning_what_is_not_pinned_writes_nothing() -> None:
@@ -218,20 +235,20 @@ def test_pinned_texts_are_not_stored_with_a_compaction() -> None:
     assert first.pinned
     publish(memory, 2, pinned=first.pinned)
     assert sum("never 1" in entry.body for entry in store.read("s")) == 1
+    assert read_again(store).snapshot == memory.snapshot
     memory.unpin("r1.p1")
     assert pinned(memory) == ()
 
 
 def test_pins_survive_a_resume() -> None:
     """From the text of the log."""
-    store, disk = InMemoryStore(), InMemoryStore()
+    store = InMemoryStore()
     memory = memory_of(store=store)
     memory.pin("r1.p1")
     memory.pin("r2.p0")
     publish(memory, 3)
     memory.unpin("r1.p1")
-    disk.append("s", [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")], after=0)
-    resumed = Memory("s", store=disk)
+    resumed = read_again(store)
     assert resumed.pins() == memory.pins() == ("r2.p0",)
     assert pinned(resumed) == pinned(memory) == ("User: query 2",)
     assert resumed.journal(ROLE).read() == memory.journal(ROLE).read()

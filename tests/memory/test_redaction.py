@@ -251,6 +251,16 @@ def test_compactions_that_cover_it_are_withdrawn() -> None:
     assert memory.journal(ROLE).revert() is None
 
 
+def test_each_redaction_erases_what_covers_its_own_round() -> None:
+    """Whichever round the one before was in."""
+    store = InMemoryStore()
+    memory = memory_of(4, store)
+    publish(memory, 2)
+    for ref, summary in (("r3.p1", SECRET), ("r1.p1", REDACTED), ("r4.p1", REDACTED)):
+        memory.redact(ref)
+        assert [e.record.compaction.summary for e in store.read("s") if e.kind == "compaction published"] == [summary]
+
+
 def test_a_compaction_that_ends_before_it_stays_current() -> None:
     """With a new generation all the same, for the next may be in the making."""
     memory = memory_of(4)
@@ -302,7 +312,14 @@ def test_reductions_that_cover_it_are_withdrawn() -> None:
     assert texts == [SECRET, REDACTED, ""]
     memory.redact("r2.p3")
     memory.redact("r3.p2")
-    assert memory.rounds_getter(ROLE)().reductions.by_round == {}
+    last = memory.rounds_getter(ROLE)().reductions
+    assert last.by_round == {}
+    assert last.version > left.version  # whoever cached something by it looks again
+    assert [e.record.reduction.text for e in store.read("s") if e.kind == "reduction published"] == [
+        REDACTED,
+        REDACTED,
+        "",
+    ]
     assert read_again(store).rounds_getter(ROLE)().reductions == memory.rounds_getter(ROLE)().reductions
 
 
