@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from memory import Memory
+from memory.errors import MessageError
 from memory.messages import ASSISTANT, TOOL, paired, parse
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post
@@ -163,8 +164,11 @@ class _Talk:
     @classmethod
     def of(cls, messages: Iterable[Mapping[str, Any]], count: TokenCounter) -> _Talk:
         posts, found = [], []
-        for message in messages:
-            posts.append(parse(message).post)
+        for place, message in enumerate(messages, 1):
+            try:
+                posts.append(parse(message).post)
+            except MessageError as error:
+                raise MessageError(f"message {place}: {error}") from error
             found.append(dict(message))
         return cls(found, posts, [count_message(message, count) for message in found], count)
 

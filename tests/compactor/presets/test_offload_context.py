@@ -1,0 +1,726 @@
+"""One call over plain messages: it fits or says by how much not, tears nothing apart and loses nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import Message, answer, assert_paired, calls, ids, result, user, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor import SummaryRejected
+from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
+from compactor.presets.offload_context import MODES
+from compactor.presets.offload_files import file_name
+from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_tokens
+from compactor.units import PROMPT_TOKENS, count_message
+from memory import MessageError
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+OPENING = "<state_snapshot>\n"
+
+
+def tokens_of(messages: list[Message]) -> int:
+    return PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in messages)
+
+
+def snapshots(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if str(message["content"]).startswith(OPENING)]
+
+
+def agent_at_work(steps: int, size: int = 300) -> list[Message]:
+    """A question and that many calls, each with a result of *size* tokens."""
+    worked = [SYSTEM, user("Which item is cheapest?")]
+    for number in range(steps):
+        worked += [calls(f"call_{number}"), result(f"call_{number}", f"item-{number} {words(size)}")]
+    return worked
+
+
+def chat(rounds: int, size: int = 100) -> list[Message]:
+    talk = [SYSTEM]
+    for number in range(rounds):
+        talk += [user(f"Question {number}? {words(size)}"), answer(f"Answer {number}. {words(size)}")]
+    return talk
+
+
+def contents_of(made: OffloadResult) -> str:
+    """All that was taken out, what is inside of archives included."""
+    return "\n".join(made.write_file_dict.values())
+
+
+# -- what fits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_messages_that_fit_come_out_equal(mode: Any) -> None:
+    """Whatever large results there are among them: nothing happens below the limit."""
+    messages = agent_at_work(3, size=3_000)
+    made = offload_context(messages, context_manage_mode=mode)
+    assert made == OffloadResult(messages, {}, tokens_of(messages), tokens_of(messages))
+    assert made.success
+
+
+def test_what_comes_out_is_the_callers_own() -> None:
+    """Changing it changes neither the messages that were given nor another result."""
+    messages = agent_at_work(1)
+    made = offload_context(messages)
+    made.messages[2]["tool_calls"][0]["function"]["name"] = "changed"
+    assert messages[2]["tool_calls"][0]["function"]["name"] == "f"
+
+
+def test_no_messages_are_no_trouble() -> None:
+    """An agent may have said nothing yet, or have nothing but instructions, however long."""
+    assert offload_context([], max_total_tokens=1).messages == []
+    alone = offload_context([{"role": "system", "content": words(50)}], max_total_tokens=20)
+    assert alone.over == alone.tokens_after - 20
+    assert alone.success
+
+
+# -- compact -----------------------------------------------------------------------------------------------------------
+
+
+def test_compact_moves_large_old_results_to_files() -> None:
+    """Each reads as its first 100 characters, its size, and the name of the file; calls and the rest stay."""
+    messages = agent_at_work(3, size=3_000)
+    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=5_000)
+    assert [message for message in made.messages if message["role"] != "tool"] == [
+        message for message in messages if message["role"] != "tool"
+    ]
+    assert made.messages[-1] == messages[-1]
+    for place in (3, 5):
+        before, after = messages[place]["content"], made.messages[place]["content"]
+        path = f"_/{file_name(messages[place]['tool_call_id'], before)}"
+        assert made.write_file_dict[path] == before
+        assert after.startswith(before[:100] + "\n[")
+        assert path in after
+        assert made.messages[place]["tool_call_id"] == messages[place]["tool_call_id"]
+        assert "14,9" in after
+    assert len(made.write_file_dict) == 2
+    assert made.tokens_after == tokens_of(made.messages) <= 5_000
+    assert made.over == 0
+
+
+@pytest.mark.parametrize(("keep", "compacted"), [(None, 2), (0, 3), (2, 1), (3, 0), (9, 0)])
+def test_the_newest_results_stay(keep: int | None, compacted: int) -> None:
+    """One where nothing else is said, as before; 0 spares none."""
+    made = offload_context(
+        agent_at_work(3, size=3_000), context_manage_mode="compact", max_total_tokens=100, keep_recent_count=keep
+    )
+    assert len(made.write_file_dict) == compacted
+    assert made.over == made.tokens_after - 100 > 0
+
+
+def test_compact_leaves_everything_but_results() -> None:
+    """What was said is no payload, nor is a result that is not large; a picture would not be read from a file."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages = [
+        {"role": "system", "content": words(3_000)},
+        user(words(3_000)),
+        calls("a", "b"),
+        result("a", words(1_900)),
+        {**result("b"), "content": [{"type": "text", "text": words(3_000)}, picture]},
+        answer(words(3_000)),
+        calls("c"),
+        result("c"),
+    ]
+    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=100)
+    assert (made.messages, made.write_file_dict) == (messages, {})
+    assert made.over > 0
+
+
+def test_text_in_parts_is_kept_as_text() -> None:
+    """Some hosts give a result in parts, or in the form that came before tool calls."""
+    messages = [
+        user("q"),
+        calls("a"),
+        {**result("a"), "content": [{"type": "text", "text": words(2_500)}, {"type": "text", "text": "end"}]},
+        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+        {"role": "function", "name": "look", "content": words(2_600)},
+        answer("done"),
+    ]
+    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=100, keep_recent_count=0)
+    assert sorted(made.write_file_dict.values()) == sorted([words(2_500) + "\nend", words(2_600)])
+    assert any("/look-" in path for path in made.write_file_dict)
+
+
+def test_a_compacted_result_is_not_compacted_again() -> None:
+    """Feeding the messages back adds what is new and changes nothing else, however low the limits are."""
+    first = offload_context(
+        agent_at_work(3), context_manage_mode="compact", max_total_tokens=100, max_tool_message_tokens=20
+    )
+    again = offload_context(
+        first.messages, context_manage_mode="compact", max_total_tokens=100, max_tool_message_tokens=1
+    )
+    assert len(first.write_file_dict) == 2
+    assert again.messages[:-1] == first.messages[:-1]
+    assert again.write_file_dict == {}
+
+
+def test_a_result_that_would_not_get_shorter_stays() -> None:
+    """A preview and a path cost something too."""
+    messages = [user("q"), calls("a"), result("a", words(40)), calls("b"), result("b")]
+    made = offload_context(
+        messages, context_manage_mode="compact", max_total_tokens=10, max_tool_message_tokens=10, chat_id="c" * 60
+    )
+    assert made.messages == messages
+    assert made.write_file_dict == {}
+
+
+def test_what_was_read_from_a_file_stays_while_the_agent_works_with_it(tmp_path: Path) -> None:
+    """Else it would read it again, and so on; behind the next question it is a result like others."""
+    files = OffloadFiles(tmp_path, "chat")
+    read = files.read_file(files.write("call", words(1_000)))
+    messages = [user("q"), calls("a"), result("a", read), calls("b"), result("b", "ok")]
+    limits: Any = {"context_manage_mode": "compact", "max_total_tokens": 100, "max_tool_message_tokens": 100}
+    assert offload_context(messages, **limits).write_file_dict == {}
+    later = [*messages, answer("done"), user("next"), calls("c"), result("c", "ok")]
+    assert list(offload_context(later, **limits).write_file_dict.values()) == [read]
+
+
+def test_a_preview_may_be_of_any_length() -> None:
+    """None of it, or more; never half of a character."""
+    messages = [user("q"), calls("a"), result("a", "👩‍👩‍👧" * 2_000), answer("done")]
+    for length, shown in ((0, ""), (7, "👩‍👩‍👧\n"), (10, "👩‍👩‍👧👩‍👩‍👧\n")):
+        made = offload_context(
+            messages,
+            context_manage_mode="compact",
+            max_total_tokens=100,
+            keep_recent_count=0,
+            preview_char_length=length,
+        )
+        assert made.messages[2]["content"].startswith(shown + "[")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_where_the_text_says(tmp_path: Path) -> None:
+    """Each path of the result is a file with that content, in the chat's folder, and read_file takes it."""
+    store = tmp_path / "store"
+    made = offload_context(
+        chat(6) + agent_at_work(4)[1:],
+        max_total_tokens=1_000,
+        max_tool_message_tokens=100,
+        store_dir=store,
+        chat_id="chat",
+    )
+    assert len(made.write_file_dict) == 4
+    for path, content in made.write_file_dict.items():
+        assert Path(path).parent == store / "chat"
+        assert Path(path).read_text(encoding="utf-8") == content
+        first = content.split("\n", 1)[0]
+        assert first[:1_000] in OffloadFiles(store, "chat").read_file(path)
+    assert len(list((store / "chat").iterdir())) == len(made.write_file_dict)
+
+
+def test_without_a_store_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host writes what it likes, where it likes."""
+    monkeypatch.chdir(tmp_path)
+    made = offload_context(agent_at_work(9), max_total_tokens=500, max_tool_message_tokens=100, chat_id="a/b")
+    assert made.write_file_dict
+    assert all(path.startswith("a-b.") for path in made.write_file_dict)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_changed_file_is_left_and_the_text_names_the_other(tmp_path: Path) -> None:
+    """What somebody wrote into it is theirs."""
+    limits: Any = {"max_total_tokens": 3_000, "context_manage_mode": "compact", "store_dir": tmp_path}
+    messages = agent_at_work(2, size=3_000)
+    (path,) = offload_context(messages, **limits).write_file_dict
+    Path(path).write_text("notes")
+    made = offload_context(messages, **limits)
+    (beside,) = made.write_file_dict
+    assert Path(path).read_text() == "notes"
+    assert Path(beside).read_text() == messages[3]["content"]
+    assert f"{beside};" in made.messages[3]["content"]
+
+
+def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Before anything is taken out of the messages."""
+    (tmp_path / "store").write_text("a file")
+    messages = agent_at_work(3, size=3_000)
+    before = copy.deepcopy(messages)
+    with pytest.raises(OffloadError, match="store_dir"):
+        offload_context(messages, max_total_tokens=5_000, store_dir=tmp_path / "store")
+    assert messages == before
+
+
+# -- compress ----------------------------------------------------------------------------------------------------------
+
+
+def test_compress_makes_one_snapshot_of_older_messages() -> None:
+    """A user message behind the system's; the newest two stay, and the originals are in one file."""
+    messages = chat(10)
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    system, snapshot, *recent = made.messages
+    assert (system, recent) == (SYSTEM, messages[-2:])
+    assert snapshot["role"] == "user"
+    assert snapshot["content"].endswith("\n</state_snapshot>")
+    ((path, archive),) = made.write_file_dict.items()
+    assert path in snapshot["content"]
+    assert path.endswith(".json")
+    assert json.loads(archive) == messages[1:-2]
+    assert made.tokens_after == tokens_of(made.messages) <= 1_000
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(None, 2), (0, 1), (1, 1), (4, 4), (3, 3)])
+def test_the_newest_messages_stay(keep: int | None, kept: int) -> None:
+    """Two where nothing else is said; the newest question in any case."""
+    messages = [*chat(10), user("And now?")]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=keep)
+    assert made.messages[2:] == messages[len(messages) - kept :]
+    assert len(snapshots(made.messages)) == 1
+
+
+def test_an_unanswered_question_is_never_compressed() -> None:
+    """However much work was done on it since, and though it was asked in several messages."""
+    messages = [*chat(3), user("First, list the items."), user("Then find the cheapest.")]
+    messages += agent_at_work(12)[2:]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_500)
+    assert made.messages[0] == SYSTEM
+    assert made.messages[1] in snapshots(made.messages)
+    assert made.messages[2:] == [*messages[7:9], *messages[-2:]]
+    assert "made and need not be made again" in made.messages[1]["content"]
+    assert made.over == 0
+
+
+def test_a_call_stays_with_its_results() -> None:
+    """One result of three among the newest keeps all of them, and their call."""
+    messages = [*chat(10), user("q"), calls("a", "b", "c"), result("a"), result("b"), result("c"), answer("done")]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    assert made.messages[2:] == messages[-6:]
+
+
+def test_calls_of_the_old_form_stay_with_their_result() -> None:
+    """It has no id, and belongs to what stands before it."""
+    asked = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
+    messages = [*chat(10), user("q"), asked, {"role": "function", "name": "look", "content": "found"}]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=1)
+    assert made.messages[2:] == messages[-3:]
+
+
+@pytest.mark.parametrize("answered", [(), ("a",), ("b",)])
+def test_a_call_that_waits_stays(answered: tuple[str, ...]) -> None:
+    """The host is about to add the results that it lacks; those it has stay with it."""
+    messages = [*agent_at_work(10), calls("a", "b"), *(result(one, words(100)) for one in answered)]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=900, keep_recent_count=0)
+    assert made.messages[3:] == messages[22:]
+    assert len(snapshots(made.messages)) == 1
+
+
+def test_a_call_that_nobody_answers_any_more_does_not_hold_up_the_rest() -> None:
+    """Only the newest call waits; one before a later message was given up."""
+    messages = [SYSTEM, user("q"), calls("lost"), *chat(10)[1:]]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    assert made.messages[2:] == messages[-2:]
+
+
+def test_system_messages_are_never_compressed() -> None:
+    """Wherever they stand, and in their order."""
+    middle = {"role": "developer", "content": "From now on in French."}
+    messages = [*chat(5), middle, *chat(5)[1:]]
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    assert made.messages[:2] == [SYSTEM, middle]
+    assert made.messages[2] in snapshots(made.messages)
+    assert len(made.messages) == 5
+
+
+def test_earlier_snapshots_are_merged_not_stacked() -> None:
+    """The next one goes on from what they say, and its file holds them: with them the way back to what they stand for."""
+    first = offload_context(
+        chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=lambda _request: "Ordered item-7."
+    )
+    summarizer = ScriptedSummarizer(["Ordered item-7, then item-8."])
+    second = offload_context(
+        [*first.messages, *chat(10)[1:]], context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer
+    )
+    (snapshot,) = snapshots(second.messages)
+    assert "Ordered item-7, then item-8." in snapshot["content"]
+    assert [request.previous.summary for request in summarizer.requests if request.previous] == ["Ordered item-7."]
+    assert "Ordered item-7." in str(summarizer.requests[0].messages)
+    ((_, archive),) = second.write_file_dict.items()
+    (path,) = first.write_file_dict
+    assert path in archive
+
+
+def test_several_snapshots_become_one() -> None:
+    """Those that another system, or an earlier version, left behind each other."""
+    one, other = (
+        snapshots(
+            offload_context(
+                chat(10),
+                context_manage_mode="compress",
+                max_total_tokens=1_000,
+                summarizer=lambda _request, said=said: said,
+            ).messages
+        )[0]
+        for said in ("It began.", "It went on.")
+    )
+    summarizer = ScriptedSummarizer(["All of it."])
+    made = offload_context(
+        [SYSTEM, one, *chat(5)[1:], other, *chat(5)[1:]],
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        summarizer=summarizer,
+    )
+    assert len(snapshots(made.messages)) == 1
+    assert summarizer.requests[0].previous is not None
+    assert summarizer.requests[0].previous.summary == "It began.\n\nIt went on."
+
+
+def test_snapshots_alone_are_not_summarised_again() -> None:
+    """Where nothing new is old enough there is nothing to do, and no model is asked."""
+    first = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000)
+    asked = ScriptedSummarizer()
+    made = offload_context(first.messages, context_manage_mode="compress", max_total_tokens=50, summarizer=asked)
+    assert (made.messages, made.write_file_dict, asked.requests) == (first.messages, {}, [])
+    assert made.over == first.tokens_after - 50
+
+
+def test_a_user_who_types_a_snapshot_is_heard() -> None:
+    """What is said last is the question, whatever it looks like; and what only resembles one is a message."""
+    first = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000)
+    (typed,) = snapshots(first.messages)
+    made = offload_context([*chat(10), typed], context_manage_mode="compress", max_total_tokens=1_200)
+    assert made.messages[-1] == typed
+    alike = user(f"{OPENING}I was told this.\n</state_snapshot>")
+    summarizer = ScriptedSummarizer(["A summary."])
+    offload_context([alike, *chat(10)], context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
+    assert summarizer.requests[0].previous is None
+    assert "I was told this." in str(summarizer.requests[0].messages)
+
+
+def test_a_summary_cannot_close_its_snapshot() -> None:
+    """A tag in it is text."""
+    made = offload_context(
+        chat(10),
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        summarizer=lambda _request: "It ends </state_snapshot> here <state_snapshot>.",
+    )
+    (snapshot,) = snapshots(made.messages)
+    assert snapshot["content"].count("<state_snapshot>") == snapshot["content"].count("</state_snapshot>") == 1
+
+
+def test_older_messages_are_summarised_in_groups() -> None:
+    """No request holds more of the conversation than a group may have; each goes on from the one before."""
+    summarizer = ScriptedSummarizer(default=lambda request: f"Up to {request.end_index}.")
+    offload_context(
+        chat(20),
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        group_token_threshold=600,
+        summarizer=summarizer,
+    )
+    assert len(summarizer.requests) > 5
+    before = None
+    for request in summarizer.requests:
+        assert (
+            sum(count_tokens(f"{round_.user_query} {round_.post_list[0].message}") for round_ in request.rounds) <= 600
+        )
+        assert (request.previous.summary if request.previous else None) == before
+        before = f"Up to {request.end_index}."
+    asked = "".join(str(request.messages) for request in summarizer.requests)
+    assert all(f"Question {number}?" in asked for number in range(19))
+
+
+@pytest.mark.parametrize("group", [None, 0])
+def test_without_a_group_size_there_is_one_request(group: int | None) -> None:
+    """As long as a request holds it all."""
+    summarizer = ScriptedSummarizer()
+    offload_context(
+        chat(20),
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        group_token_threshold=group,
+        summarizer=summarizer,
+    )
+    assert len(summarizer.requests) == 1
+
+
+def test_what_the_user_forbade_survives_every_compression() -> None:
+    """Word for word, though the summarizer drops it each time."""
+    state = [SYSTEM, user("Never book a seat by the window."), answer("Understood.")]
+    for _ in range(4):
+        state = offload_context(
+            [*state, *chat(8)[1:]],
+            context_manage_mode="compress",
+            max_total_tokens=1_000,
+            summarizer=lambda _request: "They talked.",
+        ).messages
+        (snapshot,) = snapshots(state)
+        assert snapshot["content"].count("Never book a seat by the window.") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (RuntimeError("down"), RuntimeError),
+        ("", SummaryRejected),
+        (None, SummaryRejected),
+        (words(5_000), SummaryRejected),
+    ],
+)
+def test_a_failed_summary_leaves_everything_as_it_was(said: Any, kind: type[Exception]) -> None:
+    """The result says why, and what was compacted stays so: the agent goes on."""
+
+    def summarizer(_request: object) -> Any:
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    messages = [*chat(10), *agent_at_work(2, size=3_000)[1:]]
+    made = offload_context(messages, max_total_tokens=4_000, summarizer=summarizer, compact_ratio_threshold=0.1)
+    assert isinstance(made.failure, kind)
+    assert not made.success
+    assert len(made.messages) == len(messages)
+    assert [message for message in made.messages if message["role"] != "tool"] == [
+        message for message in messages if message["role"] != "tool"
+    ]
+    assert len(made.write_file_dict) == 1
+
+
+def test_one_failing_group_leaves_all_as_they_were(tmp_path: Path) -> None:
+    """A summary of half of it is none, and nothing is written."""
+    summarizer = ScriptedSummarizer(["It began.", RuntimeError("down")])
+    made = offload_context(
+        chat(20),
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        group_token_threshold=600,
+        summarizer=summarizer,
+        store_dir=tmp_path,
+    )
+    assert (made.messages, made.write_file_dict) == (chat(20), {})
+    assert made.over > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_is_no_failed_summary() -> None:
+    """Ctrl-C ends the call."""
+    with pytest.raises(KeyboardInterrupt):
+        offload_context(chat(20), max_total_tokens=1_000, summarizer=ScriptedSummarizer([KeyboardInterrupt()]))
+
+
+def test_a_snapshot_that_saves_nothing_is_not_made() -> None:
+    """Its frame costs something too."""
+    messages = [SYSTEM, user("hi"), answer("Hello there, how can I help?"), user("And now?"), answer("ok")]
+    made = offload_context(
+        messages, context_manage_mode="compress", max_total_tokens=20, summarizer=lambda _request: "Greeting."
+    )
+    assert (made.messages, made.write_file_dict) == (messages, {})
+    assert made.over == made.tokens_after - 20
+
+
+def test_an_llm_api_will_do() -> None:
+    """As everywhere: an object with chat_completion."""
+
+    class Api:
+        def chat_completion(self, messages: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+            assert "Question 0?" in messages[0]["content"]
+            return {"role": "assistant", "content": "They asked ten questions."}
+
+    made = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=Api())
+    assert "They asked ten questions." in made.messages[1]["content"]
+
+
+# -- auto --------------------------------------------------------------------------------------------------------------
+
+
+def test_auto_stops_where_compaction_is_enough() -> None:
+    """It left at most three quarters, and it fits: no model is asked."""
+    summarizer = ScriptedSummarizer()
+    made = offload_context(agent_at_work(5, size=3_000), max_total_tokens=8_000, summarizer=summarizer)
+    assert (summarizer.requests, made.over) == ([], 0)
+    assert len(made.write_file_dict) == 4
+
+
+@pytest.mark.parametrize(
+    ("ratio", "limit", "compressed"),
+    [
+        (0.75, 8_000, True),  # it does not fit
+        (0.75, 10_000, False),
+        (0.5, 10_000, True),  # it fits, and is more than half
+    ],
+)
+def test_auto_goes_on_where_compaction_is_not_enough(ratio: float, limit: int, compressed: bool) -> None:
+    """More than the given share is left, or it still does not fit."""
+    messages = [*chat(28), *agent_at_work(2, size=3_500)[1:]]
+    made = offload_context(messages, max_total_tokens=limit, compact_ratio_threshold=ratio)
+    assert 12_500 < made.tokens_before < 13_500
+    assert bool(snapshots(made.messages)) == compressed
+
+
+def test_auto_goes_on_at_more_than_three_quarters() -> None:
+    """Where little could be compacted though it fits now."""
+    messages = [*chat(40), *agent_at_work(2, size=2_200)[1:]]
+    before = tokens_of(messages)
+    made = offload_context(messages, max_total_tokens=before - 1)
+    assert snapshots(made.messages)
+    kept = offload_context(messages, max_total_tokens=before - 1, context_manage_mode="compact")
+    assert kept.over == 0
+    assert kept.tokens_after > 0.75 * before
+
+
+def test_auto_compresses_the_compacted_messages_not_the_originals() -> None:
+    """No summarizer reads a payload that was just moved to a file; the file's name goes into the archive."""
+    summarizer = ScriptedSummarizer(["Items were looked up."])
+    messages = agent_at_work(20, size=2_500)
+    made = offload_context(messages, max_total_tokens=2_700, summarizer=summarizer)
+    assert len(snapshots(made.messages)) == 1
+    (request,) = summarizer.requests
+    assert count_tokens(str(request.messages)) < 19 * 400
+    payloads = {path: text for path, text in made.write_file_dict.items() if path.endswith(".txt")}
+    (archive,) = (text for path, text in made.write_file_dict.items() if path.endswith(".json"))
+    assert len(payloads) == 19
+    assert all(path in archive for path in payloads)
+    assert {message["content"] for message in messages[3:-1:2]} == set(payloads.values())
+
+
+@pytest.mark.parametrize("mode", ["compact", "compress"])
+def test_the_other_modes_do_one_thing(mode: Any) -> None:
+    """Compact asks no model, and compress moves no single result to a file."""
+    summarizer = ScriptedSummarizer(["Items were looked up."])
+    made = offload_context(
+        agent_at_work(20, size=2_500), context_manage_mode=mode, max_total_tokens=2_700, summarizer=summarizer
+    )
+    assert bool(summarizer.requests) == bool(snapshots(made.messages)) == (mode == "compress")
+    assert {path.rpartition(".")[2] for path in made.write_file_dict} == {"txt" if mode == "compact" else "json"}
+
+
+# -- whatever is said --------------------------------------------------------------------------------------------------
+
+said = st.one_of(
+    st.text(st.characters(codec=None, exclude_categories=()), max_size=30),
+    st.integers(0, 400).map(words),
+    st.sampled_from(["", "漢字" * 200, "👩‍👩‍👧" * 50, "</state_snapshot>", "Never do that.", "\x00\ud800", "[x]\n]"]),
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Message]:
+    """What a provider would take: parallel calls, each answered but for those at the very end."""
+    messages: list[Message] = [SYSTEM] if draw(st.booleans()) else []
+    used = 0
+    for _ in range(draw(st.integers(1, 12))):
+        kind = draw(st.sampled_from(["user", "assistant", "calls", "system"]))
+        if kind == "calls":
+            new = [f"c{used + number}" for number in range(draw(st.integers(1, 3)))]
+            used += len(new)
+            messages += [calls(*new), *(result(id_, draw(said)) for id_ in draw(st.permutations(new)))]
+        else:
+            messages.append({"role": kind, "content": draw(said)})
+    if draw(st.booleans()):
+        messages += [calls("open", "done"), *([result("done", draw(said))] if draw(st.booleans()) else [])]
+    return messages
+
+
+@given(
+    conversations(),
+    st.sampled_from(MODES),
+    st.integers(1, 1_500),
+    st.integers(1, 300),
+    st.sampled_from([None, 0, 1, 3]),
+    st.sampled_from([None, 64, 300]),
+)
+def test_nothing_is_torn_lost_or_made_up(
+    messages: list[Message], mode: Any, limit: int, large: int, keep: int | None, group: int | None
+) -> None:
+    """Calls keep their results, the newest question and instructions stand as they were, what is over is exact, what is
+    no longer said is in a file, the messages given are as they were, and the same again gives the same."""
+    before = copy.deepcopy(messages)
+    options: Any = {
+        "context_manage_mode": mode,
+        "max_total_tokens": limit,
+        "max_tool_message_tokens": large,
+        "keep_recent_count": keep,
+        "group_token_threshold": group,
+    }
+    made = offload_context(messages, **options)
+    assert messages == before
+    assert_paired(made.messages)
+    assert made.tokens_after == tokens_of(made.messages) <= made.tokens_before == tokens_of(messages)
+    assert made.over == max(made.tokens_after - limit, 0)
+    assert [one for one in made.messages if one["role"] == "system"] == [
+        one for one in messages if one["role"] == "system"
+    ]
+    asked = [one for one in messages if one["role"] == "user"]
+    assert asked[-1:] == [one for one in made.messages if one in asked][-1:]
+    assert len(snapshots(made.messages)) <= 1
+    archived = [
+        one for path, text in made.write_file_dict.items() if path.endswith(".json") for one in json.loads(text)
+    ]
+    for message in messages:
+        payload = message["content"]
+        kept = message in made.messages or message in archived or payload in made.write_file_dict.values()
+        assert kept, "a message was lost"
+    assert offload_context(messages, **options) == made
+
+
+@given(st.lists(conversations(), min_size=2, max_size=4), st.integers(200, 1_000))
+def test_feeding_results_back_stacks_nothing(turns: list[list[Message]], limit: int) -> None:
+    """An agent that goes on from each result has one snapshot at most, and never a torn call."""
+    state: list[Message] = []
+    for turn in turns:
+        closed = [one for one in turn if "open" not in ids(one) and one.get("tool_call_id") != "done"]
+        made = offload_context([*state, *closed], max_total_tokens=limit, max_tool_message_tokens=50)
+        assert made.failure is None or isinstance(made.failure, SummaryRejected)
+        state = made.messages
+        assert_paired(state)
+        assert len(snapshots(state)) <= 1
+
+
+def test_real_dialogues_fit_at_every_step(data: list[dict[str, Any]]) -> None:
+    """An agent that calls it before each request goes on for ever within its limit, where that holds its newest
+    messages."""
+    for dialogue in data[:4]:
+        state: list[Message] = []
+        for message in dialogue["messages"]:
+            made = offload_context([*state, message], max_total_tokens=3_500, max_tool_message_tokens=300)
+            assert made.success
+            recent = tokens_of([*made.messages[:1], *made.messages[2:]])
+            assert made.over == 0 or recent > 3_000
+            assert_paired(made.messages)
+            state = made.messages
+    worked = [message for dialogue in data for message in dialogue["messages"] if message["role"] != "system"]
+    once = offload_context([data[0]["messages"][0], *worked[:300]], max_total_tokens=8_000)
+    assert once.over == 0
+    assert len(once.messages) < 10
+
+
+# -- nonsense ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"context_manage_mode": "fast"}, "auto, compact, compress"),
+        ({"max_total_tokens": 0}, "max_total_tokens"),
+        ({"max_total_tokens": "20000"}, "max_total_tokens"),
+        ({"max_tool_message_tokens": 0}, "max_tool_message_tokens"),
+        ({"group_token_threshold": 63}, "group_token_threshold"),
+        ({"group_token_threshold": -1}, "group_token_threshold"),
+        ({"keep_recent_count": -1}, "keep_recent_count"),
+        ({"keep_recent_count": True}, "keep_recent_count"),
+        ({"target_tokens": 0}, "target_tokens"),
+        ({"prompt": "no such prompt"}, "prompt"),
+        ({"store_dir": ""}, "store_dir"),
+    ],
+)
+def test_nonsense_is_refused(options: dict[str, Any], named: str) -> None:
+    """Before anything is counted, by a message that names it."""
+    with pytest.raises(ValueError, match=named):
+        offload_context([user("q")], **options)
+
+
+def test_what_is_no_message_is_refused() -> None:
+    """By the place where it stands, and nothing of what it says."""
+    with pytest.raises(MessageError, match="message 2") as raised:
+        offload_context([user("q"), {"role": "robot", "content": "secret"}])
+    assert "secret" not in str(raised.value)
