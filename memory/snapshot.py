@@ -128,9 +128,10 @@ class Snapshot:
 
     def with_reductions(self, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
         """Return the snapshot with *of_round* as what *role* reads in the place of that round's posts."""
-        by_round = {key: value for key, value in self.reductions_of(role).by_round.items() if key != round_id}
-        if of_round:
-            by_round[round_id] = of_round
+        by_round = dict(self.reductions_of(role).by_round)
+        by_round[round_id] = of_round
+        if not of_round:
+            del by_round[round_id]
         changed = replace(
             self,
             reductions={**self.reductions, role: Reductions(self.number, FrozenMapping(by_round))},
