@@ -26,6 +26,13 @@ WORDS = {
     "model": "a model's name",
     "encoding": "an encoding's name",
     "check": "the name of a check",
+    "strategy": "the name of a function",
+    "kind": "offloaded, dropped or summarised",
+    "round_id": "an id",
+    "first_post_id": "an id",
+    "last_post_id": "an id",
+    "previous_post_id": "an id",
+    "next_post_id": "an id",
     "unknown_identifiers": "what a summarizer made up, which no conversation holds; at level debug only",
 }
 
