@@ -153,7 +153,7 @@ class _Run:
     @cached_property
     def earlier(self) -> CompactedMessage | None:
         """What these say, without the line above each."""
-        said = "\n\n".join(one.text.partition("\n")[2] for one in self.replaced)
+        said = "\n\n".join(_HEAD.sub("", one.text) for one in self.replaced)
         number = self.stretch.place + 1
         return CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
 
@@ -216,6 +216,10 @@ class _Run:
 
 #: The words in a tool's name, however they are joined: ``update_plan``, ``TodoWrite``, ``PLAN-step``.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+
+
+#: The first line of such a summary; one of a host's own need not have it.
+_HEAD = re.compile(r"\A\[Summary of [^\n]*\n")
 
 
 def _bare(word: str) -> str:

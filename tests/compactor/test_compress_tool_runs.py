@@ -557,6 +557,18 @@ def test_a_new_summary_contains_the_old_one_and_takes_its_place() -> None:
     assert references(shown(memory)) == ["r1.p1-p15"]
 
 
+def test_a_hosts_own_summary_is_taken_in_whole() -> None:
+    """It has no line above it that says what it is."""
+    memory = memory_of(user(), *pairs(6), closed=False)
+    round_ = memory.conversation.rounds[0]
+    own = Reduction.over(round_, round_.post_list[:4], "summarised", "One line of the host's: ok.")
+    assert memory.journal(ROLE).reduce(own, base=0) is not None
+    (reduction,), (request,) = apply(memory, CURRENT)
+    assert spans([reduction]) == [(1, 12)]
+    assert request.previous is not None
+    assert request.previous.summary == "One line of the host's: ok."
+
+
 def test_nothing_is_asked_where_there_is_nothing_new() -> None:
     """No call but those that are summarised; words alone are none."""
     memory = memory_of(user(), *pairs(4), closed=False)
