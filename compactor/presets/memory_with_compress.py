@@ -1,0 +1,523 @@
+"""``MemoryWithCompress`` as its users know it, over a log that keeps everything; and the same in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel
+
+from memory import Memory
+from memory.errors import ContextError
+from memory.events import Event
+from memory.forking import renewed_after_fork
+from memory.frozen import FrozenMapping, freeze_mapping, thaw
+from memory.messages import ASSISTANT, parse
+from memory.overlays import CompactedMessage
+from memory.rounds import Round
+
+from ..acceptance import Source, accept
+from ..config import CompactorConfig
+from ..errors import SummaryRejected
+from ..standing import lost, restored, standing_sentences
+from ..strategies import compact_rounds
+from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
+from ..tokens import count_tokens
+from ..transcript import quote
+from ..triggers import over_tokens, when
+from ..units import PROMPT_TOKENS, count_message
+from ..view import View
+from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
+from .shown import Item, Made, Message, NotAMessage, Shown, Window, originals, places_of, references, to_messages
+from .shown_state import State, StateError, encoded
+from .structured import MemoryCompressionSchema, structured
+
+__all__ = [
+    "CompressionFailed",
+    "MemoryCompressed",
+    "MemoryCompressionSchema",
+    "MemoryWithCompress",
+    "NotAMessage",
+    "NotCompressed",
+    "StateError",
+    "memory_with_compress",
+]
+
+CompressFunc = Callable[[list[Message]], "Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]"]
+TriggerFunc = Callable[[list[Message]], "bool | Awaitable[bool]"]
+FilterFunc = Callable[[int, Message], bool]
+Part = Literal["past", "work"]
+Reason = Literal["failed", "no_progress", "stale", "over_limit"]
+
+#: The compression within which this code runs.
+_RUN: ContextVar[Future[None] | None] = ContextVar("_RUN", default=None)
+_OPENED, _CLOSED = "<compressed_memory>", "</compressed_memory>"
+_TAG = re.compile(r"<(?=\s*/?\s*compressed_memory\b)", re.IGNORECASE)
+#: In tokens: of a summary, and of the sentences in which the user forbade something and which it lost.
+_LEAST_TARGET, _LEAST_ROOM = 16, 64
+
+
+class CompressionFailed(ContextError, ValueError):
+    """What should stand for the messages cannot; what is shown is as it was, and the next reading tries again."""
+
+
+class MemoryCompressed(Event):
+    """Messages were replaced by shorter ones in what is shown."""
+
+    name: ClassVar[str] = "memory.compressed"
+    #: ``past``: what lies before the open question. ``work``: what was done about it.
+    part: Part
+    messages_before: int
+    messages_after: int
+    #: Of the messages that were replaced, and of those that stand there now: by the token counter, or in characters.
+    size_before: int
+    size_after: int
+    seconds: float
+
+
+class NotCompressed(Event):
+    """What is shown stayed as it was, or longer than it should be."""
+
+    name: ClassVar[str] = "memory.not_compressed"
+    level: ClassVar[str] = "warning"
+    #: ``failed``; ``no_progress``: what came is no shorter; ``stale``: what it was made from is no longer shown;
+    #: ``over_limit``: what may not be compressed is over the limit by itself.
+    reason: Reason
+    size: int
+    limit: int
+    #: The class of the error.
+    error: str | None = None
+
+
+class MemoryWithCompress:
+    """A conversation that is compressed when it is read and longer than *max_token*.
+
+    ``memory`` is the log and keeps every message that was added: compressed and deleted ones too, behind the references
+    that ``references`` gives. Messages are in OpenAI's format; those that a host appends to ``memory`` are shown as
+    well.
+
+    *token_counter* counts messages (an object with ``count(messages)``) or texts (any ``TokenCounter``); without one,
+    the size is the length of the messages as JSON. *compress_func* gets the messages to replace and returns those that
+    stand for them; without one, *summarizer* makes one user message, offline where there is no summarizer either.
+    *compression_trigger_func* gets all shown messages. All of these may be async; what is not async and may take long
+    (*compress_func*, the summarizer) is called in a thread. Safe to use from several tasks and threads.
+    """
+
+    def __init__(
+        self,
+        max_token: int = 28_000,
+        token_counter: Any = None,
+        compress_func: CompressFunc | None = None,
+        compression_trigger_func: TriggerFunc | None = None,
+        compression_on_add: bool = False,
+        compression_on_get: bool = True,
+        customized_compression_prompt: str | None = None,
+        *,
+        summarizer: object | None = None,
+        schema: type[BaseModel] | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self._ask = structured(summarizer, customized_compression_prompt, schema, max_token)
+        self.memory = memory if memory is not None else Memory()
+        self.max_token = max_token
+        self.token_counter = token_counter
+        self.compress_func = compress_func
+        self.compression_trigger_func = compression_trigger_func
+        self.compression_on_add = compression_on_add
+        self.compression_on_get = compression_on_get
+        self._window = Window(self.memory)
+        self._direct: tuple[FrozenMapping, ...] = ()
+        self._in_vain: tuple[Item, ...] = ()
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._adding = threading.RLock()  # one add() at a time, so that calls and results stay together
+        self._run: Future[None] | None = None  # the compression in progress, guarded by the window's lock
+
+    # -- what its users call ------------------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None,
+        compress_func: CompressFunc | None = None,
+        compression_trigger_func: TriggerFunc | None = None,
+    ) -> None:
+        """Add one message or several, all of them or none. Raises ``NotAMessage``, a ``TypeError``.
+
+        With ``compression_on_add`` it compresses where that is due; if that raises, the messages are stored already.
+        """
+        if messages is None:
+            return
+        new = to_messages(messages)
+        with self._adding:
+            for message in new:
+                self.memory.append(message)
+        if self.compression_on_add:
+            await self._compress_while_due(compress_func, compression_trigger_func)
+
+    async def get_memory(
+        self,
+        recent_n: int | None = None,
+        filter_func: FilterFunc | None = None,
+        compress_func: CompressFunc | None = None,
+        compression_trigger_func: TriggerFunc | None = None,
+    ) -> list[Message]:
+        """Return what is shown: those for which ``filter_func(index, message)`` is true, the newest *recent_n* of them.
+
+        Compresses first where that is due; raises ``CompressionFailed``, and what *compress_func* and the summarizer
+        raise, with everything as it was. A call whose result the filter leaves out is left out too, and the reverse;
+        where *recent_n* would part a result from its call, the call comes with it.
+        """
+        if self.compression_on_get:
+            await self._compress_while_due(compress_func, compression_trigger_func)
+        messages = [one.message for one in self._window.now()]
+        if filter_func is not None:
+            first = blocks(messages)
+            refused = {first[at] for at, message in enumerate(messages) if not filter_func(at, copy.deepcopy(message))}
+            messages = [message for at, message in enumerate(messages) if first[at] not in refused]
+        return messages if recent_n is None or recent_n <= 0 else _newest(messages, recent_n)
+
+    async def direct_update_memory(self, messages: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None) -> None:
+        """Show *messages* instead of what is shown. The log stays; ``direct_updates`` keeps what is not in it."""
+        if messages is None:
+            return
+        new = to_messages(messages)
+        with self._window.lock:
+            log = self._window.log()
+            known = [*self._window.now(), *(Shown(place, log.message(place) or {}) for place in log.places())]
+            items: list[Item] = []
+            for message in new:
+                same = next((one.item for one in known if one.message == message and one.item not in items), None)
+                if same is None:
+                    same = Made(freeze_mapping(message))
+                    self._direct = (*self._direct, same.message)
+                items.append(same)
+            self._window.show(items)
+
+    async def delete(self, indices: Iterable[int] | int) -> None:
+        """Show the messages at *indices* no more; a call goes with its results. They stay in the log.
+
+        Raises ``IndexError`` where there is no such message; nothing is deleted then.
+        """
+        with self._window.lock:
+            shown = self._window.now()
+            gone = [indices] if isinstance(indices, int) else list(indices)
+            if any(isinstance(index, bool) or not isinstance(index, int) for index in gone):
+                raise TypeError("indices are whole numbers: places in the list that get_memory() returns, from 0")
+            if wrong := [index for index in gone if not 0 <= index < len(shown)]:
+                raise IndexError(f"no message at {wrong[:5]}: {len(shown)} are shown, counted from 0")
+            first = blocks([one.message for one in shown])
+            going = {first[index] for index in gone}
+            self._window.show(one.item for at, one in enumerate(shown) if first[at] not in going)
+
+    async def size(self) -> int:
+        """Return how many messages were added since the last ``clear``, shown or not."""
+        return len(self._window.history(self._window.log()))
+
+    async def clear(self) -> None:
+        """Show nothing, and count from 0. The log keeps what it has; to forget for good, ``memory.redact``."""
+        self._window.clear()
+
+    def references(self, index: int) -> tuple[str, ...]:
+        """Return what the shown message at *index* is or stands for, each for ``memory.reload``.
+
+        None for a system message before the first round, which no compression covers, and for what is not in the log.
+        """
+        with self._window.lock:
+            return references(places_of([self._window.now()[index].item]), self._window.log())
+
+    @property
+    def direct_updates(self) -> list[Message]:
+        """The messages that only ``direct_update_memory`` brought, oldest first, whatever became of them."""
+        return [thaw(message) for message in self._direct]
+
+    # -- its state ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        with self._window.lock:
+            shown, log = self._window.now(), self._window.log()
+            history = self._window.history(log)
+            numbers: dict[Item, int] = {item: number for number, item in enumerate(history)}
+            return {
+                "max_token": self.max_token,
+                "chat_history_storage": [log.message(item) for item in history],
+                "memory_storage": [log.read(one.item) for one in shown],
+                "sources": [encoded(one.item, numbers, log) for one in shown],
+                "direct_updates": self.direct_updates,
+            }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Go on from what ``state_dict`` gave. Raises ``StateError`` for a state that cannot be used.
+
+        Where the log begins with the state's history it is left alone, and what it says further is shown as well; else
+        everything is cleared, and the history added. With *strict*, ``max_token`` and both storages have to be there,
+        and nothing that is not known; without, what is missing stays as it is.
+        """
+        state = State.of(state_dict, strict=strict)
+        window = self._window
+        with self._adding, window.lock:
+            log = window.log()
+            history = window.history(log)
+            known = len(history) if state.history is None else len(state.history)
+            state.check_sources(known)
+            if state.history is not None and [log.message(item) for item in history[:known]] != state.history:
+                window.clear()
+                for message in state.history:
+                    self.memory.append(message)
+                log = window.log()
+                history = window.history(log)
+            if state.history is not None or state.shown is not None:
+                items = state.items(history[:known], log)
+                window.show([*items, *history[known:]] if state.history is not None else items)
+            self.max_token = state.max_token or self.max_token
+            if state.direct is not None:
+                self._direct = tuple(map(freeze_mapping, state.direct))
+
+    # -- compressing --------------------------------------------------------------------------------------------------
+
+    async def _compress_while_due(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
+        """Compress stretch by stretch, oldest first, until it is not due any more; one task at a time."""
+        run: Future[None] = Future()
+        run.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, and must not cancel it
+        while (running := self._begin(run)) is not run:
+            if running is None:  # called by a compress_func of this memory: it would wait for itself
+                return
+            await asyncio.shield(asyncio.wrap_future(running))
+        token = _RUN.set(run)
+        try:
+            await self._compress_stretches(
+                compress_func or self.compress_func, trigger or self.compression_trigger_func
+            )
+        finally:
+            _RUN.reset(token)
+            with self._window.lock:
+                self._run = None
+            run.set_result(None)
+
+    def _begin(self, run: Future[None]) -> Future[None] | None:
+        """Return *run* where it may begin, the one to wait for where another has, None within that one."""
+        with self._window.lock:
+            if self._run is None:
+                self._run = run
+            return None if self._run is _RUN.get() else self._run
+
+    async def _compress_stretches(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
+        done = 0
+        while True:
+            with self._window.lock:
+                shown, redactions = self._window.now(), self._window.redactions
+            size = await self._size(shown)
+            if size <= self.max_token and not (trigger and await _called(trigger, _copies(shown))):
+                return
+            due = [span for span in stretches(shown) if self._is_worth(shown[slice(*span)])]
+            if not due and size > self.max_token:
+                self._tell("over_limit", size)
+            # Each once: what was added meanwhile to a stretch that was compressed is the next reading's.
+            span = next((span for span in due if span[0] >= done), None)
+            if span is None:
+                return
+            part: Part = "past" if span[0] < end_of_answered(shown) else "work"
+            done = span[0] + await self._compress(shown[slice(*span)], part, compress_func, redactions)
+
+    def _is_worth(self, stretch: Sequence[Shown]) -> bool:
+        """Return whether there is anything in a stretch that was not compressed before, or in vain."""
+        return not all(one.compressed for one in stretch) and tuple(one.item for one in stretch) != self._in_vain
+
+    async def _compress(self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, redactions: int) -> int:
+        """Replace a stretch, and return how many messages stand there then."""
+        began, size = time.monotonic(), await self._size(stretch)
+        new = await self._made(stretch, part, func, size)
+        size_after = await self._size(new)
+        old = tuple(one.item for one in stretch)
+        if func is None and size_after >= size:
+            self._in_vain = old
+            self._tell("no_progress", size)
+            return len(stretch)
+        if not self._window.replace(old, [one.item for one in new], redactions):
+            self._tell("stale", size)
+            return len(stretch)
+        self.memory.tell(
+            MemoryCompressed(
+                part=part,
+                messages_before=len(stretch),
+                messages_after=len(new),
+                size_before=size,
+                size_after=size_after,
+                seconds=time.monotonic() - began,
+            )
+        )
+        return len(new)
+
+    async def _made(
+        self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, size: int
+    ) -> Sequence[Shown]:
+        """Return what is to stand for a stretch; the stretch itself where its summary is no shorter."""
+        try:
+            if func is not None:
+                return _with_sources(stretch, _checked(await _called_in_thread(func, _copies(stretch))))
+            return _with_sources(stretch, [await asyncio.to_thread(self._summarised, stretch, part)])
+        except SummaryRejected as error:
+            # What was chosen offline from very little may be all of it: that is nobody's mistake.
+            if error.check in ("larger", "no_progress") or isinstance(self._ask, ExtractiveSummarizer):
+                return stretch
+            self._tell("failed", size, error.check)
+            raise CompressionFailed(str(error)) from error
+        except Exception as error:
+            self._tell("failed", size, type(error).__name__)
+            if isinstance(error, SummarizerError):
+                raise CompressionFailed(str(error)) from error
+            raise
+
+    def _summarised(self, stretch: Sequence[Shown], part: Part) -> Message:
+        """Return the message that stands for a stretch. Raises what the summarizer raises, and ``SummaryRejected``."""
+        previous = "\n\n".join(_bare(one.message) for one in stretch if one.compressed)
+        rounds = _rounds_of(one.message for one in stretch if not one.compressed)
+        target = max(self.max_token // (16 if self.token_counter is None else 4), _LEAST_TARGET)
+        request = SummaryRequest(
+            role=ASSISTANT,
+            kind="rounds" if part == "past" else "tool_run",
+            previous=CompactedMessage(start_index=1, end_index=1, summary=previous) if previous else None,
+            rounds=rounds,
+            end_index=len(rounds),
+            target_tokens=target,
+        )
+        log, items = self._window.log(), [one.item for one in stretch]
+        read = map(log.read, originals(items))
+        standing = standing_sentences(_rounds_of(message for message in read if message is not None))
+        said = "\n".join(map(quote, rounds))
+        source = Source(said, count_tokens(said), count_tokens(previous), (previous, *standing))
+        text = accept(
+            self._ask(request), source, target_tokens=target, count=count_tokens, kind=request.kind
+        ).summary.text
+        text, _ = restored(text, lost(standing, (text,)), max(target // 2, _LEAST_ROOM), count_tokens)
+        return {"role": "user", "content": _framed(text, part, ", ".join(references(places_of(items), log)))}
+
+    async def _size(self, shown: Sequence[Shown]) -> int:
+        messages = _copies(shown)
+        counter = self.token_counter
+        if counter is None:
+            return len(json.dumps(messages, ensure_ascii=False)) if messages else 0
+        if callable(getattr(counter, "count", None)):
+            return int(await _called(counter.count, messages))
+        return PROMPT_TOKENS + sum(count_message(message, counter) for message in messages)
+
+    def _tell(self, reason: Reason, size: int, error: str | None = None) -> None:
+        self.memory.tell(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
+
+
+def _rounds_of(messages: Iterable[Message]) -> tuple[Round, ...]:
+    return Memory.from_messages(messages).conversation.rounds[:]
+
+
+def _newest(messages: list[Message], number: int) -> list[Message]:
+    """Return the newest *number* messages, and the calls that results among them answer."""
+    first = blocks(messages)
+    start = max(len(messages) - number, 0)
+    while (earliest := min(first[start:], default=start)) < start:
+        start = earliest
+    return messages[start:]
+
+
+async def _called(func: Callable[..., Any], *args: Any) -> Any:
+    answer = func(*args)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _called_in_thread(func: Callable[..., Any], *args: Any) -> Any:
+    """Call what may take long without holding up the event loop; a coroutine runs on the loop itself."""
+    answer = func(*args) if inspect.iscoroutinefunction(func) else await asyncio.to_thread(func, *args)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _copies(shown: Sequence[Shown]) -> list[Message]:
+    return [copy.deepcopy(one.message) for one in shown]
+
+
+def _checked(answer: object) -> list[Message]:
+    """Return what a *compress_func* gave. Raises ``CompressionFailed`` where it may not stand for messages."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes) or not answer:
+        raise CompressionFailed(
+            f"compress_func returned {type(answer).__name__}; it must return a list of at least one message"
+        )
+    try:
+        messages = to_messages(answer)
+    except NotAMessage as error:
+        raise CompressionFailed(f"compress_func returned what is no message: {error}") from error
+    first = blocks(messages)
+    for place in range(len(messages)):
+        if is_orphan(messages, first, place) or waits(messages, first, place):
+            raise CompressionFailed("compress_func parted a tool call from its result; keep or leave out both")
+    return messages
+
+
+def _with_sources(stretch: Sequence[Shown], made: Sequence[Message]) -> list[Shown]:
+    """Return *made* as what is shown; what it ends in of the stretch, word for word, is still what was said."""
+    kept = 0
+    while kept < min(len(made), len(stretch)) and made[-1 - kept] == stretch[-1 - kept].message:
+        kept += 1
+    sources = tuple(originals(one.item for one in stretch[: len(stretch) - kept]))
+    new = [Shown(Made(freeze_mapping(message), sources), message) for message in made[: len(made) - kept]]
+    return [*new, *stretch[len(stretch) - kept :]]
+
+
+def _framed(text: str, part: Part, refs: str) -> str:
+    said = "These tool calls were made. " if part == "work" else ""
+    where = f"; reload {refs}" if refs else ""
+    return f"{_OPENED}\n{_TAG.sub('&lt;', text)}\n{_CLOSED}\n[{said}Background, no new request{where}]"
+
+
+def _bare(message: Message) -> str:
+    """Return the text of a message that stands for others, without what was put around it."""
+    text = parse(message).post.message
+    start, end = text.find(_OPENED), text.rfind(_CLOSED)
+    return text[start + len(_OPENED) : end].strip() if 0 <= start < end else text
+
+
+def memory_with_compress(
+    max_token: int = 28_000,
+    summarizer: object | None = None,
+    *,
+    compression_trigger_func: TriggerFunc | None = None,
+    customized_compression_prompt: str | None = None,
+    schema: type[BaseModel] | None = None,
+    **config: Any,
+) -> dict[str, Any]:
+    """Return what ``ContextCompactor.for_role(memory, role, **preset)`` takes to keep prompts below *max_token* tokens.
+
+    All closed rounds are compressed, by a thread of their own, when the prompt is longer or *compression_trigger_func*
+    says so; then finished calls of the open round. *config* is what else ``CompactorConfig`` takes.
+    """
+    asked = structured(summarizer, customized_compression_prompt, schema, max_token)
+    trigger = over_tokens(max_token)
+    if compression_trigger_func is not None:
+        func = compression_trigger_func
+        trigger = trigger | when(lambda view: func(_tail_of(view)))
+    settings = {
+        "retain_recent": 0,
+        "max_tokens": max_token,
+        "token_ratio": 1.0,
+        "target_tokens": min(1_000, max(max_token // 4, _LEAST_TARGET)),
+    }
+    return {
+        "config": CompactorConfig(**settings | config),
+        "summarizer": asked,
+        "trigger": trigger,
+        "strategies": (compact_rounds,),
+    }
+
+
+def _tail_of(view: View) -> list[Message]:
+    return [
+        copy.deepcopy(message) for place in view.places for _, unit in view.units(place) for message in unit.messages
+    ]

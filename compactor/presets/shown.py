@@ -1,0 +1,245 @@
+"""What is shown of a log: its messages, and texts that stand for some of them. The log itself never changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memory import Memory
+from memory.errors import MessageError
+from memory.forking import renewed_after_fork
+from memory.frozen import FrozenMapping, freeze_mapping, thaw
+from memory.messages import ASSISTANT, from_post, parse, query_message, repeats_query
+from memory.redaction import REDACTED
+from memory.references import posts_reference, range_reference
+
+from .pairs import with_orphan_told
+
+__all__ = [
+    "Item",
+    "Log",
+    "Made",
+    "Message",
+    "NotAMessage",
+    "Said",
+    "Shown",
+    "Window",
+    "originals",
+    "places_of",
+    "references",
+    "to_messages",
+]
+
+Message = dict[str, Any]
+
+
+class NotAMessage(MessageError, TypeError):
+    """What was handed over is no chat message; nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Said:
+    """A message of the log: its place there."""
+
+    #: Number of its round; 0 for the header.
+    round: int
+    #: Number of its post in the round, 0 for the user's query; or its place in the header.
+    post: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A message that is not in the log."""
+
+    message: FrozenMapping
+    #: What it stands for, oldest first: nothing that stands for something else. Empty where the host put it there.
+    sources: tuple[Item, ...] = ()
+
+
+Item = Said | Made
+
+
+def originals(items: Iterable[Item]) -> Iterator[Item]:
+    """Give what *items* stand for: messages of the log, and those that a host put there."""
+    for item in items:
+        yield from item.sources if isinstance(item, Made) and item.sources else (item,)
+
+
+def places_of(items: Iterable[Item]) -> Iterator[Said]:
+    """Give the places in the log that *items* are, or stand for."""
+    yield from (item for item in originals(items) if isinstance(item, Said))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One message as it is shown."""
+
+    item: Item
+    message: Message
+    #: Whether it keeps its words through every compression.
+    pinned: bool = False
+
+    @property
+    def is_header(self) -> bool:
+        return isinstance(self.item, Said) and self.item.round == 0
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it stands for others."""
+        return isinstance(self.item, Made) and bool(self.item.sources)
+
+
+class Log:
+    """The messages of a Memory at one moment, by place."""
+
+    def __init__(self, memory: Memory) -> None:
+        snapshot = memory.snapshot
+        self._header = snapshot.header
+        self.rounds = snapshot.rounds(ASSISTANT, include_failed=True)
+        self.redactions = snapshot.redactions
+        self._read: dict[int, dict[int, Message]] = {}
+
+    def message(self, item: Said) -> Message | None:
+        """Return a message as it reads now; None where its round has failed."""
+        if item.round not in self._read:
+            self._read[item.round] = dict(self.messages_of(item.round))
+        return self._read[item.round].get(item.post)
+
+    def read(self, item: Item) -> Message | None:
+        """Return the message of an item; None where its round has failed."""
+        return self.message(item) if isinstance(item, Said) else thaw(item.message)
+
+    def is_pinned(self, item: Item) -> bool:
+        if isinstance(item, Made) or item.round == 0:
+            return False
+        return (self.rounds[item.round - 1].id, item.post) in self.rounds.pins
+
+    def messages_of(self, number: int) -> Iterator[tuple[int, Message]]:
+        """Give the messages of a round that has not failed, each with its post's number; of the header for 0."""
+        if number == 0:
+            yield from ((place, from_post(post)) for place, post in enumerate(self._header, 1))
+            return
+        round_ = self.rounds[number - 1]
+        if round_.state == "failed":
+            return
+        asked = query_message(round_)
+        if asked is not None:
+            yield 0, asked
+        for place, post in enumerate(round_.post_list):
+            if not (place == 0 and asked is not None and repeats_query(post, round_)):
+                yield post.number, from_post(post)
+
+    def places(self, first: int = 0) -> Iterator[Said]:
+        """Give all places, of the header and of the rounds from *first* on, in their order."""
+        for number in (0, *range(max(first, 1), len(self.rounds) + 1)):
+            yield from (Said(number, post) for post, _ in self.messages_of(number))
+
+
+def to_messages(given: object) -> list[Message]:
+    """Return what was *given*, one message or several, as copies. Raises ``NotAMessage``, a ``TypeError``."""
+    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    checked = []
+    for place, message in enumerate(given if several else (given,), 1):  # type: ignore[arg-type, var-annotated]
+        try:
+            parse(message)
+            checked.append(thaw(freeze_mapping(message)))
+        except MessageError as error:
+            raise NotAMessage(f"message {place}: {error}; nothing was stored") from error
+    return checked
+
+
+def references(places: Iterable[Said], log: Log) -> tuple[str, ...]:
+    """Return references for all from the first to the last of *places*: whole rounds in one, a part of a round each."""
+    found = sorted(place for place in places if place.round)
+    refs: dict[str, str] = {}
+    whole: list[int] = []
+    for number in range(found[0].round, found[-1].round + 1) if found else ():
+        posts = [post for post, _ in log.messages_of(number)]
+        inside = [post for post in posts if found[0] <= Said(number, post) <= found[-1]]
+        if inside == posts:
+            whole.append(number)
+            refs["whole"] = range_reference(whole[0], number)
+        else:
+            refs[str(number)] = posts_reference(log.rounds[number - 1], inside[0], inside[-1])
+    return tuple(refs.values())
+
+
+class Window:
+    """What is shown now. It takes what is new in the log whenever it is asked, and leaves out what has failed."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._items: tuple[Item, ...] = ()
+        self._settled = 0  # rounds of the log that are closed and taken
+        self._taken: dict[int, int] = {}  # the last post that was taken: of the header, and by round after those
+        self._cleared = Said(0, 0)  # the last message when it was cleared last
+        #: Erasures in the log when it was read last: a text that was read before one may hold what is erased.
+        self.redactions = memory.snapshot.redactions
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        #: Guards what is shown. Whoever does several things that belong together holds it; nobody while awaiting.
+        self.lock = threading.RLock()
+
+    def log(self) -> Log:
+        return Log(self._memory)
+
+    def history(self, log: Log) -> list[Said]:
+        """Return all messages of the log since it was cleared last, shown or not."""
+        return [item for item in log.places() if item > self._cleared]
+
+    def now(self) -> list[Shown]:
+        """Return what is shown; a result whose call is not shown any more as a message that says what it is."""
+        with self.lock:
+            log = self.log()
+            if log.redactions != self.redactions:
+                self._items = tuple(left for item in self._items for left in _unless_redacted(item, log))
+                self.redactions = log.redactions
+            new = [item for item in log.places(self._settled + 1) if item.post > self._taken.get(item.round, -1)]
+            self._settled = log.rounds.settled
+            self._taken = {item.round: item.post for item in log.places(self._settled + 1)}
+            read = [(item, log.read(item)) for item in (*self._items, *new)]
+            self._items = tuple(item for item, message in read if message is not None)
+            messages = with_orphan_told([message for _, message in read if message is not None])
+            pairs = zip(self._items, messages, strict=True)
+            return [Shown(item, message, log.is_pinned(item)) for item, message in pairs]
+
+    def show(self, items: Iterable[Item]) -> None:
+        """Show *items* instead of all that is shown."""
+        with self.lock:
+            self.now()
+            self._items = tuple(items)
+
+    def clear(self) -> None:
+        """Show nothing, and let history begin anew."""
+        with self.lock:
+            self.show(())
+            self._cleared = max(self.log().places(), default=self._cleared)
+
+    def replace(self, old: Sequence[Item], new: Sequence[Item], redactions: int) -> bool:
+        """Show *new* for *old*, and return whether that was possible.
+
+        It is not where *old* is not shown any more, or something was erased since there were so many *redactions*.
+        """
+        with self.lock:
+            self.now()
+            start = self._items.index(old[0]) if old[0] in self._items else len(self._items)
+            end = start + len(old)
+            if self._items[start:end] != tuple(old) or self.redactions != redactions:
+                return False
+            self._items = (*self._items[:start], *new, *self._items[end:])
+            return True
+
+
+def _unless_redacted(item: Item, log: Log) -> tuple[Item, ...]:
+    """Return *item*; in place of what was made from a text that is erased now, what it was made from."""
+    if isinstance(item, Made) and any(_is_redacted(log.message(place)) for place in places_of([item])):
+        return item.sources
+    return (item,)
+
+
+def _is_redacted(message: Message | None) -> bool:
+    return message is not None and message.get("content") == REDACTED
