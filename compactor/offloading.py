@@ -89,14 +89,12 @@ class OffloadRule:
 
 
 def is_kind(post: Post, kind: str, role: str) -> bool:
-    """Return whether *post* is of that kind: ``tool_result``, ``assistant`` (what *role* said itself), ``user``,
-    ``attachment:<type>``, or the host's own ``Post.kind``."""
+    """Return whether *post* is of that kind: ``tool_result``, ``assistant`` (what *role* said itself, with calls or
+    without), ``attachment:<type>``, or the host's own ``Post.kind``."""
     if kind == "tool_result":
         return is_result(post)
     if kind == "assistant":
         return post.send_from == role and not is_result(post)
-    if kind == "user":
-        return post.send_from == USER
     if kind.startswith(ATTACHMENT):
         return any(attachment.type == kind.removeprefix(ATTACHMENT) for attachment in post.attachment_list)
     return post.kind == kind

@@ -32,7 +32,7 @@ def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callabl
     * a host's own ``Post.kind``: those posts; a call goes with its results where it, or each of them, is of that kind;
 
     or several rules ``(kind, keep_recent)`` in order of priority. What stays whatever the rules say: the newest query,
-    the latest answer to the user, summaries, what is pinned, and calls that wait for something.
+    the latest answer to the user, the newest post of an open round, summaries, what is pinned, and calls that wait.
 
     All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
     rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
@@ -102,7 +102,9 @@ class _Dropping:
         tail = self._tail
         if placed.unit.from_user and placed.place == tail.asked:
             return True
-        if tail.latest_answer in placed.places or any(post and post.kind == SUMMARY for post in placed.unit.posts):
+        if tail.latest_answer in placed.places or placed.places & tail.unread:
+            return True
+        if any(post and post.kind == SUMMARY for post in placed.unit.posts):
             return True
         return not tail.view.reducible(placed.round_, placed.unit)
 

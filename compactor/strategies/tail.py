@@ -71,20 +71,33 @@ class Tail:
     @cached_property
     def latest_answer(self) -> Place | None:
         """Where the newest post stands in which the role answers the user."""
-        for placed in reversed(self.units):
-            for post in reversed(placed.unit.posts):
-                if post is not None and _is_answer(post, self.view.role):
-                    return placed.of(post)
-        return None
+        role = self.view.role
+        return next((placed.of(placed.posts[0]) for placed in reversed(self.units) if _is_answer(placed, role)), None)
 
     @cached_property
     def asked(self) -> int:
         """The place of the newest round in which the user speaks, which is the newest query; -1 where there is none."""
         return max((placed.place for placed in self.units if placed.unit.from_user), default=-1)
 
+    @cached_property
+    def unread(self) -> frozenset[Place]:
+        """Where the end of the newest round stands while that is open: what the role has not gone on from yet.
 
-def _is_answer(post: Post, role: str) -> bool:
-    return post.send_from == role and post.send_to == USER and not post.tool_calls
+        The newest post's unit, and the unit that begins last: were that left out, a call before it would seem to wait.
+        """
+        newest = [placed for placed in self.units if placed.place == self.view.total - 1 and not placed.round_.closed]
+        return frozenset().union(*(end.places for end in (*newest[-1:], *sorted(newest, key=_end)[-1:])))
+
+
+def _end(placed: Placed) -> Place:
+    return max(placed.places)
+
+
+def _is_answer(placed: Placed, role: str) -> bool:
+    post, *more = placed.posts
+    if post is None or more or post.tool_calls:  # a function's result answers a call that its post does not show
+        return False
+    return post.send_from == role and post.send_to == USER
 
 
 def checked_number(name: str, number: object) -> int:

@@ -1,0 +1,491 @@
+"""``drop``: old posts of a kind leave the prompt, calls and results as one, and what must stay stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from chats import Message, answer, assert_paired, calls, result, user, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.host_rounds import HostRounds
+from compactor.ledger import ledger_of
+from compactor.strategies import drop, offload_large
+from compactor.tokens import count_tokens
+from compactor.view import View
+from memory import Memory
+from memory.overlays import CompactedMessage, Reduction
+from memory.rounds import Attachment, Post, Round
+
+ROLE = "assistant"
+BIG = "Row 1: 17 euros.\n" * 400
+
+
+def view_of(memory: Memory, role: str = ROLE) -> View:
+    rounds, compaction = memory.get_role_rounds(role)
+    return View(rounds, compaction, ledger_of(memory, role, count_tokens))
+
+
+def messages_of(view: View) -> list[Message]:
+    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
+
+
+def shown(memory: Memory, role: str = ROLE) -> list[str]:
+    """Return the texts of the tail; a call as its ids."""
+    return [
+        message["content"] or " ".join(call["id"] for call in message.get("tool_calls", ()))
+        for message in messages_of(view_of(memory, role))
+    ]
+
+
+def reduced(memory: Memory, strategy: Callable[[View], Iterable[Reduction]], role: str = ROLE) -> list[Reduction]:
+    """Return what *strategy* gives, all of it published."""
+    found = []
+    for reduction in strategy(view_of(memory, role)):
+        generation = memory.journal(role).read().generation
+        assert memory.journal(role).reduce(reduction, base=generation) is not None, "ignored: it meets another"
+        found.append(reduction)
+    return found
+
+
+def spans(reductions: Iterable[Reduction]) -> list[tuple[int, int]]:
+    return [(one.first_number, one.last_number) for one in reductions]
+
+
+def chat(*messages: Message) -> Memory:
+    return Memory.from_messages(messages)
+
+
+def group(name: str, *answered: str) -> list[Message]:
+    """A message that calls ``name1`` and so on, and the results."""
+    ids = [f"{name}{number}" for number in range(1, len(answered) + 1)]
+    return [calls(*ids), *(result(id_, text) for id_, text in zip(ids, answered, strict=True))]
+
+
+# -- tool results -----------------------------------------------------------------------------------------------------
+
+
+def test_calls_and_their_results_are_dropped_as_one() -> None:
+    """A result without its call, or a call without its results, is refused by providers."""
+    memory = chat(
+        user("q"), *group("a", "r1", "r2"), answer("done"), user("next"), *group("b", "r3"), answer("done too")
+    )
+    found = reduced(memory, drop("tool_result"))
+
+    assert [(one.kind, one.text) for one in found] == [("dropped", "")] * 2
+    assert spans(found) == [(1, 3), (1, 2)]
+    assert shown(memory) == ["q", "done", "next", "done too"]
+
+
+def test_the_newest_blocks_stay() -> None:
+    """Parallel calls are one block, however many results they have."""
+    said = [user("q"), *group("a", "r1", "r2"), *group("b", "r3"), answer("x"), user("next"), *group("c", "r4", "r5")]
+
+    memory = chat(*said)
+    assert spans(reduced(memory, drop("tool_result", 2))) == [(1, 3)]
+    assert shown(memory) == ["q", "b1", "r3", "x", "next", "c1 c2", "r4", "r5"]
+    assert reduced(chat(*said), drop("tool_result", 3)) == []
+
+
+def test_what_stands_together_is_dropped_together() -> None:
+    """One overlay for each stretch of a round; what else was said ends it."""
+    memory = chat(user("q"), *group("a", "1"), *group("b", "2"), answer("so far"), *group("c", "3"), user("x"))
+
+    assert spans(reduced(memory, drop("tool_result"))) == [(1, 4), (6, 7)]
+    assert shown(memory) == ["q", "so far", "x"]
+
+
+def test_a_call_whose_result_came_late_stays_where_something_stands_between() -> None:
+    """An overlay covers all posts from its first to its last, and what was said between is not to go."""
+    said = [user("q"), calls("a"), answer("wait"), *group("b", "2"), result("a", "late"), *group("c", "3"), user("x")]
+    memory = chat(*said)
+
+    assert spans(reduced(memory, drop("tool_result"))) == [(3, 4), (6, 7)]
+    assert shown(memory) == ["q", "a", "late", "wait", "x"]
+    assert spans(drop([("assistant", 0), ("tool_result", 0)])(view_of(chat(*said)))) == [(3, 4), (6, 7)]
+
+
+def test_late_results_go_with_all_that_stands_between() -> None:
+    """Blocks that are wound into one another are one stretch; and what an earlier rule dropped is no hindrance."""
+    wound = [calls("a"), calls("b"), result("a", "1"), result("b", "2")]
+
+    assert spans(reduced(chat(user("q"), *wound, user("x")), drop("tool_result"))) == [(1, 4)]
+    assert reduced(chat(user("q"), *wound, user("x")), drop("tool_result", 1)) == []
+    memory = chat(user("q"), calls("a"), answer("wait"), result("a", "late"), answer("done"), user("x"))
+    assert spans(reduced(memory, drop([("assistant", 0), ("tool_result", 0)]))) == [(2, 2), (1, 3)]
+    assert shown(memory) == ["q", "done", "x"]
+
+
+def test_results_without_a_call_and_calls_without_a_result_are_blocks_too() -> None:
+    """So are functions' results, the form that came before tool calls."""
+    function = {"role": "function", "name": "f", "content": "called"}
+    memory = chat(user("q"), calls("a"), user("w"), result("zz", "orphan"), answer("calling"), function, user("x"))
+
+    assert spans(reduced(memory, drop("tool_result"))) == [(1, 1), (1, 3)]
+    assert shown(memory) == ["q", "w", "x"]
+
+
+def test_open_calls_stay() -> None:
+    """The host is about to run them; all that is there of a group waits with it."""
+    memory = chat(user("q"), *group("a", "1"), calls("b", "c"), result("b", "2"))
+
+    assert spans(reduced(memory, drop("tool_result"))) == [(1, 2)]
+    memory.append(result("c", "3"))
+    memory.append(answer("Both."))
+    assert spans(reduced(memory, drop("tool_result"))) == [(3, 5)]
+
+
+def test_what_the_agent_has_not_gone_on_from_stays() -> None:
+    """The newest post of an open round, by number and by its place in the prompt; or it was made for nobody."""
+    memory = chat(user("q"), *group("a", "1"), *group("b", "2"))
+    assert spans(reduced(memory, drop("tool_result"))) == [(1, 2)]
+
+    wound = chat(user("q"), calls("a"), *group("b", "1"), calls("c"), answer("Wait."), result("a", "late"))
+    assert shown(wound) == ["q", "a", "late", "b1", "1", "c", "[No result was recorded for this tool call.]", "Wait."]
+    assert spans(reduced(wound, drop([("assistant", 0), ("tool_result", 0)]))) == [(2, 4)]
+
+    memory.finish_round(memory.conversation.rounds[0])
+    assert spans(reduced(memory, drop("tool_result"))) == [(3, 4)]
+
+
+# -- other kinds ------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_role_said_goes_but_its_latest_answer_to_the_user() -> None:
+    """Words that come with a call are the call's block's."""
+    spoken = {**calls("a"), "content": "I look."}
+    memory = chat(user("q"), answer("one"), user("r"), answer("two"), user("s"), spoken, result("a", "1"), user("t"))
+
+    assert len(reduced(memory, drop("assistant"))) == 1
+    assert shown(memory) == ["q", "r", "two", "s", "I look.", "1", "t"]
+
+
+def test_the_latest_answer_counts_among_those_that_stay() -> None:
+    """``keep_recent`` is the number that is left."""
+    said = [message for number in range(5) for message in (user(f"q{number}"), answer(f"a{number}"))]
+    memory = chat(*said)
+
+    reduced(memory, drop("assistant", 2))
+    assert [text for text in shown(memory) if text.startswith("a")] == ["a3", "a4"]
+
+
+def test_other_agents_are_not_the_assistant() -> None:
+    """What they said is of their posts' own kind."""
+    memory = Memory("s")
+    round_ = memory.create_round("q")
+    memory.add_post(round_, send_from="Planner", send_to="Coder", message="Count.", kind="order")
+    memory.add_post(round_, send_from="Coder", send_to="Planner", message="Seven.", kind="report")
+    memory.add_post(round_, send_from="Planner", send_to="User", message="Seven.")
+    memory.finish_round(round_)
+
+    assert spans(drop("assistant")(view_of(memory, "Planner"))) == [(1, 1)]
+    assert spans(drop("report")(view_of(memory, "Planner"))) == [(2, 2)]
+    assert spans(drop("assistant")(view_of(memory, "Coder"))) == [(2, 2)]
+
+
+def test_what_the_user_said_goes_but_the_newest_query() -> None:
+    """All that he said in the round where he last spoke is the newest query."""
+    memory = chat(user("q1"), answer("a1"), user("q2"), answer("a2"), user("q3"), answer("a3"))
+    memory.append(user("q4"))
+    memory.add_post(memory.conversation.rounds[-1], send_from="User", send_to=ROLE, message="and this")
+
+    assert len(reduced(memory, drop("user", 3))) == 2
+    assert shown(memory) == ["a1", "a2", "q3", "a3", "q4", "and this"]
+    assert [(one.first_post_id, one.last_post_id) for one in reduced(memory, drop("user"))] == [("", "")]
+    assert shown(memory) == ["a1", "a2", "a3", "q4", "and this"]
+
+
+def test_a_query_goes_with_the_post_that_hands_it_on() -> None:
+    """Or it would be shown after all."""
+    memory = Memory("s")
+    for number in range(3):
+        round_ = memory.create_round(f"q{number}")
+        file = (Attachment(type="file", content="text"),) if number == 1 else ()
+        memory.add_post(round_, send_from="User", send_to="Planner", message=round_.user_query, attachment_list=file)
+        memory.add_post(round_, send_from="Planner", send_to="User", message=f"a{number}")
+        memory.finish_round(round_)
+
+    assert spans(reduced(memory, drop("user"), "Planner")) == [(0, 1), (0, 1)]
+    assert shown(memory, "Planner") == ["a0", "a1", "q2", "a2"]
+
+
+def test_a_hosts_own_kind() -> None:
+    """Posts of that kind go, whoever sent them; the newest so many stay."""
+    memory = Memory("s")
+    for number in range(3):
+        round_ = memory.create_round(f"q{number}")
+        memory.add_post(round_, send_from="system", send_to=ROLE, message=f"skill {number}", kind="skill_prompt")
+        memory.add_post(round_, send_from="User", send_to=ROLE, message=f"hint {number}", kind="skill_prompt")
+        memory.add_post(round_, send_from=ROLE, send_to="User", message=f"a{number}")
+
+    assert spans(reduced(memory, drop("skill_prompt", 3))) == [(1, 2), (1, 1)]
+    assert shown(memory) == ["q0", "a0", "q1", "hint 1", "a1", "q2", "skill 2", "hint 2", "a2"]
+    assert spans(reduced(memory, drop("skill_prompt"))) == [(2, 2), (1, 1)]
+    assert "hint 2" in shown(memory)
+
+
+@pytest.mark.parametrize(("kinds", "dropped"), [(("page", "page"), True), (("page", "message"), False)])
+def test_a_block_goes_where_all_its_results_are_of_a_kind(kinds: tuple[str, str], dropped: bool) -> None:
+    """Or else another result would go with it."""
+    memory = chat(user("q"), calls("a", "b"))
+    round_ = memory.conversation.rounds[0]
+    for id_, kind in zip("ab", kinds, strict=True):
+        memory.add_post(round_, send_from="tool", send_to=ROLE, message="r", tool_call_id=id_, kind=kind)
+    memory.append(user("x"))
+
+    assert spans(drop("page")(view_of(memory))) == ([(1, 3)] if dropped else [])
+
+
+# -- attachments ------------------------------------------------------------------------------------------------------
+
+PLAN = Attachment(type="plan", content="Step. " * 100)
+CODE = Attachment(type="code", content="x = 1\n" * 100)
+
+
+def with_attachments(rounds: int = 3, message: str = "Here.") -> Memory:
+    memory = Memory("s")
+    for number in range(rounds):
+        round_ = memory.create_round(f"q{number}")
+        carried: tuple[Attachment, ...] = (PLAN, CODE, PLAN)
+        memory.add_post(round_, send_from=ROLE, send_to="Coder", message=message, attachment_list=carried)
+        memory.add_post(round_, send_from=ROLE, send_to="User", message="Done.", attachment_list=(PLAN,))
+        memory.finish_round(round_)
+    return memory
+
+
+def test_a_post_reads_without_attachments_of_a_type() -> None:
+    """A line says how much it was and reloads it; other attachments and the message stay."""
+    memory = with_attachments(1)
+    (reduction,) = reduced(memory, drop("attachment:plan"))
+
+    assert reduction.kind == "offloaded"
+    line = "[2 × plan, 1,200 characters, left out here and kept in full; reload r1.p1]"
+    assert reduction.text == f"Here.\n\n[code]\n{CODE.content}\n\n{line}"
+    assert PLAN.content in memory.reload("r1.p1")
+    assert shown(memory)[1] == reduction.text
+
+
+def test_the_newest_attachments_stay() -> None:
+    """As many posts as ``keep_recent`` says; the latest answer keeps its own in any case."""
+    memory = with_attachments()
+
+    assert spans(reduced(memory, drop("attachment:plan", 3))) == [(1, 1), (2, 2), (1, 1)]
+    assert spans(reduced(memory, drop("attachment:plan", 0))) == [(2, 2), (1, 1)]
+    assert "[plan]" in shown(memory)[-1]
+    assert reduced(memory, drop("attachment:plan", 0)) == []
+
+
+def test_attachments_of_several_types_leave_a_post_at_once() -> None:
+    """A post is overlaid once; each type has a line of its own."""
+    memory = with_attachments(2, message="")
+    first, *others = reduced(memory, drop([("attachment:plan", 2), ("attachment:code", 0), ("user", 0)]))
+
+    assert first.text == (
+        "[2 × plan, 1,200 characters, left out here and kept in full; reload r1.p1]\n\n"
+        "[code, 600 characters, left out here and kept in full; reload r1.p1]"
+    )
+    assert [(one.kind, one.first_number) for one in others] == [("offloaded", 2), ("offloaded", 1), ("dropped", 0)]
+    assert others[1].text.startswith("[plan]\n")
+
+
+def test_a_short_attachment_stays() -> None:
+    """The line that stands for it would be longer."""
+    memory = Memory("s")
+    round_ = memory.create_round("q")
+    tiny = (Attachment(type="plan", content="Go."),)
+    memory.add_post(round_, send_from=ROLE, send_to="Coder", message="Here.", attachment_list=tiny)
+
+    assert list(drop("attachment:plan")(view_of(memory))) == []
+
+
+def test_the_query_loses_its_attachments_but_the_newest() -> None:
+    """They hang on the post that hands the query on."""
+    memory = Memory("s")
+    for number in range(2):
+        round_ = memory.create_round(f"q{number}")
+        memory.add_post(round_, send_from="User", send_to="Planner", message=round_.user_query, attachment_list=(PLAN,))
+    (reduction,) = reduced(memory, drop("attachment:plan"), "Planner")
+
+    assert shown(memory, "Planner")[0] == reduction.text
+    assert reduction.text.startswith("q0\n\n[plan, 600 characters")
+    assert PLAN.content in shown(memory, "Planner")[1]
+
+
+# -- what stays whatever the rules say --------------------------------------------------------------------------------
+
+
+def test_pins_and_summaries_stay() -> None:
+    """A pinned block as a whole, and what stands for others already."""
+    memory = chat(user("q"), *group("a", "1"), *group("b", "2"), *group("c", "3"), answer("x"), user("y"), answer("z"))
+    memory.pin("r1.p2")
+    round_ = memory.conversation.rounds[0]
+    summary = Reduction.over(round_, round_.post_list[2:4], "summarised", "Two was found. Reload r1.p3-p4.")
+    memory.journal(ROLE).reduce(summary, base=0)
+
+    assert spans(reduced(memory, drop([("tool_result", 0), ("assistant", 0), ("user", 0), ("summary", 0)]))) == [
+        (5, 6),
+        (7, 7),
+        (0, 0),
+    ]
+    assert shown(memory) == ["a1", "1", summary.text, "y", "z"]
+
+
+def test_covered_rounds_are_not_looked_at() -> None:
+    """They read as the compaction; and a header is in no round."""
+    memory = chat({"role": "system", "content": "Be kind."}, user("q"), *group("a", "1"), user("r"), *group("b", "2"))
+    memory.append(user("s"))
+    first = memory.conversation.rounds[0]
+    compaction = CompactedMessage(start_index=1, end_index=1, summary="S.", end_round_id=first.id)
+    memory.journal(ROLE).publish(compaction, base=0, round_ids=[first.id])
+
+    assert [one.round_id for one in reduced(memory, drop("tool_result"))] == [memory.conversation.rounds[1].id]
+    assert [message["content"] for message in memory.messages() if message["role"] == "system"] == ["Be kind."]
+
+
+def test_rounds_of_another_host_stay() -> None:
+    """They are in no log that an overlay could lie on."""
+    post = Post(number=1, send_from=ROLE, send_to="Coder", message="a")
+    rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
+
+    assert list(drop("assistant")(View(rounds, None, view_of(Memory("s")).ledger))) == []
+
+
+def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:
+    """The log ignores an overlay on just what another covers; with its neighbours it goes."""
+    said = [user("q"), answer(BIG), user("r"), *group("a", BIG), user("s"), answer("x")]
+    memory = chat(*said)
+    assert len(reduced(memory, offload_large())) == 2
+
+    assert spans(reduced(memory, drop([("assistant", 0), ("tool_result", 0)]))) == [(1, 2)]
+    assert list(drop("assistant")(view_of(memory))) == []
+    assert len(shown(memory)) == 5
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_apply_in_their_order() -> None:
+    """Each to what the ones before it have left; each with its own number to keep."""
+    memory = chat(user("q"), *group("a", "1"), answer("x"), user("r"), *group("b", "2"), answer("y"), user("s"))
+    rules = [("assistant", 0), ("tool_result", 1), ("user", 2)]
+    found = reduced(memory, drop(rules))
+
+    assert spans(found) == [(3, 3), (1, 2), (0, 0)]
+    assert shown(memory) == ["r", "b1", "2", "y", "s"]
+
+
+def test_one_strategy_for_each_rule_comes_to_the_same() -> None:
+    """Which lets the trigger be asked in between."""
+    said = [user("q"), *group("a", "1"), answer("x"), user("r"), *group("b", "2"), answer("y"), user("s")]
+    rules = [("assistant", 0), ("tool_result", 1), ("user", 2)]
+    at_once, one_by_one = chat(*said), chat(*said)
+
+    reduced(at_once, drop(rules))
+    for rule in rules:
+        reduced(one_by_one, drop(*rule))
+    assert shown(at_once) == shown(one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("",), "a kind is a name"),
+        (("attachment:",), "a kind is a name"),
+        (([(7, 1)],), "a kind is a name"),
+        (("user", -1), "keep_recent must be a whole number"),
+        (([("user", 1.5)],), "keep_recent must be a whole number"),
+        (([("user", 1)], 3), "each has its own keep_recent"),
+    ],
+)
+def test_nonsense_is_refused_when_it_is_made(arguments: tuple[Any, ...], said: str) -> None:
+    """Not in the middle of a cycle."""
+    with pytest.raises(ValueError, match=said):
+        drop(*arguments)
+
+
+def test_a_strategy_is_named_after_its_rules() -> None:
+    """Reports and events tell them apart by it."""
+    assert drop("user", 3).__name__ == "drop(user)"
+    assert drop([("tool_result", 3), ("attachment:plan", 0)]).__name__ == "drop(tool_result, attachment:plan)"
+
+
+# -- whatever is said -------------------------------------------------------------------------------------------------
+
+KINDS = ("tool_result", "assistant", "user", "attachment:plan", "note")
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> Memory:
+    """Parallel calls, results late and missing, attachments, a host's kinds, a query handed on, pins, a summary."""
+    memory = Memory("s")
+    for _ in range(draw(st.integers(1, 9))):
+        here = memory.conversation.rounds[-1] if memory.conversation.rounds else None
+        match draw(st.integers(0, 5)):
+            case 0:
+                memory.append(user(words(draw(st.integers(0, 30)))))
+            case 1:
+                memory.append(answer(draw(st.sampled_from(["", "so", BIG]))))
+            case 2 if here is not None and not here.closed:
+                carried = draw(st.lists(st.sampled_from([PLAN, CODE]), max_size=2))
+                sender = draw(st.sampled_from([ROLE, "Coder", "User"]))
+                kind = draw(st.sampled_from(["message", "note", "approval_request"]))
+                message = here.user_query if not here.post_list and draw(st.booleans()) else "Look."
+                memory.add_post(
+                    here, send_from=sender, send_to=ROLE, message=message, kind=kind, attachment_list=tuple(carried)
+                )
+            case _:
+                asked = [f"c{draw(st.integers(0, 10**6))}" for _ in range(draw(st.integers(1, 3)))]
+                memory.append(calls(*asked))
+                for id_ in draw(st.permutations(asked))[draw(st.integers(0, 1)) :]:
+                    if draw(st.integers(0, 5)) == 0:
+                        memory.append(answer("between"))
+                    memory.append(result(id_, words(draw(st.integers(1, 80)))))
+    places = [(round_, post) for round_ in memory.conversation.rounds for post in round_.post_list]
+    if places and draw(st.booleans()):
+        round_, post = draw(st.sampled_from(places))
+        memory.pin(f"r{round_.number}.p{post.number}")
+    return memory
+
+
+rules = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3)), min_size=1, max_size=4)
+
+
+@given(memories(), rules, st.booleans())
+def test_whatever_is_said_what_must_stay_stays(memory: Memory, rules: list[tuple[str, int]], offload: bool) -> None:
+    """No overlay is ignored or torn, calls keep their results, query, pins and latest answer stay whole, references
+    reload the original; and it comes to an end: what a rule drops may let an earlier one drop more, once."""
+    before = view_of(memory)
+    kept = must_stay(memory, before)
+    if offload:
+        reduced(memory, offload_large(keep_last=2, threshold=300))
+    found = reduced(memory, drop(rules))
+    after = view_of(memory)
+
+    assert_paired(messages_of(after))
+    assert after.tokens <= before.tokens
+    for message in kept:
+        assert message in messages_of(after)
+    assert all(one.kind == "dropped" or one.text for one in found)
+    for text in shown(memory):
+        for ref in re.findall(r"reload (r\d+\.p\d+)", text):
+            assert memory.reload(ref)
+    for _ in rules:
+        reduced(memory, drop(rules))
+    assert reduced(memory, drop(rules)) == []
+
+
+def must_stay(memory: Memory, view: View) -> list[Message]:
+    """Return the messages of the newest query and of the latest answer to the user, and what is pinned or waits."""
+    units = [(place, unit) for place in view.places for _, unit in view.units(place)]
+    stays = [unit for place, unit in units if not view.reducible(view.round(place), unit)]
+    asked = max((place for place, unit in units if unit.from_user), default=-1)
+    kept = stays + [unit for place, unit in units if unit.from_user and place == asked]
+    said = [unit for _, unit in units if len(unit.posts) == 1 and unit.posts[0] and _is_answer(unit.posts[0])]
+    return [message for unit in (*kept, *said[-1:]) for message in unit.messages]
+
+
+def _is_answer(post: Post) -> bool:
+    return post.send_from == ROLE and post.send_to == "User" and not post.tool_calls
