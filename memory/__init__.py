@@ -12,7 +12,7 @@ from .errors import (
     UnknownReference,
     UnknownRound,
 )
-from .events import Event, EventHook, HookFailed, ProviderFailed
+from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .memory import Conversation, Memory
 from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction, Reductions
 from .recall import RECALL_TOOLS, Recall
@@ -42,6 +42,7 @@ __all__ = [
     "Post",
     "ProviderFailed",
     "Recall",
+    "Redacted",
     "Reduction",
     "Reductions",
     "Round",

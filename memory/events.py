@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .rounds import utc_now
 
-__all__ = ["Event", "EventHook", "HookFailed", "ProviderFailed"]
+__all__ = ["Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
 
 
 class Event(BaseModel):
@@ -40,6 +40,15 @@ class HookFailed(Event):
     session: str = ""
     hook: str
     error: str
+
+
+class Redacted(Event):
+    """Posts were erased, with all that was made from them; whoever keeps their texts elsewhere erases them there."""
+
+    name: ClassVar[str] = "memory.redacted"
+    session: str = ""
+    #: ``r3.p2``, or ``r3.p0`` for the user's query.
+    references: tuple[str, ...]
 
 
 class ProviderFailed(Event):

@@ -20,7 +20,7 @@ from .entries import (
     UsageRecorded,
 )
 from .errors import Conflict, MessageError, RoundClosed, StoreError, UnknownRound
-from .events import Event, EventHook, HookFailed, ProviderFailed
+from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .forking import renewed_after_fork
 from .hooks import Hooks, Notifications, describe
 from .journal import RoleJournal
@@ -224,15 +224,21 @@ class Memory:
         ``UnknownReference`` where there is no such post.
         """
 
+        erased: list[str] = []
+
         def records(now: Snapshot) -> Iterable[Record]:
             found = redaction_of(now, post)
             if found is not None:
+                place = now.numbers[found.round_id]
+                erased[:] = [f"r{place}.p{number}" for number in found.numbers]
                 yield found
 
         self._write(records, lambda _now: None)
         try:
             self._erase()
         finally:
+            if erased:
+                self.tell(Redacted(at=self._clock(), session=self.session_id, references=tuple(erased)))
             self._announce()
 
     def note_prompt(self, role: str, tokens: int) -> None:

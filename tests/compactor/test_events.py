@@ -33,6 +33,7 @@ WORDS = {
     "last_post_id": "an id",
     "previous_post_id": "an id",
     "next_post_id": "an id",
+    "references": "places in the log",
     "unknown_identifiers": "what a summarizer made up, which no conversation holds; at level debug only",
 }
 

@@ -500,3 +500,12 @@ def test_redactions_from_several_threads_are_all_done() -> None:
     assert not any(SECRET in text for text in texts)
     assert memory.snapshot.redactions == 12
     assert everything(read_again(store), ROLE) == everything(memory, ROLE)
+
+
+def test_hooks_hear_of_what_was_erased_by_its_place() -> None:
+    """Whoever keeps texts elsewhere, in files say, erases them there; nothing is told where nothing was erased."""
+    memory, heard = memory_of(2), []
+    memory.on_event(heard.append)
+    memory.redact("r2.p2")
+    memory.redact("r2.p2")
+    assert [(event.name, event.references) for event in heard] == [("memory.redacted", ("r2.p2",))]
