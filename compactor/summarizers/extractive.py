@@ -57,6 +57,9 @@ _MESSAGE = 8
 class ExtractiveSummarizer:
     """Summarise by choosing: deterministic, offline, in any language, never a word that was not said."""
 
+    #: Asked the same again, it says the same: there is no use in it.
+    deterministic = True
+
     def __init__(self, *, target_tokens: int = 1000, count: Count | None = None) -> None:
         if target_tokens < 1:
             raise ValueError(f"target_tokens is {target_tokens}; give a number of tokens, at least 1")
