@@ -54,9 +54,10 @@ class ScriptedSummarizer:
                 self.in_flight -= 1
 
     def hold(self) -> Self:
-        """Let calls wait from now on."""
-        self.started.clear()
-        self._gate.clear()
+        """Let calls wait from now on. Where they do already, nothing changes."""
+        if self._gate.is_set():
+            self.started.clear()
+            self._gate.clear()
         return self
 
     def release(self) -> None:

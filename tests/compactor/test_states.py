@@ -93,7 +93,7 @@ def test_the_states_are_those_of_the_design() -> None:
 
 def test_starting_twice_is_starting_once() -> None:
     """One thread, one cycle."""
-    summarizer = ScriptedSummarizer()
+    summarizer = ScriptedSummarizer().hold()
     with ContextCompactor.for_role(memory_of(10), "twice", CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         compactor.start()
@@ -316,7 +316,7 @@ def test_wait_idle_is_true_once_everything_was_looked_at() -> None:
 
 def test_wait_idle_gives_up_in_time() -> None:
     """A call in flight may take longer."""
-    summarizer = ScriptedSummarizer()
+    summarizer = ScriptedSummarizer().hold()
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         assert compactor.wait_idle(0.01) is False
@@ -374,7 +374,7 @@ def test_compact_now_works_after_stop() -> None:
 
 def test_compact_now_joins_a_run_in_flight() -> None:
     """No second call is made, and both get the one result."""
-    summarizer = ScriptedSummarizer()
+    summarizer = ScriptedSummarizer().hold()
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         waiting = [in_thread(lambda: compactor.compact_now(SOON)) for _ in range(2)]
