@@ -152,8 +152,8 @@ class Discarded(CompactionEvent):
     """A result came that nobody may see any more."""
 
     name: ClassVar[str] = "compaction.discarded"
-    #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``, or ``reduction`` for
-    #: an overlay of a kind that this version does not publish.
+    #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``; of a reduction also
+    #: ``torn``, or ``overlaid``: another covers these posts, or there is no Memory to keep it.
     reason: str
 
 
