@@ -65,13 +65,14 @@ class _Dropping:
 
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
+        self._by_round = {place: list(units) for place, units in groupby(tail.units, lambda unit: unit.place)}
         #: Where posts stood that are dropped already.
         self._gone: set[Place] = set()
         #: What is overlaid as it is: the round's place, and the numbers of the first and the last post.
         self._overlaid = {
-            (placed.place, reduction.first_number, reduction.last_number)
-            for placed in tail.units
-            for reduction in tail.view.reductions.of(placed.round_.id)
+            _span(place, reduction)
+            for place, units in self._by_round.items()
+            for reduction in tail.view.reductions.of(units[0].round_.id)
         }
 
     def posts(self, kind: str, keep_recent: int) -> Iterator[Reduction]:
@@ -113,13 +114,19 @@ class _Dropping:
 
         Without those that no stretch holds entirely: another message stands between a call and a result that came late.
         """
-        shown = sorted(where for unit in self._shown() if unit.place == place for where in unit.places)
+        shown = sorted(where for unit in self._by_round[place] for where in unit.places if where not in self._gone)
         while units:
-            owner = {where: unit for unit in units for where in unit.places}
-            runs = [set(run) for going, run in groupby(shown, owner.__contains__) if going]
-            whole = [unit for unit in units if any(unit.places <= run for run in runs)]
+            going = {where for unit in units for where in unit.places}
+            runs = [list(run) for goes, run in groupby(shown, going.__contains__) if goes]
+            run_of = {where: number for number, run in enumerate(runs) for where in run}
+            stretches: dict[int, list[Placed]] = {}
+            for unit in units:
+                first, *others = {run_of[where] for where in unit.places}
+                if not others:
+                    stretches.setdefault(first, []).append(unit)
+            whole = [unit for stretch in stretches.values() for unit in stretch]
             if len(whole) == len(units):
-                yield from ([unit for unit in units if unit.places <= run] for run in runs)
+                yield from stretches.values()
                 return
             units = whole
 
@@ -129,7 +136,7 @@ class _Dropping:
         by_number = {post.number: post for post in round_.post_list}
         posts = [by_number.get(number) for _, number in places]
         reduction = Reduction.over(round_, posts, "dropped")
-        if self._is_new(stretch[0].place, reduction):
+        if _span(stretch[0].place, reduction) not in self._overlaid:  # the log would ignore it
             self._gone |= places
             yield reduction
 
@@ -145,16 +152,13 @@ class _Dropping:
         text = "\n\n".join([*([rest] if rest else []), *lines])
         reduction = Reduction.over(placed.round_, [post], "offloaded", text)
         count = self._tail.view.ledger.count
-        if count(text) < count(text_of(post)) and self._is_new(placed.place, reduction):
+        if count(text) < count(text_of(post)):
+            self._overlaid.add(_span(placed.place, reduction))
             yield reduction
 
-    def _is_new(self, place: int, reduction: Reduction) -> bool:
-        """Return whether nothing covers just the same; where something does, that stays as it is."""
-        span = (place, reduction.first_number, reduction.last_number)
-        if span in self._overlaid:
-            return False
-        self._overlaid.add(span)
-        return True
+
+def _span(place: int, reduction: Reduction) -> tuple[int, int, int]:
+    return place, reduction.first_number, reduction.last_number
 
 
 def _is_of(unit: Unit, kind: str, role: str) -> bool:

@@ -10,10 +10,14 @@ import pytest
 from chats import Message, answer, assert_paired, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
+from scene import Heard, ManualExecutor, of_kind
 
+from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, over_tokens
+from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
 from compactor.ledger import ledger_of
 from compactor.strategies import drop, offload_large
+from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import Memory
@@ -410,6 +414,35 @@ def test_a_strategy_is_named_after_its_rules() -> None:
     """Reports and events tell them apart by it."""
     assert drop("user", 3).__name__ == "drop(user)"
     assert drop([("tool_result", 3), ("attachment:plan", 0)]).__name__ == "drop(tool_result, attachment:plan)"
+
+
+def in_background(memory: Memory, mark: int, *strategies: Strategy) -> list[str]:
+    """Return the names of the *strategies* that a compactor ran until the prompt was at most *mark* tokens."""
+    heard = Heard()
+    executor = ManualExecutor()
+    compactor = ContextCompactor.for_role(
+        memory,
+        ROLE,
+        summarizer=ExtractiveSummarizer(),
+        strategies=strategies,
+        trigger=over_tokens(mark),
+        executor=executor,
+        clock=FakeClock(),
+        on_event=heard,
+    )
+    with compactor:
+        executor.run_all()
+    return [event.strategy for event in of_kind(heard.events, Reduced)]
+
+
+def test_a_compactor_stops_between_rules_when_the_trigger_no_longer_holds() -> None:
+    """Light to heavy: large payloads, then old tool results, and only then what was said."""
+    said = [user("q"), *group("a", BIG), answer(words(300)), user("r"), answer(words(300)), user("s"), answer("x")]
+    strategies = (offload_large(), drop("tool_result"), drop("assistant"))
+
+    assert in_background(chat(*said), 1_000, *strategies) == ["offload_large"]
+    assert in_background(chat(*said), 640, *strategies) == ["offload_large", "drop(tool_result)"]
+    assert in_background(chat(*said), 500, *strategies)[2:] == ["drop(assistant)"] * 2
 
 
 # -- whatever is said -------------------------------------------------------------------------------------------------
