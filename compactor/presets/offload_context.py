@@ -117,7 +117,7 @@ def offload_context(
     given. Raises ``OffloadError`` where they cannot be written, ``MessageError`` for what is no message.
     """
     mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
-    check_settings(mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count)
+    check_settings(mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, target_tokens)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     talk = _Talk.of(messages, counter if counter is not None else counter_for(model))
     vault = _Vault(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
@@ -136,7 +136,8 @@ def offload_context(
     return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)
 
 
-def check_settings(mode: str, total: int, tool: int, group: int | None, keep: int | None) -> None:
+def check_settings(mode: str, total: int, tool: int, group: int | None, keep: int | None, target: int) -> None:
+    """Raise ``ValueError`` for numbers that mean nothing, and for a mode that there is not."""
     if mode not in MODES:
         raise ValueError(f"context_manage_mode is one of {', '.join(MODES)}, not {mode!r}")
     for name, number, least in (
@@ -144,6 +145,7 @@ def check_settings(mode: str, total: int, tool: int, group: int | None, keep: in
         ("max_tool_message_tokens", tool, 1),
         ("group_token_threshold", group or None, LEAST_ROOM),
         ("keep_recent_count", keep, 0),
+        ("target_tokens", target, 1),
     ):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise ValueError(f"{name} must be a whole number, at least {least}, not {number!r}")

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from memory import Memory
 from memory.errors import ContextError
+from memory.events import Event, Redacted
 from memory.redaction import place_of
 from memory.references import posts_reference
 from memory.rounds import Post
@@ -158,11 +159,18 @@ class OffloadFiles:
     def redact(self, memory: Memory, post: Post | str) -> None:
         """Erase what a post says from *memory*, as its ``redact`` does, and from the files named after its reference.
 
-        Takes what that takes. Raises ``OffloadError`` where a file cannot be removed: call it again then.
+        Takes what that takes. Raises ``OffloadError`` where a file cannot be removed: call it again then. A hook that
+        hears of what others redact (``on_event``) cannot tell of that.
         """
         round_, number = place_of(memory.conversation.rounds, post)
         memory.redact(post)
         self.erase(posts_reference(round_, number, number))
+
+    def on_event(self, event: Event) -> None:
+        """Erase the files of what was redacted: for ``memory.on_event(files.on_event)``."""
+        if isinstance(event, Redacted):
+            for reference in event.references:
+                self.erase(reference)
 
     def _create(self, name: str, raw: bytes) -> bool:
         """Make the file with all of its content; False where there is one of that name."""

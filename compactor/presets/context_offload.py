@@ -1,0 +1,150 @@
+"""``context_offload``: compact by files, compress to a summary, or both, as users of ReMe's context offload know it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from memory.frozen import freeze_mapping
+from memory.messages import text_of
+from memory.overlays import Reduction
+from memory.references import post_reference
+
+from ..config import CompactorConfig
+from ..cycle import Strategy
+from ..offloading import beginning, size_of
+from ..strategies.compact_rounds import compact_view
+from ..strategies.compress_tool_runs import compress_tool_runs
+from ..strategies.offload_large import offload_large
+from ..tokens import TokenCounter, counter_for
+from ..triggers import Trigger, Verdict
+from ..units import PROMPT_TOKENS, count_message
+from ..view import View
+from .offload_context import COMPACT_RATIO, KEEP_COMPACT, KEEP_COMPRESS, PREVIEW, Mode, check_settings
+from .offload_files import OffloadFiles
+
+__all__ = ["context_offload"]
+
+#: No summary is asked to be a greater part of what the prompt may have.
+LARGEST_SUMMARY = 0.25
+#: Under this key of its ``extra``, a reduction of ours says how many tokens it saved.
+SAVED = "saved_tokens"
+#: The least that a summary is given, in tokens: less would be scraps.
+_LEAST_TARGET = 64
+
+
+def context_offload(
+    *,
+    context_manage_mode: Mode = "auto",
+    max_total_tokens: int = 20_000,
+    max_tool_message_tokens: int = 2_000,
+    group_token_threshold: int | None = None,
+    keep_recent_count: int | None = None,
+    store_dir: str | os.PathLike[str] | None = None,
+    chat_id: str = "",
+    summarizer: object | None = None,
+    max_token: int | None = None,
+    compact_ratio_threshold: float = COMPACT_RATIO,
+    preview_char_length: int = PREVIEW,
+    target_tokens: int = 1_000,
+    prompt: str = "",
+    model: str = "",
+) -> Mapping[str, Any]:
+    """Return what ``ContextCompactor.for_role(memory, role, **context_offload(...))`` takes beside memory and role.
+
+    Due when the prompt has more than *max_total_tokens* (or *max_token*, its name in all presets). ``compact``: tool
+    results of more than *max_tool_message_tokens* read as their first *preview_char_length* characters and a reference.
+    ``compress``: rounds become the one summary, and so do the calls of the open round. ``auto``: the first, and the
+    second on what that left, where it is more than *compact_ratio_threshold* of the tokens or still too much.
+
+    The newest *keep_recent_count* messages stay: compact counts posts (None: 1), and compress two for a round (None:
+    2, which is the newest round). No request holds much more conversation than *group_token_threshold* tokens.
+
+    With *store_dir*, what is offloaded is also written to files in a folder for *chat_id* there, which must be the
+    session's own; ``OffloadFiles(store_dir, chat_id)`` reads and redacts them. The log has it all, files or not.
+    """
+    most = max_total_tokens if max_token is None else max_token
+    check_settings(
+        context_manage_mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, target_tokens
+    )
+    if store_dir is not None and not chat_id:
+        raise ValueError(
+            "store_dir needs a chat_id, so that no session reads another's files; memory.session_id will do"
+        )
+    target = max(min(target_tokens, int(most * LARGEST_SUMMARY)), _LEAST_TARGET)
+    config = CompactorConfig(max_tokens=most, target_tokens=target, prompt_template_path=prompt, model=model)
+    kept = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
+    changes: dict[str, Any] = {"retain_recent": max(-(-kept // 2), 1)}
+    if group_token_threshold:
+        changes["summarizer_input_tokens"] = group_token_threshold + _beside(config, target, counter_for(model))
+    offload = offload_large(
+        max_tool_message_tokens,
+        KEEP_COMPACT if keep_recent_count is None else keep_recent_count,
+        tokens=True,
+        kinds="tool_result",
+    )
+    files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
+    compact: tuple[Strategy, ...] = (_previewed(offload, preview_char_length, files),)
+    compress: tuple[Strategy, ...] = (compact_view, compress_tool_runs(keep_last=kept, scope="current"))
+    chosen = {"compact": compact, "compress": compress, "auto": compact + compress}
+    return {
+        "config": config.merged(**changes),
+        "summarizer": summarizer,
+        "trigger": _not_enough(most, compact_ratio_threshold if context_manage_mode == "auto" else 1),
+        "strategies": chosen[context_manage_mode],
+    }
+
+
+def _beside(config: CompactorConfig, target: int, count: TokenCounter) -> int:
+    """Return the tokens of a request to the summarizer without conversation: instructions, and the summary before."""
+    empty = config.prompt.render("", previous_summary="-", role="-", target_tokens=target)
+    return PROMPT_TOKENS + target + sum(count_message(message, count) for message in empty)
+
+
+def _not_enough(most: int, ratio: float) -> Trigger:
+    """Hold when the prompt is over *most* tokens, and when it would be without compaction, which left more than *ratio*
+    of it."""
+
+    def judge(view: View) -> Verdict:
+        # Without a mark: that would have a compaction reach further, into the messages that are to stay.
+        if view.corrected_tokens > most:
+            return Verdict(True)
+        before = view.tokens + _saved(view)
+        return Verdict(before > most and view.tokens > ratio * before)
+
+    return Trigger(judge, f"context_offload({most}, {ratio:g})")
+
+
+def _saved(view: View) -> int:
+    """Return the tokens that compaction has saved in the tail."""
+    total = 0
+    for round_id, reductions in view.reductions.by_round.items():
+        end = view.rounds.end_of(round_id)
+        if end is not None and end > view.end:
+            total += sum(saved for one in reductions if isinstance(saved := one.extra.get(SAVED), int))
+    return total
+
+
+def _previewed(
+    offload: Callable[[View], Iterator[Reduction]], length: int, files: OffloadFiles | None
+) -> Callable[[View], Iterator[Reduction]]:
+    """Return *offload* with previews of *length* characters, and with files that the texts name, where there are
+    *files*: each is written before the text that names it is given."""
+
+    def strategy(view: View) -> Iterator[Reduction]:
+        for reduction in offload(view):
+            place = (view.rounds.end_of(reduction.round_id) or 1) - 1
+            round_ = view.rounds[place]
+            post = next(post for post in round_.post_list if post.number == reduction.first_number)
+            text, reference = text_of(post), post_reference(round_, post)
+            shown = beginning(text, length)
+            size = size_of(len(text) - len(shown), max(view.ledger.count(text[len(shown) :]), 1))
+            where = "" if files is None else f" in the file {files.write(reference, text)}"
+            line = f"[{size}, left out here and kept in full{where}; reload {reference}]"
+            shorter = f"{shown}\n{line}" if shown else line
+            saved = view.ledger.count(text) - view.ledger.count(shorter)
+            yield reduction.model_copy(update={"text": shorter, "extra": freeze_mapping({SAVED: saved})})
+
+    strategy.__name__ = strategy.__qualname__ = "offload_large"
+    return strategy
