@@ -14,7 +14,7 @@ from chats import answer, assert_legal, assert_paired, calls, result, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, View, compose
+from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, View, compose, presets
 from compactor.events import Exhausted, Published, Reduced, StrategyFailed
 from compactor.ledger import Ledger
 from compactor.presets.auto_context import STEPS, PromptConfig, auto_context
@@ -135,6 +135,11 @@ def test_the_preset_is_what_for_role_takes() -> None:
     assert set(auto_context(summarizer=summary, plan=lambda: None)) == {*preset, "summarizer", "plan"}
     assert compactor.config.max_tokens == 131_072
     assert compactor.config.token_ratio == 0.75
+
+
+def test_both_are_among_the_presets() -> None:
+    """Where hosts look for them."""
+    assert (presets.auto_context, presets.AutoContextMemory) == (auto_context, AutoContextMemory)
 
 
 def test_there_are_six_steps_in_their_order() -> None:
