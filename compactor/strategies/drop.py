@@ -27,7 +27,7 @@ def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callabl
 
     * ``tool_result``: calls with all their results, each such block counted as one;
     * ``assistant``: what the role said without calling tools;
-    * ``user``: what the user said;
+    * ``user``: what the user said, unless he forbids something in it;
     * ``attachment:<type>``: the posts stay, and read without those attachments and with a line that reloads them;
     * a host's own ``Post.kind``: those posts; a call goes with its results where it, or each of them, is of that kind;
 
@@ -100,8 +100,9 @@ class _Dropping:
         return [unit for unit in self._tail.units if not unit.places <= self._gone]
 
     def _stays(self, placed: Placed) -> bool:
+        """Return whether a unit stays whatever the rules say."""
         tail = self._tail
-        if placed.unit.from_user and placed.place == tail.asked:
+        if placed.unit.from_user and (placed.place == tail.asked or placed.forbids):
             return True
         if tail.latest_answer in placed.places or placed.places & tail.unread:
             return True

@@ -13,10 +13,11 @@ from prompts import PromptTemplate, load
 
 from ..errors import SummaryRejected
 from ..offloading import OffloadRule
+from ..standing import lost
 from ..view import View, Work
 from .folding import Asking, fold
 from .tail import Placed, Tail, checked_number
-from .wording import size_of, summary_text
+from .wording import size_of, summary_text, with_sentences
 
 __all__ = ["OffloadRule", "offload_large"]
 
@@ -41,6 +42,7 @@ def offload_large(
     *tokens*. The newest *keep_last* posts stay, and so does the latest answer to the user. *kinds* are those of
     ``OffloadRule``; None: all. *users_too*: what the user said goes as well, whatever its kind, but never the newest
     query, after all else, and only while the prompt is over the number of tokens that the trigger names, if it does.
+    Sentences in which he forbids something stay word for word.
 
     With *summarize* a model is asked by *prompt*, a shipped name, a file or a template, and its summary stands there
     instead of the beginning; the beginning all the same where the summary is refused. Then the strategy raises what the
@@ -67,8 +69,12 @@ def offload_large(
                 continue
             if template is not None and work is not None:
                 reduction = _summarised(view, work, template, placed, post) or reduction
-            yield reduction
-            saved += count(placed.text_of(post)) - count(reduction.text)
+            if sentences := lost(placed.forbids, [reduction.text]):
+                reduction = reduction.model_copy(update={"text": with_sentences(reduction.text, sentences)})
+            less = count(placed.text_of(post)) - count(reduction.text)
+            if less > 0:
+                saved += less
+                yield reduction
 
     strategy.__name__ = strategy.__qualname__ = "offload_large"
     return strategy
@@ -92,9 +98,8 @@ def _summarised(
     text, count = placed.text_of(post), view.ledger.count
     tokens = count(text)
     target = max(min(tokens // 10, MOST_SUMMARY), min(tokens // 2, LEAST_SUMMARY))
-    alone = placed.round_ if post is None else placed.round_.model_copy(update={"user_query": ""})
-    posts = () if post is None else (post.model_copy(update={"tool_calls": ()}),)  # the calls stay as they are
-    alone = alone.model_copy(update={"post_list": posts})
+    # Without the calls, which stay as they are.
+    alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
     try:
         *_, (made, _) = fold(view, work, Asking(template, "large_post", target), [alone], start=placed.place)
     except SummaryRejected:

@@ -10,6 +10,7 @@ from memory.messages import repeats_query, text_of
 from memory.rounds import USER, Post, Round
 
 from ..host_rounds import HostRounds
+from ..standing import standing_sentences
 from ..units import Unit
 from ..view import View
 
@@ -32,6 +33,17 @@ class Placed(NamedTuple):
     def text_of(self, post: Post | None) -> str:
         """Return the whole text of one of its posts."""
         return self.round_.user_query if post is None else text_of(post)
+
+    def alone(self, post: Post | None) -> Round:
+        """Return its round with nothing in it but one of its posts."""
+        if post is None:
+            return self.round_.model_copy(update={"post_list": ()})
+        return self.round_.model_copy(update={"user_query": "", "post_list": (post,)})
+
+    @property
+    def forbids(self) -> tuple[str, ...]:
+        """The sentences in which the user forbids something; none where somebody else speaks."""
+        return standing_sentences(map(self.alone, self.posts)) if self.unit.from_user else ()
 
     @property
     def posts(self) -> tuple[Post | None, ...]:

@@ -8,12 +8,17 @@ from memory.rounds import Attachment
 
 from ..offloading import beginning, kept_line, size_of
 
-__all__ = ["attachments_line", "beginning", "kept_line", "size_of", "summary_text"]
+__all__ = ["attachments_line", "beginning", "kept_line", "size_of", "summary_text", "with_sentences"]
 
 
 def summary_text(summary: str, what: str, reference: str) -> str:
     """Return *summary* as it stands for *what*, which it must not be taken for: whoever said that did not say this."""
     return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
+
+
+def with_sentences(text: str, sentences: Sequence[str]) -> str:
+    """Return *text* with what the user forbade, word for word, below it."""
+    return "\n".join([text, "[In it the user forbids, word for word:]", *(f"- {sentence}" for sentence in sentences)])
 
 
 def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:

@@ -202,6 +202,14 @@ def test_what_the_user_said_goes_but_the_newest_query() -> None:
     assert shown(memory) == ["a1", "a2", "a3", "q4", "and this"]
 
 
+def test_what_the_user_forbade_stays() -> None:
+    """An agent that no longer reads it does it."""
+    memory = chat(user("Sum it up."), answer("x"), user("Never delete the archive."), answer("y"), user("z"))
+
+    reduced(memory, drop([("user", 0), ("message", 0)]))
+    assert shown(memory) == ["Never delete the archive.", "y", "z"]
+
+
 def test_a_query_goes_with_the_post_that_hands_it_on() -> None:
     """Or it would be shown after all."""
     memory = Memory("s")
@@ -301,6 +309,7 @@ def test_a_short_attachment_stays() -> None:
     round_ = memory.create_round("q")
     tiny = (Attachment(type="plan", content="Go."),)
     memory.add_post(round_, send_from=ROLE, send_to="Coder", message="Here.", attachment_list=tiny)
+    memory.finish_round(round_)
 
     assert list(drop("attachment:plan")(view_of(memory))) == []
 
@@ -366,6 +375,20 @@ def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:
     assert spans(reduced(memory, drop([("assistant", 0), ("tool_result", 0)]))) == [(1, 2)]
     assert list(drop("assistant")(view_of(memory))) == []
     assert len(shown(memory)) == 5
+
+
+def test_real_dialogues_keep_calls_with_their_results(data: list[dict[str, Any]]) -> None:
+    """Forty of them as one conversation: under all rules, little but the newest is left, and it is in order."""
+    memory = chat(*(message for one in data[:40] for message in one["messages"] if message["role"] != "system"))
+    before = view_of(memory).tokens
+
+    for strategy in (offload_large(400, preview=50), drop([("tool_result", 3), ("assistant", 5), ("user", 5)])):
+        assert reduced(memory, strategy)
+        assert_paired(messages_of(view_of(memory)))
+    left = messages_of(view_of(memory))
+    assert view_of(memory).tokens < before // 10
+    assert sum(message["role"] == "tool" for message in left) >= 3
+    assert left[-1]["content"] == data[39]["messages"][-1]["content"]
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------

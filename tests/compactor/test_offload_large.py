@@ -335,6 +335,19 @@ def test_what_the_user_said_goes_only_while_nothing_else_helps() -> None:
     assert offloaded(each) == [2, 0, 0]
 
 
+def test_what_the_user_forbade_stays_word_for_word() -> None:
+    """An agent that no longer reads it does it."""
+    forbidden = "Do not touch the folder named archive."
+    memory = chat(user(f"{BIG}\n{forbidden}"), answer("x"), user("y"), answer("z"))
+    (reduction,) = reduced(memory, offload_large(users_too=True))
+
+    assert reduction.text.endswith(f"reload r1.p0]\n[In it the user forbids, word for word:]\n- {forbidden}")
+    shown_already = chat(user(f"{forbidden}\n{BIG}"), answer("x"), user("y"), answer("z"))
+    assert reduced(shown_already, offload_large(users_too=True))[0].text.endswith("reload r1.p0]")
+    nothing_else = chat(user(" ".join(f"Never open file {n}." for n in range(30))), answer("x"), user("y"), answer("z"))
+    assert reduced(nothing_else, offload_large(300, preview=10, users_too=True)) == []
+
+
 def test_a_query_that_a_post_hands_on_goes_with_it() -> None:
     """Hosts of several agents say the query twice; it is shown once, offloaded or not."""
     memory = Memory("s")
