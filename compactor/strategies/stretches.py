@@ -118,7 +118,7 @@ def _single_blocks(view: View, place: int, kept: Collection[Place]) -> Iterator[
 
 def _part(view: View, unit: Unit) -> _Part:
     first = unit.posts[0]
-    if first is None or unit.from_user:
+    if first is None:
         return "end"
     if first.kind == SUMMARY:
         return "summary"

@@ -325,6 +325,16 @@ def test_a_summary_on_the_way_is_measured_against_all_that_it_replaces() -> None
     assert pieces[-1] > sum(map(count_tokens, texts))
 
 
+def test_after_a_publication_a_summary_is_measured_against_what_is_new() -> None:
+    """And against the summary that was published: not against all that there ever was."""
+    config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_000)
+    compactor, executor, _ = on_command(memory_of(60), ScriptedSummarizer(), config)
+    compactor.start()
+    executor.run_all()
+    assert len(of_kind(compactor.events, Published)) > 3
+    assert max(event.tokens_before for event in of_kind(compactor.events, Started)) < 1_000
+
+
 def test_the_first_round_of_all_may_be_the_giant() -> None:
     """Then the summary on the way covers no whole round yet."""
     memory = Memory("s")

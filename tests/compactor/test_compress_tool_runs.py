@@ -35,7 +35,8 @@ from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.units import PROMPT_TOKENS, count_message
 from compactor.work import CycleWork
-from memory import Memory, Reduction
+from memory import CompactedMessage, Memory, Reduction
+from memory.stores import InMemoryStore
 from prompts import PromptError, PromptTemplate
 
 ROLE = "assistant"
@@ -182,6 +183,16 @@ def test_rounds_that_are_open_or_compacted_are_left_alone() -> None:
     ]
 
 
+def test_what_a_compaction_covers_is_left_alone() -> None:
+    """Nobody sees it any more, and no reduction of it would be published."""
+    memory = memory_of(user(), *pairs(4), answer(), user(), *pairs(4, 4), answer())
+    first = memory.conversation.rounds[0]
+    covering = CompactedMessage(start_index=1, end_index=1, summary="S", end_round_id=first.id)
+    memory.journal(ROLE).publish(covering, base=0, round_ids=[first.id])
+    (reduction,), _ = apply(memory, compress_tool_runs())
+    assert reduction.round_id == memory.conversation.rounds[1].id
+
+
 def test_parallel_calls_stay_with_their_results() -> None:
     """And results that came late are not left behind, nor what somebody said between them taken in."""
     chat = [
@@ -198,6 +209,21 @@ def test_parallel_calls_stay_with_their_results() -> None:
     assert spans([reduction]) == [(1, 9)]
     assert [post.number for part in request.rounds for post in part.post_list] == list(range(1, 10))
     shown(memory)
+
+
+def test_what_the_role_says_between_a_call_and_its_result_goes_with_them() -> None:
+    """A span hides all between its ends."""
+    memory = memory_of(user(), *pairs(2), calls("a"), answer("Wait."), result("a", LONG), *pairs(2, 2), answer("done"))
+    (reduction,), (request,) = apply(memory, compress_tool_runs())
+    assert spans([reduction]) == [(1, 11)]
+    assert "Wait." in quoted(request)
+
+
+def test_a_late_result_belongs_to_a_run() -> None:
+    """It is a tool's, though nobody knows which call it answers; alone it is no run."""
+    memory = memory_of(user(), *pairs(2), result("nobody", LONG), *pairs(2, 2), answer())
+    assert spans(apply(memory, compress_tool_runs())[0]) == [(1, 9)]
+    assert apply(memory_of(user(), result("nobody", words(500)), answer()), compress_tool_runs(0)) == ([], [])
 
 
 def test_calls_between_whose_results_somebody_speaks_stay() -> None:
@@ -311,7 +337,7 @@ def test_a_long_query_is_shown_by_its_beginning() -> None:
     assert f"{'q' * 1_000} [...]\n</message>" in quoted(request)
     memory = memory_of(answer("I begin."), *pairs(4), answer())
     _, (request,) = apply(memory, compress_tool_runs())
-    assert "<message" not in quoted(request)
+    assert quoted(request).startswith('<round number="1">\n<tool_call ')
 
 
 def test_the_target_is_a_share_of_what_is_summarised() -> None:
@@ -342,7 +368,8 @@ def test_what_would_save_under_a_tenth_is_not_asked_for() -> None:
 
 def test_a_run_that_no_request_holds_is_folded_in_steps() -> None:
     """Each request fits and goes on from the summary before; all of the text is sent once; one reduction comes of it."""
-    memory = memory_of(user("Which?"), *pairs(12, text=words(300)), *pair("huge", text=words(3_000)), answer())
+    query = "Which? " + "who " * 200
+    memory = memory_of(user(query), *pairs(12, text=words(300)), *pair("huge", text=words(3_000)), answer())
     usage = {"input_tokens": 10, "output_tokens": 1}
     answers = iter(range(100))
 
@@ -375,7 +402,15 @@ PLAN_MESSAGES: list[Message] = [
 
 def test_tools_that_keep_a_plan_are_told_of_in_a_line() -> None:
     """The plan itself stands in the request already, and in the prompt."""
-    _, (request,) = apply(memory_of(user(), *pairs(3), *PLAN_MESSAGES, answer()), compress_tool_runs())
+    spaced = {"id": "p2", "type": "function", "function": {"name": "plan", "arguments": "a" + " " * 900 + "b"}}
+    other = {"id": "p3", "type": "function", "function": {"name": "f", "arguments": "z" * 900}}
+    both: Message = {"role": "assistant", "content": None, "tool_calls": [spaced, other]}
+    answers = [result("p2", "fine"), result("p3", LONG)]
+    chat = [user(), *pairs(3), *PLAN_MESSAGES, both, *answers, answer()]
+    _, (request,) = apply(memory_of(*chat), compress_tool_runs())
+    assert 'name="plan" id="p2">\na [...]\n</tool_call>' in quoted(request)
+    assert "z" * 900 in quoted(request)
+    assert f'id="p3">\n{LONG}\n' in quoted(request)
     assert 'name="update_todos" id="p1">\n' + "x" * 160 + " [...]\n</tool_call>" in quoted(request)
     assert '<tool_result from="tool" to="assistant" id="p1">\nsaved ' + "y" * 154 + " [...]\n" in quoted(request)
     assert f"c0: {LONG}" in quoted(request)
@@ -557,6 +592,30 @@ def test_a_new_summary_contains_the_old_one_and_takes_its_place() -> None:
     assert references(shown(memory)) == ["r1.p1-p15"]
 
 
+def test_each_stretch_has_its_own_earlier_summary() -> None:
+    """Also where what is new stands before it: the pin that kept a call was taken away."""
+    memory = memory_of(user(), *pairs(9), closed=False)
+    memory.pin("r1.p2")
+    memory.add_post(memory.conversation.rounds[0], send_from="User", send_to=ROLE, message="And?")
+    for message in pairs(4, 9):
+        memory.append(message)
+    made, _ = apply(memory, CURRENT, ScriptedSummarizer(["The first.", "The second."]))
+    assert spans(made) == [(3, 18), (20, 27)]
+    memory.unpin("r1.p2")
+    for message in pairs(4, 13):
+        memory.append(message)
+    made, requests = apply(memory, CURRENT)
+    assert spans(made) == [(1, 18), (20, 35)]
+    assert [request.previous.summary for request in requests if request.previous] == ["The first.", "The second."]
+
+
+def test_a_summary_alone_is_not_made_shorter() -> None:
+    """However full the prompt is: it would lose a little each time."""
+    memory = memory_of(user(), *pairs(8), closed=False)
+    apply(memory, CURRENT, lambda _request: words(300))
+    assert apply(memory, CURRENT, mark=150) == ([], [])
+
+
 def test_a_hosts_own_summary_is_taken_in_whole() -> None:
     """It has no line above it that says what it is."""
     memory = memory_of(user(), *pairs(6), closed=False)
@@ -622,6 +681,14 @@ def test_only_the_round_that_is_open_has_a_current_scope() -> None:
     assert apply(memory_of(user(), *pairs(9)), CURRENT) == ([], [])
     assert apply(Memory("s"), CURRENT) == ([], [])
     assert apply(memory_of(user(), closed=False), CURRENT) == ([], [])
+    store = InMemoryStore()
+    elsewhere, here = Memory("s", store=store), Memory("s", store=store)
+    elsewhere.create_round("still open")
+    memory_round = here.create_round("and this one is done")
+    for message in pairs(4):
+        here.append(message)
+    here.finish_round(memory_round)
+    assert apply(here, CURRENT) == ([], [])
 
 
 def test_calls_in_the_form_before_tool_calls_are_calls() -> None:

@@ -112,6 +112,7 @@ def test_what_is_no_subtask_is_refused_with_the_remedy(wrong: Any) -> None:
     [
         (TRIP, True),
         (Plan("p", subtasks=[("a", "done"), ("b", "doing")]), True),
+        (Plan("p", subtasks=[("a", "done"), ("b", "todo")]), True),
         (Plan("p", subtasks=[("a", "done"), ("b", "abandoned")]), False),
         (Plan("p"), True),
         (Plan("", "described"), True),
@@ -155,6 +156,13 @@ def test_a_long_plan_says_how_much_of_it_is_left_out() -> None:
     assert lines[-1].startswith("Done (500): old 0; old 1;")
     assert len(lines[-1]) == 300
     assert 3_800 < len(str(plan)) <= LONGEST
+
+
+@pytest.mark.parametrize("length", range(1, 200, 7))
+def test_a_plan_is_within_its_bound_whatever_the_length_of_its_lines(length: int) -> None:
+    """The line that counts what is left out included."""
+    text = str(Plan("p" * length, "d", [("x" * length, "pending")] * 1_000 + [("done", "done")]))
+    assert LONGEST - length - 40 < len(text) <= LONGEST
 
 
 texts = st.text(st.characters(codec=None) | st.sampled_from("{}%\n\ud800 "), max_size=300) | st.sampled_from(
