@@ -29,7 +29,7 @@ from ..acceptance import Source, accept
 from ..config import CompactorConfig
 from ..errors import SummaryRejected
 from ..standing import lost, restored, standing_sentences
-from ..strategies import compact_rounds
+from ..strategies import compact_rounds, compress_tool_runs
 from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
 from ..tokens import count_tokens
 from ..transcript import quote
@@ -513,7 +513,7 @@ def memory_with_compress(
         "config": CompactorConfig(**settings | config),
         "summarizer": asked,
         "trigger": trigger,
-        "strategies": (compact_rounds,),
+        "strategies": (compact_rounds, compress_tool_runs(scope="current")),
     }
 
 

@@ -1,0 +1,373 @@
+"""Old posts leave by kind, rule by rule, until the prompt is below its share of the window; then rounds are summarised."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+import pytest
+from chats import answer, assert_legal, calls, result, user, words
+
+from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
+from compactor.background import State
+from compactor.events import Failed, ModelUnknown, Published, Reduced, StrategyFailed
+from compactor.presets.selective import RULES, over_usage, selective, window_for
+from compactor.summarizers import SummarizerError
+from compactor.testing import FakeClock, ScriptedSummarizer
+from memory import Memory
+from memory.events import Event
+
+ROLE = "assistant"
+Message = dict[str, Any]
+E = TypeVar("E", bound=Event)
+SYSTEM = {"role": "system", "content": "You are terse."}
+
+
+class ManualExecutor(Executor):
+    """Runs a job only when told to, in the thread that tells it."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.jobs.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def run_all(self) -> None:
+        while self.jobs:
+            future, job = self.jobs.popleft()
+            future.set_result(job())
+
+
+def of_kind(events: Sequence[Event], kind: type[E]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def text_of(request: SummaryRequest) -> str:
+    return "\n".join(str(message["content"]) for message in request.messages)
+
+
+def turn(number: int, size: int = 100) -> list[Message]:
+    """A question of a few words, a call with a result of *size* tokens, and an answer."""
+    return [
+        user(f"Question {number}?"),
+        calls(f"c{number}"),
+        result(f"c{number}", words(size)),
+        answer(f"Answer {number}."),
+    ]
+
+
+def conversation(count: int, size: int = 100) -> Memory:
+    return Memory.from_messages(
+        [SYSTEM, *(message for number in range(1, count + 1) for message in turn(number, size))]
+    )
+
+
+def on_command(memory: Memory, **options: Any) -> tuple[ContextCompactor, ManualExecutor, FakeClock]:
+    """A started compactor with the preset that works only when told to."""
+    executor, clock = ManualExecutor(), FakeClock()
+    compactor = ContextCompactor.for_role(
+        memory, ROLE, **selective(**options), executor=executor, clock=clock, rng=lambda: 1.0
+    )
+    compactor.start()
+    return compactor, executor, clock
+
+
+def shown(memory: Memory) -> list[str]:
+    """What the prompt says, in short: questions, answers, results by their calls."""
+    messages = compose(memory, ROLE, budget=100_000).messages
+    return [message.get("tool_call_id") or message["content"] or "call" for message in messages]
+
+
+def turns(first: int, last: int, *, results_from: int = 1) -> list[str]:
+    said: list[str] = []
+    for number in range(first, last + 1):
+        work = ["call", f"c{number}"] if number >= results_from else []
+        said += [f"Question {number}?", *work, f"Answer {number}."]
+    return said
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_due_at_a_share_of_the_window_by_the_providers_own_count() -> None:
+    """80% of 2,000 tokens: not at 1,599, but at 1,600, whatever our own count says."""
+    memory = conversation(5)
+    compactor, executor, _ = on_command(memory, max_token=2_000)
+
+    memory.record_usage(ROLE, 1_599, counted=1_599)
+    memory.append(user("go on"))
+    executor.run_all()
+    before = of_kind(compactor.events, Reduced)
+    memory.record_usage(ROLE, 1_600, counted=1_600)
+    memory.append(user("please"))
+    executor.run_all()
+
+    assert not before
+    assert of_kind(compactor.events, Reduced)
+
+
+def test_our_own_count_stands_in_where_the_provider_said_nothing() -> None:
+    """As long as nobody records a usage, and after the prompt has changed."""
+    compactor, executor, _ = on_command(conversation(9), max_token=1_000)
+    executor.run_all()
+
+    assert of_kind(compactor.events, Reduced)
+
+    compactor, executor, _ = on_command(conversation(5), max_token=2_000)
+    executor.run_all()
+
+    assert not of_kind(compactor.events, Reduced)
+
+
+def test_what_the_provider_counted_is_forgotten_within_a_pass() -> None:
+    """One rule was enough by our count, so the next is not applied on the word of an older prompt."""
+    memory = conversation(9)
+    memory.record_usage(ROLE, 90_000, counted=90_000)
+    compactor, executor, _ = on_command(memory, max_token=1_600)
+    executor.run_all()
+
+    assert shown(memory) == ["You are terse.", *turns(1, 9, results_from=7)]
+    assert {event.strategy for event in of_kind(compactor.events, Reduced)} == {"drop(tool_result)"}
+    assert not of_kind(compactor.events, Published)
+
+
+# -- what --------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_are_applied_in_order_as_far_as_needed() -> None:
+    """Tool results first, but the newest 3; then what the assistant said, but the newest 5; then the user."""
+    memory = conversation(9)
+    compactor, executor, _ = on_command(memory, max_token=100, fallback_to_full_summary=False)
+    executor.run_all()
+
+    assert shown(memory) == [
+        "You are terse.",
+        *turns(5, 6, results_from=7),
+        *turns(7, 9),
+    ]
+    strategies = [event.strategy for event in of_kind(compactor.events, Reduced)]
+    assert list(dict.fromkeys(strategies)) == ["drop(tool_result)", "drop(assistant)", "drop(user)"]
+    assert memory.reload("r1.p2") == words(100)
+
+
+def test_texts_of_skills_leave_whatever_their_age() -> None:
+    """A host marks them by Post.kind."""
+    memory = conversation(4)
+    round_ = memory.create_round("Load the skill")
+    for kind in ("skill_prompt", "skill_metadata"):
+        memory.add_post(round_, send_from="User", send_to=ROLE, message=f"[{kind}] {words(200)}", kind=kind)
+    memory.add_post(round_, send_from=ROLE, send_to="User", message="Loaded.")
+    memory.finish_round(round_)
+    memory.create_round("And now?")
+    _, executor, _ = on_command(memory, max_token=300, fallback_to_full_summary=False)
+    executor.run_all()
+
+    assert not [text for text in shown(memory) if "skill_" in text]
+    assert "Loaded." in shown(memory)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"tool_result": 1, "assistant_message": None, "user": None}, [("tool_result", 1)]],
+    ids=["changed", "replaced"],
+)
+def test_rules_can_be_changed_or_replaced(rules: Any) -> None:
+    """By kind, under either name; or all of them, in the order given."""
+    memory = conversation(5)
+    _, executor, _ = on_command(memory, max_token=100, rules=rules, fallback_to_full_summary=False)
+    executor.run_all()
+
+    assert shown(memory) == ["You are terse.", *turns(1, 5, results_from=5)]
+
+
+def test_the_full_summary_is_the_last_resort() -> None:
+    """All closed rounds, the header beside them, and what the log has in them: nothing is left out of the summary."""
+    memory = conversation(9)
+    memory.append(user("And now?"))
+    summarizer = ScriptedSummarizer(["Nine questions were answered."])
+    compactor, executor, _ = on_command(memory, max_token=100, summarizer=summarizer)
+    executor.run_all()
+
+    system, summary, question = shown(memory)
+
+    assert (system, question) == ("You are terse.", "And now?")
+    assert "Nine questions were answered." in summary
+    asked = text_of(summarizer.requests[0])
+    assert words(100) in asked
+    assert SYSTEM["content"] not in asked
+    assert [event.end for event in of_kind(compactor.events, Published)] == [9]
+
+
+def test_calls_that_wait_for_results_do_not_reach_the_summarizer() -> None:
+    """Nor does anything else of the open round: what the agent is at is no past."""
+    memory = conversation(9)
+    for message in (user("And now?"), calls("waiting", arguments='{"secret": 1}')):
+        memory.append(message)
+    summarizer = ScriptedSummarizer(["Nine questions were answered."])
+    _, executor, _ = on_command(memory, max_token=100, summarizer=summarizer)
+    executor.run_all()
+
+    assert summarizer.requests
+    assert not any("waiting" in text_of(request) or "secret" in text_of(request) for request in summarizer.requests)
+    prompt = compose(memory, ROLE, budget=1_000)
+    assert prompt.messages[-2:] == [user("And now?"), calls("waiting", arguments='{"secret": 1}')]
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_summary_leaves_everything_as_it_was_and_cools_down() -> None:
+    """No compaction, no round hidden; after two failures in a row nothing is tried for eight seconds; then it works."""
+    memory = conversation(9)
+    memory.append(user("And now?"))
+    down = SummarizerError("the endpoint is down; start it")
+    summarizer = ScriptedSummarizer([down, down, "Nine questions were answered."])
+    compactor, executor, clock = on_command(memory, max_token=100, summarizer=summarizer)
+    executor.run_all()
+    after_one = shown(memory)
+    clock.advance(1.0)
+    executor.run_all()
+
+    assert [event.strategy for event in of_kind(compactor.events, StrategyFailed)] == ["compact_rounds"] * 2
+    assert [event.circuit_open for event in of_kind(compactor.events, Failed)] == [False, True]
+    assert compactor.get_compaction() is None
+    assert shown(memory) == after_one
+    assert after_one[-1] == "And now?"
+
+    clock.advance(7.9)
+    executor.run_all()
+    assert (compactor.status().state, len(summarizer.requests)) == (State.BACKING_OFF, 2)
+
+    clock.advance(0.1)
+    executor.run_all()
+    assert compactor.get_compaction() is not None
+
+
+def test_a_refused_summary_is_asked_for_again() -> None:
+    """Twice, with what was wrong with it."""
+    memory = conversation(9)
+    summarizer = ScriptedSummarizer(["", "Hello! How can I help you?", "Nine questions were answered."])
+    compactor, executor, _ = on_command(memory, max_token=100, summarizer=summarizer)
+    executor.run_all()
+
+    assert compactor.get_compaction() is not None
+    assert len(summarizer.requests) == 3
+    assert "instead of summarising" in text_of(summarizer.requests[2])
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("gpt-4o", 128_000),
+        ("anthropic/claude-sonnet-4", 200_000),
+        ("my-model", 50_000),
+        ("My-Model-Large-2", 70_000),
+        ("local/my-model-small", 50_000),
+        ("local/other", 9_000),
+        ("gpt-4o-mini", 64_000),
+        ("nobody-knows", 128_000),
+        ("", 128_000),
+    ],
+)
+def test_windows_go_by_the_beginning_of_a_name(model: str, window: int) -> None:
+    """A host's own come first, the longest that fits; then those that are known; then 128,000."""
+    own = {"my-model": 50_000, "my-model-large": 70_000, "gpt-4o-mini": 64_000, "Local/other": 9_000, "": 1}
+
+    made = selective(model=model, windows=own)
+
+    assert window_for(model, own) == window
+    assert made["config"].max_tokens == window
+    assert repr(made["trigger"]) == f"over_usage({int(window * 0.8)})"
+
+
+def test_a_model_that_nobody_knows_is_told() -> None:
+    """The default window and tokenizer stand in, with an event that names the model."""
+    unknown, _, _ = on_command(conversation(1), model="nobody-knows")
+    known, _, _ = on_command(conversation(1), model="gpt-4o")
+
+    assert [event.model for event in of_kind(unknown.events, ModelUnknown)] == ["nobody-knows"]
+    assert not of_kind(known.events, ModelUnknown)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_its_users_know() -> None:
+    """80%, three results, five of what each said, two failures, eight seconds; all of them can be changed."""
+    made = selective()
+    config = made["config"]
+
+    assert set(made) == {"config", "summarizer", "trigger", "strategies"}
+    assert isinstance(config, CompactorConfig)
+    assert dict(RULES) == {"tool_result": 3, "skill_prompt": 0, "assistant": 5, "skill_metadata": 0, "user": 5}
+    assert (config.max_tokens, config.token_ratio, config.retain_recent) == (128_000, 0.8, 0)
+    assert (config.summary_attempts, config.circuit_failures, config.circuit_reset) == (3, 2, 8.0)
+    assert [strategy.__name__ for strategy in made["strategies"]] == [
+        *(f"drop({kind})" for kind, _ in RULES),
+        "compact_rounds",
+    ]
+
+    other = selective(
+        max_token=1_000, threshold_ratio=1, summary_retry_attempts=0, cooldown_failures=3, retain_recent=1
+    )
+
+    assert repr(other["trigger"]) == "over_usage(1000)"
+    assert (other["config"].summary_attempts, other["config"].circuit_failures) == (1, 3)
+    assert other["config"].retain_recent == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"threshold_ratio": 0}, "threshold_ratio"),
+        ({"threshold_ratio": 1.1}, "threshold_ratio"),
+        ({"threshold_ratio": True}, "threshold_ratio"),
+        ({"max_token": 0}, "max_token"),
+        ({"windows": {"m": "many"}}, r"windows\.m"),
+        ({"windows": {"m": True}}, r"windows\.m"),
+        ({"summary_retry_attempts": -1}, "summary_retry_attempts"),
+        ({"summary_retry_attempts": True}, "summary_retry_attempts"),
+        ({"cooldown_failures": 0}, "circuit_failures"),
+        ({"cooldown_seconds": 0.0}, "circuit_reset"),
+        ({"novelty": 1}, "novelty"),
+        ({"rules": {"tool_result": -1}}, "keep_recent"),
+        ({"rules": [("", 1)]}, "kind"),
+    ],
+)
+def test_nonsense_is_refused_when_it_is_made(options: dict[str, Any], named: str) -> None:
+    """With the name of the setting."""
+    make: Callable[..., dict[str, Any]] = selective
+
+    with pytest.raises(ValueError, match=named) as raised:
+        make(**options)
+    assert isinstance(raised.value, ConfigError) or "rules" in options
+
+
+def test_its_trigger_combines_with_others() -> None:
+    """It is a trigger like any other."""
+    assert repr(over_usage(5) | over_usage(6)) == "(over_usage(5) | over_usage(6))"
+
+
+# -- real dialogues ----------------------------------------------------------------------------------------------------
+
+
+def test_prompts_of_real_dialogues_fit_and_stay_paired(data: list[dict[str, Any]]) -> None:
+    """After every message, with all reductions there are by then: within the budget, legal, the newest question whole."""
+    for dialogue in data[::15]:
+        memory = Memory("dialogue")
+        compactor, executor, _ = on_command(memory, max_token=3_000)
+        for message in dialogue["messages"]:
+            memory.append(message)
+            executor.run_all()
+            prompt = compose(memory, ROLE, budget=3_000)
+            assert_legal(prompt, 3_000)
+            if message["role"] == "user":
+                assert prompt.messages[-1] == message
+        compactor.stop()
