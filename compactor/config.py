@@ -113,7 +113,14 @@ class CompactorConfig(BaseModel):
 
     def merged(self, **changes: Any) -> CompactorConfig:
         """Return a configuration with *changes* made, checked as if it were new."""
-        return type(self)(**(self.model_dump() | changes))
+        made = type(self)(**(self.model_dump() | changes))
+        return made if "prompt_template_path" in changes else made.asking(self.prompt)
+
+    def asking(self, prompt: PromptTemplate) -> CompactorConfig:
+        """Return the same configuration with *prompt*, which need not be a file, in the place of its own."""
+        made = self.model_copy()
+        made._prompt = prompt
+        return made
 
 
 def _problem(details: Any) -> tuple[str, str]:

@@ -134,9 +134,7 @@ def _config(
     given = given if given is not None else CompactorConfig()
     retain = given.retain_recent if "retain_recent" in given.model_fields_set else RETAIN_RECENT
     config = given.merged(max_tokens=max_token, token_ratio=float(token_ratio), retain_recent=retain)
-    if prompt is not None:
-        config._prompt = prompt
-    return config
+    return config if prompt is None else config.asking(prompt)
 
 
 def _in_past(strategy: Strategy) -> Strategy:

@@ -687,3 +687,11 @@ def test_any_object_makes_settings_or_a_config_error(data: dict[str, Any], lenie
         return
     for role in ("", "Planner", "other", *made.roles):
         assert isinstance(made.for_role(role).prompt, PromptTemplate)
+
+
+def test_a_prompt_need_not_be_a_file() -> None:
+    """It stays when something else is changed, goes when another is named, and leaves the first configuration alone."""
+    first, mine = CompactorConfig(prompt_template_path="planner"), PromptTemplate("mine", "{content}\n\nSum it up.")
+    config = first.asking(mine)
+    assert config.merged(threshold=3).prompt is mine
+    assert config.merged(prompt_template_path="planner").prompt.name == first.prompt.name == "planner"
