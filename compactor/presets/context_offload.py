@@ -13,7 +13,6 @@ from memory.references import post_reference
 
 from ..config import CompactorConfig
 from ..cycle import Strategy
-from ..offloading import beginning, size_of
 from ..strategies.compact_rounds import compact_view
 from ..strategies.compress_tool_runs import compress_tool_runs
 from ..strategies.offload_large import offload_large
@@ -21,8 +20,9 @@ from ..tokens import TokenCounter, counter_for
 from ..triggers import Trigger, Verdict
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View
-from .offload_context import COMPACT_RATIO, KEEP_COMPACT, KEEP_COMPRESS, PREVIEW, Mode, check_settings
+from .offload_context import COMPACT_RATIO, KEEP_COMPACT, KEEP_COMPRESS, PREVIEW, Mode, check_settings, preview_of
 from .offload_files import OffloadFiles
+from .offload_tools import is_file_answer
 
 __all__ = ["context_offload"]
 
@@ -81,6 +81,7 @@ def context_offload(
     offload = offload_large(
         max_tool_message_tokens,
         KEEP_COMPACT if keep_recent_count is None else keep_recent_count,
+        preview=0,  # which text stands instead is decided below, in characters
         tokens=True,
         kinds="tool_result",
     )
@@ -133,18 +134,22 @@ def _previewed(
     *files*: each is written before the text that names it is given."""
 
     def strategy(view: View) -> Iterator[Reduction]:
+        count = view.ledger.count
         for reduction in offload(view):
             place = (view.rounds.end_of(reduction.round_id) or 1) - 1
             round_ = view.rounds[place]
             post = next(post for post in round_.post_list if post.number == reduction.first_number)
             text, reference = text_of(post), post_reference(round_, post)
-            shown = beginning(text, length)
-            size = size_of(len(text) - len(shown), max(view.ledger.count(text[len(shown) :]), 1))
-            where = "" if files is None else f" in the file {files.write(reference, text)}"
-            line = f"[{size}, left out here and kept in full{where}; reload {reference}]"
-            shorter = f"{shown}\n{line}" if shown else line
-            saved = view.ledger.count(text) - view.ledger.count(shorter)
-            yield reduction.model_copy(update={"text": shorter, "extra": freeze_mapping({SAVED: saved})})
+            if place == view.total - 1 and is_file_answer(text):
+                continue  # the agent has just read it, and would have to read it again
+            where = f"; reload {reference}"
+            if files is not None:
+                named = f" in the file {files.path_of(reference, text)}{where}"
+                if count(preview_of(text, length, named, count)) < count(text):
+                    where = f" in the file {files.write(reference, text)}{where}"
+            shorter = preview_of(text, length, where, count)
+            if (saved := count(text) - count(shorter)) > 0:
+                yield reduction.model_copy(update={"text": shorter, "extra": freeze_mapping({SAVED: saved})})
 
     strategy.__name__ = strategy.__qualname__ = "offload_large"
     return strategy

@@ -41,6 +41,7 @@ __all__ = [
     "OffloadResult",
     "check_settings",
     "offload_context",
+    "preview_of",
 ]
 
 Mode = Literal["auto", "compact", "compress"]
@@ -59,7 +60,7 @@ _HEADING = (
 )
 #: The least that a summary is given, in tokens: less would be scraps.
 _LEAST_TARGET = 64
-_KEPT_IN = "left out here and kept in full in the file "
+_KEPT = "left out here and kept in full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +246,9 @@ class _Vault:
 
     def path(self, stem: str, content: str, suffix: str = ".txt") -> str:
         """Return where *content* would go."""
-        folder = self.folder if self.files is None else self.files.prefix
-        return f"{folder}/{file_name(stem, content, suffix)}"
+        if self.files is not None:
+            return self.files.path_of(stem, content, suffix)
+        return f"{self.folder}/{file_name(stem, content, suffix)}"
 
     def keep(self, stem: str, content: str, suffix: str = ".txt") -> str:
         path = self.path(stem, content, suffix) if self.files is None else self.files.write(stem, content, suffix)
@@ -278,16 +280,26 @@ def _compacted(talk: _Talk, keep: int, threshold: int, preview: int, vault: _Vau
 
 
 def _preview(text: str, length: int, path: str, count: TokenCounter) -> str:
+    return preview_of(text, length, f" in the file {path}; read_file gives it, grep searches it", count)
+
+
+def preview_of(text: str, length: int, where: str, count: TokenCounter) -> str:
+    """Return the first *length* characters of *text*, and the line that says how much is kept in full, and *where*."""
     shown = beginning(text, length)
     size = size_of(len(text) - len(shown), max(count(text[len(shown) :]), 1))
-    line = f"[{size}, {_KEPT_IN}{path}; read_file gives it, grep searches it]"
+    line = f"[{size}, {_KEPT}{where}]"
     return f"{shown}\n{line}" if shown else line
 
 
 def _is_compacted(text: str, preview: int) -> bool:
     """Return whether *text* stands for one in a file."""
     last = text.rpartition("\n")[2]
-    return last.startswith("[") and last.endswith("]") and _KEPT_IN in last and len(text) - len(last) <= preview + 1
+    return (
+        last.startswith("[")
+        and last.endswith("]")
+        and f"{_KEPT} in the file " in last
+        and len(text) - len(last) <= preview + 1
+    )
 
 
 # -- compress ----------------------------------------------------------------------------------------------------------
@@ -383,5 +395,5 @@ def _carried(summary: str) -> list[str]:
 def _snapshot(summary: str, stands_for: int, path: str) -> Message:
     """Return the message that stands for older ones: the user's, for nobody is to take it for the agent's own words."""
     text = summary.replace("<state_snapshot", "&lt;state_snapshot").replace("</state_snapshot", "&lt;/state_snapshot")
-    last = f"[Stands for {stands_for} messages, {_KEPT_IN}{path}; read_file gives them, grep searches them]"
+    last = f"[Stands for {stands_for} messages, {_KEPT} in the file {path}; read_file gives them, grep searches them]"
     return {"role": "user", "content": "\n".join([_OPENING, _HEADING, text, last, _CLOSING])}

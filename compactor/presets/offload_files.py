@@ -122,6 +122,10 @@ class OffloadFiles:
         self._search_seconds = search_seconds
         self._monotonic = monotonic
 
+    def path_of(self, stem: str, content: str, suffix: str = ".txt") -> str:
+        """Return the path that ``write`` would return, unless somebody has changed that file."""
+        return f"{self.prefix}/{file_name(stem, content, suffix)}"
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, stem: str, content: str, suffix: str = ".txt") -> str:

@@ -305,6 +305,42 @@ def test_a_file_is_there_before_the_text_that_names_it(tmp_path: Path) -> None:
     assert missing == []
 
 
+def test_what_was_just_read_from_a_file_stays(tmp_path: Path) -> None:
+    """Else the agent would read it again, and so on; behind the next question it is a result like others."""
+    memory = busy(9)
+    run(memory, store_dir=tmp_path, chat_id="chat")
+    read = OffloadFiles(tmp_path, "chat").grep("word")
+    memory.append(calls("read"))
+    memory.append(result("read", read))
+    look_up(memory, 10)
+    limits: Any = {"store_dir": tmp_path, "chat_id": "chat", "context_manage_mode": "compact", "max_total_tokens": 500}
+    run(memory, **limits)
+    assert read in shown(memory)
+    memory.append(answer("done"))
+    memory.append(user("Next?"))
+    run(memory, **limits)
+    assert read not in shown(memory)
+    assert memory.reload("r10.p2") == read
+
+
+@pytest.mark.parametrize(("size", "named", "offloaded"), [(15, False, False), (60, False, True), (200, True, True)])
+def test_no_text_is_offloaded_to_one_that_is_longer(size: int, named: bool, offloaded: bool, tmp_path: Path) -> None:
+    """Where naming the file would cost more than the text, the reference alone has to do, if that is shorter."""
+    memory = busy(9, size=size)
+    run(
+        memory,
+        context_manage_mode="compact",
+        max_total_tokens=100,
+        max_tool_message_tokens=10,
+        preview_char_length=0,
+        store_dir=tmp_path,
+        chat_id="long-" * 12,
+    )
+    text = shown(memory)
+    assert ("in the file" in text) == named == bool(list(tmp_path.rglob("*.txt")))
+    assert ("reload r1.p2]" in text) == offloaded
+
+
 def test_sessions_have_files_of_their_own(tmp_path: Path) -> None:
     """The same reference in two sessions is two files in two folders."""
     for chat_id in ("one", "two"):
