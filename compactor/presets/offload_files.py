@@ -238,7 +238,7 @@ class OffloadFiles:
                     break
                 found.append(line)
         except TimeOver:
-            more = f"; stopped after {self._search_seconds:g} seconds, give one file as path to search the rest"
+            more = f"; stopped after {self._search_seconds:g} seconds, give one file as path, or a shorter pattern"
         if not found and not more and _LOOKS_LIKE_REGEX.search(pattern):
             more = "; the pattern is taken literally, give a text that stands there as it is"
         heading = f"[grep: {len(found)} lines with the pattern, counted from 0, in {len(names)} files{more}]"
