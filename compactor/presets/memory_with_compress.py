@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import json
@@ -107,9 +108,10 @@ class MemoryWithCompress:
 
     *token_counter* counts messages (an object with ``count(messages)``) or texts (any ``TokenCounter``); without one,
     the size is the length of the messages as JSON. *compress_func* gets the messages to replace and returns those that
-    stand for them; without one, *summarizer* makes one user message, offline where there is no summarizer either.
-    *compression_trigger_func* gets all shown messages. All of these may be async; what is not async and may take long
-    (*compress_func*, the summarizer) is called in a thread. Safe to use from several tasks and threads.
+    stand for them; without one, *summarizer* makes one user message, offline where there is no summarizer either: then
+    no prompt is read. *compression_trigger_func* gets all shown messages. All of these may be async; what is not async
+    and may take long (*compress_func*, the summarizer) is called in a thread. Safe to use from several tasks and
+    threads.
     """
 
     def __init__(
@@ -289,21 +291,21 @@ class MemoryWithCompress:
     async def _compress_while_due(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
         """Compress stretch by stretch, oldest first, until it is not due any more; one task at a time."""
         run: Future[None] = Future()
-        run.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, and must not cancel it
         while (running := self._begin(run)) is not run:
             if running is None:  # called by a compress_func of this memory: it would wait for itself
                 return
-            await asyncio.shield(asyncio.wrap_future(running))
+            await _ended(running)
         token = _RUN.set(run)
         try:
             await self._compress_stretches(
                 compress_func or self.compress_func, trigger or self.compression_trigger_func
             )
         finally:
-            _RUN.reset(token)
             with self._window.lock:
                 self._run = None
             run.set_result(None)
+            with contextlib.suppress(ValueError):  # thrown away unfinished, it ends in somebody else's context
+                _RUN.reset(token)
 
     def _begin(self, run: Future[None]) -> Future[None] | None:
         """Return *run* where it may begin, the one to wait for where another has, None within that one."""
@@ -418,6 +420,18 @@ class MemoryWithCompress:
 
 def _rounds_of(messages: Iterable[Message]) -> tuple[Round, ...]:
     return Memory.from_messages(messages).conversation.rounds[:]
+
+
+async def _ended(run: Future[None]) -> None:
+    """Wait for a compression in whichever loop. Who stops waiting leaves it alone: ``wrap_future`` would cancel it."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_run: Future[None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile, with whoever waited in it
+            loop.call_soon_threadsafe(ended.set)
+
+    run.add_done_callback(tell)
+    await ended.wait()
 
 
 def _newest(messages: list[Message], number: int) -> list[Message]:

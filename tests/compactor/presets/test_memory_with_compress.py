@@ -643,6 +643,16 @@ def test_an_answer_that_is_no_summary_is_refused(bad: str) -> None:
     assert len(shown(memory)) == 2
 
 
+def test_an_answer_that_is_no_shorter_is_left() -> None:
+    """Nothing is gained, and nothing is wrong; the same is not asked again."""
+    memory, model = with_model(json.dumps({"compressed_text": "far too long " * 900}))
+    events = heard(memory)
+
+    assert shown(memory) == shown(memory) == turns(6)
+    assert reasons(events) == ["no_progress", "over_limit", "over_limit"]
+    assert len(model.asked) == 1
+
+
 def test_something_other_than_text_is_refused() -> None:
     """Whatever the function returned."""
     memory, _ = with_model(None)  # type: ignore[arg-type]
@@ -813,6 +823,47 @@ def test_two_readers_ask_once() -> None:
         assert len(compress.seen) == 1
 
     run(work())
+
+
+def test_a_reader_whose_loop_is_gone_disturbs_nobody() -> None:
+    """It waited in a loop of its own, gave up and closed it; the compression ends all the same."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compress(_messages: list[Message]) -> list[Message]:
+        begun.set()
+        assert go_on.wait(20)
+        return [SHORT]
+
+    memory = filled(turns(1), compress_func=compress)
+    reader = threading.Thread(target=shown, args=(memory,))
+    reader.start()
+    assert begun.wait(20)
+    with pytest.raises(TimeoutError):
+        run(asyncio.wait_for(memory.get_memory(), 0.01))
+    go_on.set()
+    reader.join(20)
+
+    assert shown(memory) == [SHORT]
+
+
+def test_a_reader_that_is_thrown_away_leaves_the_next_to_do_it() -> None:
+    """A loop that was given up in the middle holds nothing."""
+    loop = asyncio.new_event_loop()
+
+    async def never(_messages: list[Message]) -> list[Message]:
+        await asyncio.Event().wait()
+        return []
+
+    memory = filled(turns(1), compress_func=never)
+    reading = memory.get_memory()
+    task = loop.create_task(reading)
+    loop.run_until_complete(asyncio.sleep(0))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    del task
+    reading.close()
+
+    assert shown(memory, compress_func=shortened) == [SHORT]
 
 
 def test_a_reader_that_is_cancelled_leaves_the_next_to_do_it() -> None:
