@@ -22,7 +22,7 @@ from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import Memory
 from memory.overlays import CompactedMessage, Reduction
-from memory.rounds import Attachment, Post, Round
+from memory.rounds import Attachment, Post, Round, ToolCall
 
 ROLE = "assistant"
 BIG = "Row 1: 17 euros.\n" * 400
@@ -190,6 +190,18 @@ def test_other_agents_are_not_the_assistant() -> None:
     assert spans(drop("assistant")(view_of(memory, "Coder"))) == [(2, 2)]
 
 
+def test_calls_of_another_agent_are_words() -> None:
+    """A role reads them as text; its own alone are calls."""
+    memory = Memory("s")
+    round_ = memory.create_round("q")
+    run = ToolCall(id="a", name="run")
+    memory.add_post(round_, send_from="Coder", send_to="Planner", message="I run it.", tool_calls=(run,))
+    memory.finish_round(round_)
+
+    assert list(drop("tool_result")(view_of(memory, "Planner"))) == []
+    assert spans(drop("tool_result")(view_of(memory, "Coder"))) == [(1, 1)]
+
+
 def test_what_the_user_said_goes_but_the_newest_query() -> None:
     """All that he said in the round where he last spoke is the newest query."""
     memory = chat(user("q1"), answer("a1"), user("q2"), answer("a2"), user("q3"), answer("a3"))
@@ -301,6 +313,22 @@ def test_attachments_of_several_types_leave_a_post_at_once() -> None:
     )
     assert [(one.kind, one.first_number) for one in others] == [("offloaded", 2), ("offloaded", 1), ("dropped", 0)]
     assert others[1].text.startswith("[plan]\n")
+
+
+def test_a_post_that_lost_its_attachments_is_not_dropped_at_once() -> None:
+    """The log would ignore an overlay on just what another covers: two rules are one too many for it."""
+    memory = with_attachments(2)
+
+    found = reduced(memory, drop([("attachment:plan", 1), ("attachment:code", 0), ("user", 0), ("assistant", 0)]))
+    assert [(one.kind, one.first_number, one.last_number) for one in found[-2:]] == [
+        ("dropped", 0, 0),
+        ("dropped", 1, 2),
+    ]
+    alone = Memory("s")
+    round_ = alone.create_round("q")
+    alone.add_post(round_, send_from=ROLE, send_to="Coder", message="Here.", attachment_list=(PLAN,))
+    alone.finish_round(round_)
+    assert [one.kind for one in reduced(alone, drop([("attachment:plan", 0), ("assistant", 0)]))] == ["offloaded"]
 
 
 def test_a_short_attachment_stays() -> None:

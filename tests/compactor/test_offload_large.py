@@ -166,12 +166,12 @@ def test_the_size_is_that_of_the_whole_post() -> None:
 @pytest.mark.parametrize(
     ("kinds", "covered"),
     [
-        (None, {1, 2, 3, 4, 5}),
-        (("tool_result",), {2, 3}),
+        (None, {1, 2, 3, 4, 5, 8}),
+        (("tool_result",), {2, 3, 8}),
         (("assistant",), {1, 5}),
         (("attachment:plan",), {4}),
         (("note",), {4}),
-        (("note", "tool_result"), {2, 3, 4}),
+        (("note", "tool_result"), {2, 3, 4, 8}),
         (("system",), set()),
         ((), set()),
     ],
@@ -187,6 +187,9 @@ def test_kinds_say_which_posts_are_meant(kinds: tuple[str, ...] | None, covered:
         Post(number=5, send_from=ROLE, send_to="Coder", message=BIG),
         Post(number=6, send_from="system", send_to=ROLE, message=BIG),
         Post(number=7, send_from="User", send_to=ROLE, message=BIG),
+        Post(
+            number=8, send_from=ROLE, send_to=ROLE, message=BIG, tool_call_id="b"
+        ),  # of a tool that is the role itself
     )
     round_ = Round(user_query="q", post_list=posts, number=1)
     rule = OffloadRule(kinds=kinds)
@@ -287,6 +290,17 @@ def test_one_kind_needs_no_list() -> None:
     memory = chat(user(), calls("a"), result("a", BIG), answer(BIG), user(), answer("x"))
 
     assert spans(reduced(memory, offload_large(kinds="tool_result"))) == [(2, 2)]
+
+
+def test_the_assistant_is_the_views_own_role() -> None:
+    """Whatever it is called: the others' posts are not its own."""
+    memory = Memory("s")
+    round_ = memory.create_round("q")
+    memory.add_post(round_, send_from="Planner", send_to="Coder", message=BIG)
+    memory.add_post(round_, send_from="Coder", send_to="Planner", message=BIG)
+
+    assert spans(offload_large(kinds="assistant")(view_of(memory, "Planner"))) == [(1, 1)]
+    assert spans(offload_large(kinds="assistant")(view_of(memory, "Coder"))) == [(2, 2)]
 
 
 def test_what_may_not_be_reduced_stays() -> None:
@@ -398,6 +412,17 @@ def test_a_summary_takes_the_place_of_the_preview() -> None:
     assert BIG in str(request.messages[0]["content"])
     assert "Prices?" not in str(request.messages[0]["content"])
     assert work.sources[0].previous_tokens == 0
+
+
+def test_the_summary_of_words_with_a_call_is_made_from_the_words() -> None:
+    """The call stays beside it, word for word, and need not be told again."""
+    memory = chat(user("q"), {**calls("a", arguments='{"secret": 1}'), "content": BIG}, result("a", "r"), user("x"))
+    work = Asked()
+    (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
+
+    assert spans([reduction]) == [(1, 1)]
+    assert "secret" not in str(work.requests[0].messages)
+    assert '{"secret": 1}' in str(messages_of(view_of(memory)))
 
 
 def test_the_summary_of_a_query_is_made_from_the_query() -> None:
