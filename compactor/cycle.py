@@ -50,7 +50,8 @@ class Cycle:
         between only lengthen the tail."""
         rounds = rounds_for(self.rounds_getter(), self.role)
         header = max(self.header_tokens(), self.ledger.header_tokens)
-        return View(rounds, rounds.anchored(state.current), self.ledger, header, self.config.model)
+        compaction, kept = rounds.anchored(state.current), self.journal.keeps_reductions
+        return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
 
     def run(self, ask: Ask, allowed: Callable[[], str | None], *, forced: bool = False) -> CompactedMessage | None:
         """Return the last compaction that was published; None where there was a reason not to.

@@ -38,6 +38,9 @@ class LocalJournal:
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # guards _state and _published against two publications
 
+    #: Nobody would show them, for prompts are composed from a Memory's log.
+    keeps_reductions = False
+
     def read(self) -> JournalState:
         return self._state
 
@@ -79,7 +82,6 @@ class LocalJournal:
         return before
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:  # noqa: ARG002
-        """Return None: nobody would show it, for prompts are composed from a Memory's log."""
         return None
 
     def withdraw(self, reduction: Reduction) -> bool:  # noqa: ARG002

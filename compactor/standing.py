@@ -18,7 +18,8 @@ __all__ = ["HEADING", "LONGEST", "MOST", "STANDING", "carried", "in_force", "los
 #: Under this key of its ``extra`` a compaction carries them, oldest first.
 STANDING = "standing"
 #: As many are carried, the newest; of each as many characters. Who forbids more than that has written a document.
-MOST, LONGEST = 32, 400
+MOST = 32
+LONGEST = 400
 #: What they stand under at a summary's end. The extractive summarizer knows it from its own summaries.
 HEADING = Section.INSTRUCTIONS.value
 

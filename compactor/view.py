@@ -60,6 +60,8 @@ class View:
     model: str = ""
     #: What a strategy that asks a model may use; None where no model may be asked.
     work: Work | None = None
+    #: Whether reductions are kept: a strategy need not make any where nothing keeps them.
+    keeps_reductions: bool = True
     #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
     published: Reductions | None = None
 

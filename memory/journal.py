@@ -26,6 +26,10 @@ class RoleJournal:
         self._memory = memory
         self._role = role
 
+    @property
+    def keeps_reductions(self) -> bool:
+        return bool(self._role)  # the empty role sees everything, as it was
+
     def read(self) -> JournalState:
         return self._state(self._memory.snapshot)
 
@@ -52,7 +56,7 @@ class RoleJournal:
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
         if not self._role:
-            return None  # the empty role sees everything, as it was
+            return None
         reduction = reduction.model_copy(update={"created_at": self._memory._clock()})
 
         def records(now: Snapshot) -> Iterable[Record]:

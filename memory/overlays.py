@@ -164,7 +164,11 @@ class JournalState(NamedTuple):
 
 
 class Journal(Protocol):
-    """Where one role's compactions are published, and kept."""
+    """Where one role's overlays are published, and kept."""
+
+    @property
+    def keeps_reductions(self) -> bool:
+        """Whether ``reduce`` ever keeps any."""
 
     def read(self) -> JournalState:
         """Return the present state; must not block."""

@@ -87,7 +87,7 @@ def context_offload(
     )
     files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
     compact: tuple[Strategy, ...] = (_previewed(offload, preview_char_length, files),)
-    compress: tuple[Strategy, ...] = (compact_view, compress_tool_runs(keep_last=kept, scope="current"))
+    compress: tuple[Strategy, ...] = (compact_view, compress_tool_runs(keep_last=kept, scope="current", reread=False))
     chosen = {"compact": compact, "compress": compress, "auto": compact + compress}
     return {
         "config": config.merged(**changes),

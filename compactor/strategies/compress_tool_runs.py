@@ -16,7 +16,6 @@ from prompts import PromptTemplate, load
 
 from ..acceptance import LEAST_SAVING
 from ..errors import SummaryRejected
-from ..host_rounds import HostRounds
 from ..overlaid import OVERLAY
 from ..transcript import quote
 from ..units import MESSAGE_TOKENS, Unit
@@ -50,16 +49,19 @@ def compress_tool_runs(
     ratio: float = 0.3,
     prompt: str | os.PathLike[str] | PromptTemplate | None = None,
     plan_tools: Iterable[str] = PLAN_TOOLS,
+    reread: bool = True,
 ) -> Callable[[View], Iterator[Reduction]]:
     """Return the strategy that has a model summarise tool calls and their results, to *ratio* of their tokens.
 
     ``scope="past"``: in the tail's closed rounds, runs of more than *min_consecutive* such posts, oldest first.
     ``scope="current"``: in the open round, from the first complete call to the last; where a summary stands for some of
     them already, the next is made from that and the new ones, and takes its place. The newest *keep_last* posts, what
-    the user said, what is pinned and what waits for an answer stay.
+    the user said, what is pinned, what waits for an answer and the newest call, whose results the role has yet to read,
+    stay.
 
     *prompt* is a name, a path or a template; None: the shipped ``tool_run`` or ``current_round``. *plan_tools* are
-    names, or words in names; the model sees only a line of what these were told and gave.
+    names, or words in names; the model sees only a line of what these were told and gave. What was offloaded before is
+    read in full again where it fits a request, unless *reread* is False.
     """
     if scope not in ("past", "current"):
         raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
@@ -69,15 +71,15 @@ def compress_tool_runs(
     if not isinstance(prompt, PromptTemplate):
         prompt = load(prompt or ("tool_run" if scope == "past" else "current_round"))
     words = (plan_tools,) if isinstance(plan_tools, str) else plan_tools
-    options = _Options(prompt, ratio, frozenset(_bare(word) for word in words))
+    options = _Options(prompt, ratio, frozenset(_bare(word) for word in words), reread)
 
     def strategy(view: View) -> Iterator[Reduction]:
         if view.work is None:
             raise RuntimeError(
                 "compress_tool_runs asks a model, so it runs in a compactor, not where a prompt is composed"
             )
-        if isinstance(view.rounds, HostRounds):
-            return  # nobody keeps reductions for another host's log
+        if not view.keeps_reductions:
+            return
         rejected: SummaryRejected | None = None
         for stretch in past_runs(view, more_than, kept) if scope == "past" else open_stretches(view, kept):
             try:
@@ -100,6 +102,8 @@ class _Options:
     ratio: float
     #: What tells the tools that keep a plan, as ``_bare`` gives it.
     plan_tools: frozenset[str]
+    #: Whether what was offloaded is read in full again.
+    reread: bool
 
     def keeps_a_plan(self, tool: str) -> bool:
         return _bare(tool) in self.plan_tools or any(_bare(word) in self.plan_tools for word in _WORD.findall(tool))
@@ -191,10 +195,13 @@ class _Run:
                 continue
             if post.tool_call_id in plans or any(call.id in plans for call in post.tool_calls):
                 yield _in_brief(post, plans)
-            elif post.extra.get(OVERLAY) == "offloaded" and self._fits(logged[post.number], room):
+            elif self._is_reread(post) and self._fits(logged[post.number], room):
                 yield logged[post.number]
             else:
                 yield post
+
+    def _is_reread(self, post: Post) -> bool:
+        return self.options.reread and post.extra.get(OVERLAY) == "offloaded"
 
     def _fits(self, post: Post, room: int) -> bool:
         alone = self.logged.model_copy(update={"user_query": "", "post_list": (post,)})

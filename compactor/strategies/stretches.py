@@ -74,13 +74,15 @@ def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
 def open_stretches(view: View, keep_last: int) -> Iterator[Stretch]:
     """Give what lies between the first and the last call of the open round, with what the role said in between.
 
-    What anybody else said ends a stretch; so do what may not be reduced, and the newest *keep_last* posts. Without
-    those in which there is no call but such as a summary stands for already.
+    What anybody else said ends a stretch; so do what may not be reduced, the newest *keep_last* posts, and the newest
+    call where the role has said nothing since: it has yet to read the results. Without those in which there is no call
+    but such as a summary stands for already.
     """
     place = view.total - 1
     if place < view.closed or view.rounds[place].closed:
         return
-    blocks = _blocks(view, place, _newest(view, keep_last))
+    said = max((post.number for post in view.rounds[place].post_list if post.send_from == view.role), default=0)
+    blocks = _blocks(view, place, {*_newest(view, keep_last), (place, said)})
     for at_end, found in groupby(blocks, key=lambda block: block.part == "end"):
         stretch = [] if at_end else _without_ends(list(found))
         if any(block.part == "tools" for block in stretch):

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from memory.messages import repeats_query, text_of
 from memory.rounds import USER, Post, Round
 
-from ..host_rounds import HostRounds
 from ..standing import standing_sentences
 from ..units import Unit
 from ..view import View
@@ -69,9 +68,9 @@ class Tail:
 
     @cached_property
     def units(self) -> tuple[Placed, ...]:
-        """Its units, oldest first. None of another host's rounds: they are in no log that an overlay could lie on."""
+        """Its units, oldest first; none where no reduction of them would be kept."""
         view = self.view
-        if isinstance(view.rounds, HostRounds):
+        if not view.keeps_reductions:
             return ()
         return tuple(Placed(place, round_, unit) for place in view.places for round_, unit in view.units(place))
 
