@@ -192,7 +192,7 @@ class Memory:
 
     def pin(self, post: Post | str) -> None:
         """Keep what a post says word for word through every compaction. Give the post, or its reference: ``r12.p3``,
-        or ``r12.p0`` for the user's query.
+        or ``r12.p0`` for the user's query, which is also what a post means that only repeats it.
 
         Raises ``UnknownReference`` where there is none.
         """
@@ -210,6 +210,9 @@ class Memory:
     def _pin(self, post: Post | str, *, pinned: bool) -> None:
         def records(now: Snapshot) -> Iterable[Record]:
             round_, number = place_of(now.rounds(include_failed=True), post)
+            first = round_.post_list[0] if number == 1 else None
+            if first is not None and chat.repeats_query(first, round_) and not first.attachment_list:
+                number = 0  # prompts show the query in its place
             if ((round_.id, number) in now.pins) is not pinned:
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
 

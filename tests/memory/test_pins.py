@@ -260,3 +260,15 @@ def test_a_snapshot_keeps_the_pins_of_its_moment() -> None:
     before = memory.rounds_getter(ROLE)()
     memory.pin("r1.p1")
     assert (before.pins, memory.rounds_getter(ROLE)().pins) == (frozenset(), {("1", 1)})
+
+
+def test_a_post_that_only_repeats_the_query_means_the_query() -> None:
+    """Prompts show the query in its place; what it carries besides is its own."""
+    memory = memory_of(0)
+    for number, attachments in enumerate(((), (Attachment(type="plan", content="steps"),)), 1):
+        memory.create_round("never", id=str(number))
+        memory.add_post(str(number), send_from="User", send_to=ROLE, message="never", attachment_list=attachments)
+        memory.pin(f"r{number}.p1")
+    assert memory.pins() == ("r1.p0", "r2.p1")
+    memory.unpin("r1.p1")
+    assert memory.pins() == ("r2.p1",)
