@@ -12,7 +12,7 @@ from chats import answer, assert_legal, calls, result, user, words
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
 from compactor.background import State
-from compactor.events import Failed, ModelUnknown, Published, Reduced, StrategyFailed
+from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
 from compactor.presets.selective import RULES, over_usage, selective, window_for
 from compactor.summarizers import SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -133,6 +133,30 @@ def test_what_the_provider_counted_is_forgotten_within_a_pass() -> None:
     assert shown(memory) == ["You are terse.", *turns(1, 9, results_from=7)]
     assert {event.strategy for event in of_kind(compactor.events, Reduced)} == {"drop(tool_result)"}
     assert not of_kind(compactor.events, Published)
+
+
+def test_the_providers_word_holds_until_something_is_published() -> None:
+    """Its count has what ours has not, such as tools: a failure is one by that count, and after a success it is over."""
+    memory = conversation(2)
+    memory.append(user("And now?"))
+    memory.record_usage(ROLE, 90_000)
+    summarizer = ScriptedSummarizer([SummarizerError("down"), SummarizerError("down"), "Two questions were answered."])
+    compactor, executor, clock = on_command(memory, max_token=10_000, summarizer=summarizer)
+    executor.run_all()
+    clock.advance(1.0)
+    executor.run_all()
+    memory.append(calls("a"))
+    executor.run_all()
+    failures = [event.circuit_open for event in of_kind(compactor.events, Failed)]
+    asked = len(summarizer.requests)
+    exhausted = len(of_kind(compactor.events, Exhausted))
+    clock.advance(8.0)
+    executor.run_all()
+
+    assert failures == [False, True]
+    assert (asked, exhausted) == (2, 2)
+    assert compactor.get_compaction() is not None
+    assert len(of_kind(compactor.events, Exhausted)) == exhausted
 
 
 # -- what --------------------------------------------------------------------------------------------------------------
