@@ -45,7 +45,8 @@ LEAST_SAVING = 0.9
 #: A summary may be this many times as long as it was asked to be: models count badly.
 MOST_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
-MOST_INVENTED, MOST_INVENTED_SHARE = 3, 0.25
+MOST_INVENTED = 3
+MOST_INVENTED_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
