@@ -66,7 +66,7 @@ def compose(
     plan: object = None,
     on_overflow: Literal["raise", "warn"] = "raise",
 ) -> Prompt:
-    """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens, less *reserve* for the answer.
+    """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens less *reserve* for the answer.
 
     Never waits for a model. Where not all of the tail fits, it goes down a ladder, only as far as needed: large
     payloads are shown as a preview with a reference, old tool results as a line, the oldest rounds are left out with a
@@ -96,7 +96,7 @@ def compose(
     ledger.header_tokens = sum(count_message(message, count) for message in head.system)
     view = View(rounds, compaction, ledger, ledger.header_tokens, model)
     correction = memory.usage(role).correction
-    tool_tokens = sum(MESSAGE_TOKENS + count(json.dumps(tool, default=str)) for tool in tools)
+    tool_tokens = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in tools)
     limit = math.floor((budget - reserve) / correction) - tool_tokens
     fitted, over = Ladder(view, head, limit, max(1, int(budget * GRID))).fitted()
     if over:
@@ -104,6 +104,7 @@ def compose(
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
+        over = needed - budget
     tokens = fitted.tokens + tool_tokens
     memory.note_prompt(role, tokens)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, fitted.reductions, over)
@@ -127,13 +128,13 @@ def _plan(memory: Memory, role: str, plan: object) -> Message | None:
     """Return the message that reminds of a plan; None where nothing in it is pending, or nobody can say."""
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
-    if callable(plan):
-        try:
+    try:
+        if callable(plan):
             plan = plan()
-        except Exception as error:  # noqa: BLE001  (the host's; a plan that is missing must not stop the chat)
-            memory.tell(PlanFailed(role=role, error=type(error).__name__))
-            return None
-    text = plan_text(plan) if plan is not False and is_pending(plan) else None
+        text = plan_text(plan) if plan is not False and is_pending(plan) else None
+    except Exception as error:  # noqa: BLE001  (the host's; a plan that is missing must not stop the chat)
+        memory.tell(PlanFailed(role=role, error=type(error).__name__))
+        return None
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from memory.overlays import PINNED, CompactedMessage
 from memory.references import post_reference, range_reference
 from memory.rounds import Round
 
@@ -16,7 +17,8 @@ from .view import View
 
 __all__ = ["GRID", "Fitted", "Head", "Ladder", "Reduced"]
 
-#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
+#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end; a step is
+#: shorter only where what stands in front leaves too little room for two.
 GRID = 0.3
 #: The newest posts that fill this share of the tail's room are neither offloaded nor cleared; clipped, if it must be.
 PROTECTED_SHARE = 0.25
@@ -70,6 +72,8 @@ class _Piece:
     #: The newest query, and what is pinned: neither left out nor shortened.
     fixed: bool = False
     pinned: bool = False
+    #: On how many rungs its texts were shortened: ``costs`` says so, and ``unit`` only once it is made.
+    rungs: int = 0
     reductions: tuple[Reduced, ...] = ()
 
     @property
@@ -124,13 +128,14 @@ class Ladder:
 
     def __init__(self, view: View, head: Head, limit: int, step: int) -> None:
         self._view = view
-        self._head = head
         self._limit = limit
-        self._step = step
+        self._whole_step = step
         self._count = view.ledger.count
         self._seen: dict[int, list[tuple[Round, Unit]]] = {}
+        self._known: dict[int, list[_Piece]] = {}
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         self._note_tokens = self._cost(_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2))
+        self._put(head)
         #: The newest round, or the first open one: from here on there are no sums.
         self._newest = max(view.end, min(view.closed, view.total - 1))
         self._asked = self._newest_query()
@@ -159,13 +164,9 @@ class Ladder:
     def _cost(self, *messages: Message) -> int:
         return sum(count_message(message, self._count) for message in messages)
 
-    def _head_tokens(self) -> int:
-        plan = [self._head.plan] if self._head.plan is not None else []
-        return PROMPT_TOKENS + self._cost(*self._head.messages(), *plan)
-
     def _tokens(self, draft: _Draft) -> int:
         whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
-        return self._head_tokens() + self._cost(*self._note(draft)) + whole + _sum(draft.shown)
+        return self._head_tokens + self._cost(*self._note(draft)) + whole + _sum(draft.shown)
 
     def _messages(self, draft: _Draft) -> list[Message]:
         """Return all messages; the plan stands before the newest thing that the user said."""
@@ -182,10 +183,11 @@ class Ladder:
         return messages
 
     def _note(self, draft: _Draft) -> list[Message]:
-        if not draft.says_so or not (draft.rounds or draft.units):
+        rounds = [*self._covered_omitted[:1], *self._covered_omitted[-1:]]
+        rounds += [self._view.sums.numbers[place] for place in (*draft.rounds[:1], *draft.rounds[-1:])]
+        if not draft.says_so or not (rounds or draft.units):
             return []
-        ends = (draft.rounds[0], draft.rounds[-1]) if draft.rounds else ()
-        return [_note([self._view.sums.numbers[place] for place in ends], *_ends(draft.units))]
+        return [_note(rounds, *_ends(draft.units))]
 
     def _omitted(self, draft: _Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
@@ -197,6 +199,11 @@ class Ladder:
     def _pieces(self, place: int) -> list[_Piece]:
         """Return a round's units; what the user asks in the newest round where he speaks is fixed: his first words and
         his last."""
+        if place not in self._known:
+            self._known[place] = self._made_pieces(place)
+        return self._known[place]
+
+    def _made_pieces(self, place: int) -> list[_Piece]:
         units = self._units(place)
         spoken = [number for number, (_, unit) in enumerate(units) if unit.from_user] if place == self._asked else []
         fixed = spoken[:1] + spoken[-1:]
@@ -248,24 +255,34 @@ class Ladder:
     def _shorten_head(self) -> None:
         """Take from the head what leaves no room for that which must be shown: the plan, then of the compaction."""
         must = _sum(piece for piece in (*self._ahead(self._newest), *self._pieces_from(self._newest)) if piece.verbatim)
-        if self._head_tokens() + must <= self._limit:
+        if self._head_tokens + must <= self._limit:
             return
-        self._head = replace(self._head, plan=None)
+        self._put(replace(self._head, plan=None))
         compaction, message = self._view.compaction, self._head.compaction
-        room = self._limit - must - self._head_tokens()
+        room = self._limit - must - self._head_tokens
         if room >= 0 or compaction is None or message is None:
             return
-        whole = self._cost(message)
-        ref, asked = range_reference(1, compaction.last_round), whole + room
-        while asked >= SHORTEST_CLIP and self._cost(message) > whole + room:
-            message = {**message, "content": clip_text(compaction.to_prompt(), asked, ref, self._count)}
+        ref, whole, least = range_reference(1, compaction.last_round), self._cost(message), SHORTEST_CLIP
+        least += self._cost(_reading(message, compaction, ""))
+        # Half of what there is, so that something of the tail is shown, where that is enough for a summary at all.
+        limit = next((some for some in ((whole + room - self._note_tokens) // 2, whole + room) if some >= least), 0)
+        asked, shorter = SHORTEST_CLIP + limit - least, message
+        while asked >= SHORTEST_CLIP and self._cost(shorter) > limit:
+            shorter = _reading(message, compaction, clip_text(compaction.summary, asked, ref, self._count))
             asked -= 8
-        if self._cost(message) <= whole + room:
-            self._head = replace(self._head, compaction=message)
-            self._clipped_head = (Reduced(ref, whole, self._cost(message)),)
-        else:
-            self._head = replace(self._head, compaction=None)
-            self._covered_omitted = tuple(range(1, compaction.last_round + 1))
+        if self._cost(shorter) <= limit:
+            self._clipped_head = (Reduced(ref, whole, self._cost(shorter)),)
+            return self._put(replace(self._head, compaction=shorter))
+        self._covered_omitted = tuple(range(1, compaction.last_round + 1))
+        pinned = {**message, "content": "\n".join((PINNED, *compaction.pinned))} if compaction.pinned else None
+        return self._put(replace(self._head, compaction=pinned))
+
+    def _put(self, head: Head) -> None:
+        self._head = head
+        in_front = PROMPT_TOKENS + self._cost(*head.messages())
+        self._head_tokens = in_front + (self._cost(head.plan) if head.plan is not None else 0)
+        # Never more than half of what there is room for, or a cut would leave next to nothing.
+        self._step = min(self._whole_step, max((self._limit - in_front - self._note_tokens) // 2, 1))
 
     # -- the ladder ---------------------------------------------------------------------------------------------------
 
@@ -273,15 +290,19 @@ class Ladder:
         """Return what stands behind the first mark of the grid that makes the prompt fit."""
         view, sums, start, newest = self._view, self._view.sums, self._view.end, self._newest
         repeated = _sum(piece for piece in self._ahead(newest) if piece.fixed)
-        room = self._limit - self._head_tokens() - self._note_tokens - repeated
+        room = self._limit - self._head_tokens - self._note_tokens - repeated
         tail = view.closed_tokens(start, newest) + _sum(self._pieces_from(newest))
         mark = -(-(tail - room) // self._step) * self._step
         # Tail tokens up to which texts may be shortened: like the mark, it moves by whole steps alone.
         boundary = room + mark - self._step - int(max(room, 0) * PROTECTED_SHARE)
 
+        if start == newest:
+            return self._lighten(start, mark, boundary)
+
         def behind(place: int) -> int:
             return sums.tokens[place] - sums.tokens[start]
 
+        light = self._saved_in_newest(boundary - behind(newest))
         places = range(start, newest)
         cleared = start + bisect_right(places, boundary, key=lambda place: behind(place + 1))
 
@@ -289,16 +310,30 @@ class Ladder:
             return behind(first) - (sums.kept[first] - sums.kept[start])
 
         def saved(first: int) -> int:
-            """Return what leaving out the rounds before *first* and clearing those up to *cleared* takes off."""
+            """Return what leaving out the rounds before *first* and clearing what is within the boundary takes off."""
             lightest = sums.by_rung[-1]
             if first >= cleared:
-                return left_out(first)
-            return left_out(first) + behind(cleared) - behind(first) - (lightest[cleared] - lightest[first])
+                return left_out(first) + light
+            return left_out(first) + light + behind(cleared) - behind(first) - (lightest[cleared] - lightest[first])
 
         first = start + bisect_left(places, mark, key=saved)
         if first > start and saved(first) > mark + self._step:
             first -= 1  # one round is so long that too much would go with it
         return self._lighten(first, mark - left_out(first), boundary - behind(first))
+
+    def _saved_in_newest(self, boundary: int) -> int:
+        """Return what clearing the newest rounds' texts takes off, as far as they lie within *boundary* tokens."""
+        position = saved = 0
+        for piece in self._pieces_from(self._newest):
+            position += piece.tokens
+            if position > boundary:
+                break
+            if self._may_shorten(piece):
+                saved += piece.tokens - sum(self._lighter(piece)[-1])
+        return saved
+
+    def _lighter(self, piece: _Piece) -> tuple[tuple[int, ...], ...]:
+        return self._view.ledger.lighter_costs(piece.round_, piece.unit, piece.costs)
 
     def _lighten(self, first: int, target: int, boundary: int) -> _Draft:
         """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
@@ -309,17 +344,28 @@ class Ladder:
             position += piece.tokens
             if position <= boundary and self._may_shorten(piece):
                 within.append(number)
-        for rule in RUNGS:
+        for rung in range(len(RUNGS)):
             for number in within:
                 if target <= 0:
                     break
                 piece = pieces[number]
-                shorter = shortened(piece.round_, piece.unit, piece.costs, rule, self._count)
-                if shorter.places:
-                    pieces[number] = piece.reading(*shorter)
-                    target -= piece.tokens - pieces[number].tokens
+                costs = self._lighter(piece)[rung]
+                if costs != piece.costs:
+                    target -= piece.tokens - sum(costs)
+                    pieces[number] = replace(piece, costs=costs, rungs=rung + 1)
         draft = _Draft(ahead=self._ahead(first), pieces=pieces, rounds=range(self._view.end, first))
-        return self._leave_out(draft, target) if target > 0 else draft
+        draft = self._leave_out(draft, target) if target > 0 else draft
+        return replace(draft, pieces=[self._shortened(piece) for piece in draft.pieces])
+
+    def _shortened(self, piece: _Piece) -> _Piece:
+        """Return *piece* with the texts that its costs already tell of."""
+        if not piece.rungs:
+            return piece
+        made = replace(piece, costs=self._view.costs(piece.round_, piece.unit), rungs=0)
+        for rule in RUNGS[: piece.rungs]:
+            shorter = shortened(made.round_, made.unit, made.costs, rule, self._count)
+            made = made.reading(*shorter) if shorter.places else made
+        return made
 
     def _may_shorten(self, piece: _Piece) -> bool:
         return not (piece.fixed or piece.unit.from_user) and self._view.reducible(piece.round_, piece.unit)
@@ -327,8 +373,8 @@ class Ladder:
     def _leave_out(self, draft: _Draft, target: int) -> _Draft:
         """Return *draft* with its largest texts clipped, and its oldest units left out until it is *target* tokens
         shorter. The newest stays, clipped as far as it takes, where it can."""
-        limit = max(int((self._limit - self._head_tokens()) * LARGEST_SHARE), SHORTEST_CLIP)
-        room = self._limit - self._head_tokens() - self._note_tokens - _sum(draft.ahead)
+        limit = max(int((self._limit - self._head_tokens) * LARGEST_SHARE), SHORTEST_CLIP)
+        room = self._limit - self._head_tokens - self._note_tokens - _sum(draft.ahead)
         pieces = [self._clipped(piece, limit) for piece in draft.pieces]
         room -= _sum(piece for piece in pieces if piece.verbatim)
         free = [number for number, piece in enumerate(pieces) if not piece.stays]
@@ -347,16 +393,26 @@ class Ladder:
             # The newest stays where it fits by itself, though the mark may be behind it.
             if target <= 0 or (number == free[-1] and pieces[number].tokens <= room):
                 break
+            piece, rest = pieces[number], pieces[number].tokens - target
+            if rest > self._step:  # it is so long that too much would go with it
+                clipped = self._clipped_to(piece, piece.tokens, rest)
+                if clipped.tokens <= rest:
+                    pieces[number] = clipped
+                    break
             gone.append(number)
-            target -= pieces[number].tokens
-        kept = [piece for number, piece in enumerate(pieces) if number not in set(gone)]
+            target -= piece.tokens
+        left = set(gone)
+        kept = [piece for number, piece in enumerate(pieces) if number not in left]
         return replace(draft, pieces=kept, units=[pieces[number] for number in sorted(gone)])
 
     def _clipped_to(self, piece: _Piece, limit: int, room: int) -> _Piece:
         """Return *piece* with its texts clipped until it is at most *room* tokens, or as short as may be."""
         clipped = self._clipped(piece, limit)
+        if clipped.tokens > room:  # begin where it might just fit: one call may have hundreds of results
+            limit = max(min(limit, _level(piece.costs, room)), SHORTEST_CLIP)
+            clipped = self._clipped(piece, limit)
         while clipped.tokens > room and limit > SHORTEST_CLIP:
-            limit = max(limit // 2, SHORTEST_CLIP)
+            limit = max(limit * 3 // 4, SHORTEST_CLIP)
             clipped = self._clipped(piece, limit)
         return clipped
 
@@ -364,6 +420,7 @@ class Ladder:
         """Return *piece* with each text of more than *limit* tokens clipped; as it is where it is not to be touched."""
         if piece.verbatim or piece.tokens <= limit:
             return piece
+        piece = self._shortened(piece)
         messages, costs, changed = list(piece.unit.messages), list(piece.costs), []
         for place, (message, post) in enumerate(zip(messages, piece.unit.posts, strict=True)):
             if costs[place] <= limit:
@@ -378,8 +435,24 @@ class Ladder:
         return piece.reading(unit, tuple(costs), changed)
 
 
+def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Message:
+    """Return a compaction's *message* with another *summary*; what is pinned stays."""
+    return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
+
+
 def _sum(pieces: Iterable[_Piece]) -> int:
     return sum(piece.tokens for piece in pieces)
+
+
+def _level(costs: Iterable[int], room: int) -> int:
+    """Return to how much each of *costs* must be cut, those that are more, to make them *room* together."""
+    rest = sorted(costs)
+    for place, cost in enumerate(rest):
+        share = room // (len(rest) - place)
+        if cost > share:
+            return share
+        room -= cost
+    return room
 
 
 def _ends(pieces: Sequence[_Piece]) -> tuple[str, ...]:

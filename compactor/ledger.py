@@ -14,7 +14,7 @@ from memory.overlays import Reduction, Reductions
 from memory.rounds import Post, Round
 
 from .overlaid import OVERLAY, overlaid
-from .rungs import RUNGS, costs_by_rung, is_pinned
+from .rungs import RUNGS, costs_by_rung, is_pinned, lighter
 from .tokens import TokenCounter
 from .units import Unit, count_message, units_of
 
@@ -97,6 +97,7 @@ class Ledger:
         #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
         self.header_tokens = 0
         self._open: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._lighter: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
         self._renew()
         renewed_after_fork(self)
 
@@ -182,6 +183,16 @@ class Ledger:
                 self._open = {}
             costs = self._open[key] = self.costs(unit)
         return costs
+
+    def lighter_costs(self, round_: Round, unit: Unit, costs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return the same on each rung of the ladder, and remember it; *costs* are those before the first rung."""
+        key = _key_of(round_, unit)
+        found = self._lighter.get(key)
+        if found is None:
+            if len(self._lighter) >= MOST_OPEN_UNITS:
+                self._lighter = {}
+            found = self._lighter[key] = lighter(round_, unit, costs, self.count)
+        return found
 
 
 def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:

@@ -25,8 +25,13 @@ EPHEMERAL = "ephemeral:"
 
 def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
     """Return *round_* as *role* reads it now; the same object where nothing covers any of it."""
+    if not reductions and not _any_ephemeral(round_.post_list):
+        return round_
     shown = _with_query(round_, reductions)
-    posts = [_summary(one, round_, role) for one in reductions if one.kind == "summarised" and one.covers(0)]
+    # What stands for the query stands before all else; so does what stands for the post that repeats it alone.
+    again = round_.post_list[0].number if len(shown.post_list) < len(round_.post_list) else 0
+    before = [one for one in reductions if one.kind == "summarised" and (one.covers(0) or one.covers(again))]
+    posts = [_summary(one, round_, role) for one in before]
     for post in shown.post_list:
         reduction = next((one for one in reductions if one.covers(post.number)), None)
         if reduction is None:
@@ -87,9 +92,10 @@ def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
 
 def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
     """Return *posts* without those that the role has seen once, as it has when it has spoken since."""
-    if not any(post.kind.startswith(EPHEMERAL) for post in posts):
+    if not _any_ephemeral(posts):
         return posts
-    said = max((post.number for post in posts if post.send_from == role), default=0)
+    # In the log: what it said counts though it is left out.
+    said = max((post.number for post in round_.post_list if post.send_from == role), default=0)
     shown: list[Post] = []
     newer: dict[str, int] = {}
     for post in reversed(posts):
@@ -103,6 +109,10 @@ def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post
             line = f"[Was to be seen once, and is left out now; reload {post_reference(round_, post)}]"
             shown.append(_reading(post, line, "ephemeral"))
     return shown[::-1]
+
+
+def _any_ephemeral(posts: Sequence[Post]) -> bool:
+    return any(post.kind.startswith(EPHEMERAL) for post in posts)
 
 
 def _kept(post: Post) -> int:

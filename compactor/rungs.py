@@ -11,7 +11,7 @@ from .offloading import OffloadRule
 from .tokens import TokenCounter
 from .units import Message, Unit, count_message
 
-__all__ = ["RUNGS", "Shortened", "costs_by_rung", "is_pinned", "shortened"]
+__all__ = ["RUNGS", "Shortened", "costs_by_rung", "is_pinned", "lighter", "shortened"]
 
 #: From light to heavy: large payloads are offloaded, then tool results cleared. The strategies are the same rules, run
 #: in the background.
@@ -33,7 +33,7 @@ def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule
     after = list(costs)
     changed: list[int] = []
     for place, post in enumerate(unit.posts):
-        if post is None or post in unit.posts[:place]:  # a call stands for each result that it lacks
+        if post is None or (place and post is unit.posts[0]):  # a call stands for each result that it lacks
             continue
         reduction = rule.applied(round_, post, count, cost=costs[place])
         if reduction is None:
@@ -51,19 +51,24 @@ def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule
     return Shortened(Unit(unit.posts, lambda: made, unit.from_user, unit.pending), tuple(after), tuple(changed))
 
 
+def lighter(round_: Round, unit: Unit, costs: Sequence[int], count: TokenCounter) -> tuple[tuple[int, ...], ...]:
+    """Return what each of *unit*'s messages costs on each rung; *costs* are what they cost before the first."""
+    found: list[tuple[int, ...]] = []
+    for rule in RUNGS:
+        unit, costs, _ = shortened(round_, unit, costs, rule, count)
+        found.append(tuple(costs))
+    return tuple(found)
+
+
 def costs_by_rung(
     round_: Round, units: Sequence[tuple[Unit, Sequence[int]]], count: TokenCounter, pinned: Collection[int]
 ) -> tuple[int, ...]:
     """Return the tokens of a round's *units*, given with their costs, on each rung; nothing pinned is shortened."""
-    totals: list[int] = []
-    for rule in RUNGS:
-        units = [
-            (unit, costs)
-            if unit.pending or is_pinned(unit, pinned)
-            else shortened(round_, unit, costs, rule, count)[:2]
-            for unit, costs in units
-        ]
-        totals.append(sum(sum(costs) for _, costs in units))
+    totals = [0] * len(RUNGS)
+    for unit, costs in units:
+        stays = unit.pending or is_pinned(unit, pinned)
+        by_rung = [costs] * len(RUNGS) if stays else lighter(round_, unit, costs, count)
+        totals = [total + sum(shorter) for total, shorter in zip(totals, by_rung, strict=True)]
     return tuple(totals)
 
 
