@@ -27,7 +27,7 @@ from .runner import Runner, State
 from .strategies import compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
-from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for
+from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for, window_of
 from .triggers import Condition, default_trigger, when
 from .units import count_message
 
@@ -146,8 +146,10 @@ class ContextCompactor:
 
     def start(self) -> None:
         """Begin to work, with what is there already. While stopping, it begins when that is through."""
-        if self._runner.start() and self.config.model and encoding_for(self.config.model) is None:
-            self._events.tell(ModelUnknown(role=self.role, model=self.config.model, encoding=DEFAULT_ENCODING))
+        model = self.config.model
+        if self._runner.start() and model and (encoding_for(model) is None or window_of(model) is None):
+            encoding = encoding_for(model) or DEFAULT_ENCODING
+            self._events.tell(ModelUnknown(role=self.role, model=model, encoding=encoding))
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is discarded.

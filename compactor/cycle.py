@@ -50,7 +50,8 @@ class Cycle:
         between only lengthen the tail."""
         rounds = rounds_for(self.rounds_getter(), self.role)
         header = max(self.header_tokens(), self.ledger.header_tokens)
-        compaction, kept = rounds.anchored(state.current), self.journal.keeps_reductions
+        # A host's own journal may know of compactions alone.
+        compaction, kept = rounds.anchored(state.current), bool(getattr(self.journal, "keeps_reductions", False))
         return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
 
     def run(self, ask: Ask, allowed: Callable[[], str | None], *, forced: bool = False) -> CompactedMessage | None:
@@ -174,7 +175,8 @@ class _Pass:
             raise StaleCompaction(reason)
         made, why = made.model_copy(update={"generation": self._base}), "overlaid"
         try:
-            reductions = self._cycle.journal.reduce(made, base=self._base)
+            kept = self.view.keeps_reductions
+            reductions = self._cycle.journal.reduce(made, base=self._base) if kept else None
         except StaleCompaction as stale:
             if stale.reason == "generation":
                 raise
@@ -183,7 +185,7 @@ class _Pass:
             self._cycle.emit(Discarded(role=self._cycle.role, generation=self._base, reason=why))
             return
         before, place = self.view, (self.view.rounds.end_of(made.round_id) or 1) - 1
-        self.view, self.changed = replace(before, published=reductions), True
+        self.view, self.changed = replace(before, published=reductions, as_composed=False), True
         ids = {post.number: post.id for post in before.rounds[place].post_list}
         self._cycle.emit(
             Reduced(
@@ -238,7 +240,7 @@ class _Pass:
         work.begin()
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         self.published = published.model_copy(update={"end_index": made.end_index})
-        self.view = replace(view, compaction=self.published)
+        self.view = replace(view, compaction=self.published, as_composed=False)
         self._base, self.changed = published.generation, True
 
 

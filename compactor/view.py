@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
@@ -62,6 +62,8 @@ class View:
     work: Work | None = None
     #: Whether reductions are kept: a strategy need not make any where nothing keeps them.
     keeps_reductions: bool = True
+    #: Whether overlays are what they were in the newest prompt, as far as is known.
+    as_composed: bool = True
     #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
     published: Reductions | None = None
 
@@ -124,7 +126,8 @@ class View:
     @property
     def usage(self) -> Usage:
         """What the provider counted of the newest prompt, and by how much that corrects our own count."""
-        return self.rounds.usage
+        usage = self.rounds.usage
+        return usage if self.as_composed else replace(usage, input_tokens=None)
 
     @property
     def corrected_tokens(self) -> int:

@@ -17,7 +17,7 @@ from .standing import in_force, lost, restored
 from .summarizers.base import Summary, SummaryRequest
 from .view import View
 
-__all__ = ["FAULTS", "Ask", "CycleWork", "asked_again"]
+__all__ = ["FAULTS", "REFUSED", "Ask", "CycleWork", "asked_again"]
 
 #: Asks the summarizer, within its deadline; raises what the summarizer raises. One that says that it is
 #: ``deterministic`` is not asked the same again.
@@ -35,6 +35,8 @@ FAULTS = {
     "oversized": "it was far longer than asked for; keep only what is still needed",
     "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
 }
+#: How the note begins.
+REFUSED = "\n\nAn earlier answer to this was refused: "
 #: So many of them are named.
 _MOST_NAMED = 20
 #: At least so many tokens are there for sentences that a summary lost, however short it should be.
@@ -145,8 +147,9 @@ def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRe
     No message is added: some providers refuse two of one role in a row, or a system message that is not the first.
     """
     named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
+    fault = FAULTS.get(rejected.check, "it was no usable summary")
     note = (
-        f"\n\nAn earlier answer to this was refused: {FAULTS[rejected.check]}{f' ({named})' if named else ''}."
+        f"{REFUSED}{fault}{f' ({named})' if named else ''}."
         " Write it anew without that fault, and answer with the summary alone."
     )
     messages = list(request.messages)

@@ -263,6 +263,7 @@ class Memory:
             yield recorded.model_copy(update={"current": shown in (None, now.overlays_of(role))})
 
         self._write(records, lambda _now: None)
+        self._announce()
 
     def usage(self, role: str) -> Usage:
         """Return what is known of *role*'s usage by its provider's count; the same after a resume."""

@@ -139,6 +139,7 @@ FOREIGN = {
         "true",
         "false",
         "logger",
+        "state_snapshot",
     },
 }
 

@@ -8,7 +8,6 @@ from typing import Any
 from ..config import CompactorConfig, ConfigError
 from ..cycle import Strategy
 from ..strategies import compact_rounds, drop
-from ..strategies.compact_rounds import planned_end
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import Trigger, Verdict
 from ..view import View
@@ -83,16 +82,11 @@ def over_usage(mark: int) -> Trigger:
     """Hold from *mark* tokens on: of the last response's prompt as its provider counted it, or else as we do."""
 
     def judge(view: View) -> Verdict:
-        counted = None if _has_changed(view) else view.usage.input_tokens
+        counted = view.usage.input_tokens
         holds = (view.corrected_tokens if counted is None else counted) >= mark
         return Verdict(holds, mark if holds else None)
 
     return Trigger(judge, f"over_usage({mark})")
-
-
-def _has_changed(view: View) -> bool:
-    """Return whether the prompt that the provider counted is no more, because this pass has published something."""
-    return view.published is not None or (view.work is not None and planned_end(view, view.work) <= view.end)
 
 
 def window_for(model: str, windows: Mapping[str, int] | None = None) -> int:

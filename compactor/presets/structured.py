@@ -20,6 +20,7 @@ from ..summarizers import (
     as_summarizer,
 )
 from ..summarizers.base import strip_tags
+from ..work import REFUSED
 
 __all__ = ["MemoryCompressionSchema", "StructuredSummarizer", "structured"]
 
@@ -48,7 +49,6 @@ Answer with one JSON object of this schema, and with nothing around it:
 {schema_json}"""
 
 _PLACEHOLDER = re.compile(r"\{(\{)?(max_token|messages_list_json|schema_json|target_tokens)\}(?(1)\})")
-_REFUSED = "\n\nAn earlier answer to this was refused: "
 _FENCED = re.compile(r"\A```[a-z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL | re.IGNORECASE)
 
 
@@ -102,7 +102,7 @@ class StructuredSummarizer:
 def _refusal(request: SummaryRequest) -> str:
     """Return what a compactor put below its own prompt when it asks again: why it refused the answer before."""
     said = next((str(message.get("content")) for message in reversed(request.messages)), "")
-    place = said.rfind(_REFUSED)
+    place = said.rfind(REFUSED)
     return said[place:] if place >= 0 else ""
 
 
