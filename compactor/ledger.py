@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from memory import Memory
 from memory.forking import renewed_after_fork
 from memory.overlays import Reduction, Reductions
+from memory.redaction import REDACTED
 from memory.rounds import Post, Round
 
 from .overlaid import OVERLAY, overlaid
@@ -203,7 +204,7 @@ def _name(round_: Round, post: Post | None) -> str:
     """Return what tells a post in its round from the others, and from itself as it read before."""
     extra, text = (round_.extra, round_.user_query) if post is None else (post.extra, post.message)
     number = str(post.number) if post is not None else ""
-    return f"{number}:{hash(text)}" if OVERLAY in extra else number
+    return f"{number}:{hash(text)}" if OVERLAY in extra or text == REDACTED else number
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

@@ -18,7 +18,7 @@ from compactor.host_rounds import HostRounds
 from compactor.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, Sums, ledger_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.units import count_message, units_of
+from compactor.units import PROMPT_TOKENS, count_message, units_of
 from memory import Memory, Post, Round
 from memory.visibility import Rounds
 
@@ -365,3 +365,18 @@ def test_a_forked_child_counts_anew() -> None:
     sums_of(ledger, rounds).tokens.append(10**6)  # as if the parent had added to this list and not yet to the next
     ledger._after_fork()
     assert sums_of(ledger, rounds) == fresh(rounds)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_what_is_redacted_costs_what_is_left_of_it(closed: bool) -> None:
+    """Also where it was counted before."""
+    memory = Memory.from_messages([user("My number is 4711 " * 20), calls("c"), result("c", words(50)), answer("ok")])
+    compose(memory, budget=10_000)
+    if closed:
+        memory.finish_round(memory.conversation.rounds[0])
+        compose(memory, budget=10_000)
+    for place in range(4):
+        memory.redact(f"r1.p{place}")
+        prompt = compose(memory, budget=10_000)
+        counted = PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in prompt.messages)
+        assert prompt.tokens == counted
