@@ -17,9 +17,11 @@ from .view import View
 
 __all__ = ["GRID", "Fitted", "Head", "Ladder", "Reduced"]
 
-#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end; a step is
-#: shorter only where what stands in front leaves too little room for two.
+#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
 GRID = 0.3
+#: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
+#: next to nothing.
+LARGEST_STEP = 2 / 3
 #: The newest posts that fill this share of the tail's room are neither offloaded nor cleared; clipped, if it must be.
 PROTECTED_SHARE = 0.25
 #: The most that one text may take of what the head leaves, once posts must be left out.
@@ -281,8 +283,8 @@ class Ladder:
         self._head = head
         in_front = PROMPT_TOKENS + self._cost(*head.messages())
         self._head_tokens = in_front + (self._cost(head.plan) if head.plan is not None else 0)
-        # Never more than half of what there is room for, or a cut would leave next to nothing.
-        self._step = min(self._whole_step, max((self._limit - in_front - self._note_tokens) // 2, 1))
+        room = self._limit - in_front - self._note_tokens
+        self._step = min(self._whole_step, max(int(room * LARGEST_STEP), 1))
 
     # -- the ladder ---------------------------------------------------------------------------------------------------
 

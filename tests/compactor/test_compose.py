@@ -22,9 +22,12 @@ from chats import (
     words,
 )
 
-from compactor import BudgetExceeded, Prompt, compose
+from compactor import BudgetExceeded, CompactorConfig, ContextCompactor, Prompt, compose
 from compactor.clipping import clip_message, clip_text
-from compactor.compose import GRID
+from compactor.compose import GRID, PLAN_FRAME, OverBudget
+from compactor.events import PlanFailed
+from compactor.plan import Plan
+from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.units import MESSAGE_TOKENS, NO_RESULT, PROMPT_TOKENS, count_message
 from memory import Attachment, CompactedMessage, InMemoryStore, Memory, Round, ToolCall
@@ -52,47 +55,6 @@ def chat(rounds: int, tokens: int = 20) -> Memory:
 
 def contents(prompt: Prompt) -> list[Any]:
     return [message.get("content") for message in prompt.messages]
-
-
-# -- the real dialogues -----------------------------------------------------------------------------------------------
-
-
-def test_every_step_of_every_real_dialogue_fits(data: list[dict[str, Any]]) -> None:
-    """Promises 1 and 4 on each message of 133 tool-calling dialogues, at three budgets in turn."""
-    step, cut = 0, 0
-    for dialogue in data:
-        memory, given = Memory(), []
-        for message in dialogue["messages"]:
-            memory.append(message)
-            given.append(message)
-            step += 1
-            budget = (1_500, 3_000, 8_000)[step % 3]
-            prompt = compose(memory, budget=budget)
-            assert_legal(prompt, budget)
-            assert prompt.messages[0] == given[0]
-            assert [said for said in given if said["role"] == "user"][-1:] == [
-                said for said in prompt.messages if said["role"] == "user"
-            ][-1:]
-            if prompt.report.tokens_before <= budget:
-                assert prompt.messages == given
-            else:
-                cut += 1
-    assert cut > 500, "the budgets must be tight enough to show anything"
-
-
-def test_under_steady_pressure_at_most_one_prompt_in_ten_changes_its_beginning(data: list[dict[str, Any]]) -> None:
-    """A provider's prefix cache survives nine turns of ten, on all dialogues as one conversation without compaction."""
-    memory, before, steps, changed = Memory(), [], 0, 0
-    for number, dialogue in enumerate(data):
-        for message in dialogue["messages"][number > 0 :]:  # one system header is enough
-            memory.append(message)
-            prompt = compose(memory, budget=8_000)
-            steps += 1
-            changed += prompt.messages[: len(before)] != before
-            before = prompt.messages
-        assert_legal(prompt, 8_000)
-    assert changed <= steps / 10
-    assert prompt.tokens >= 8_000 * (1 - 2 * GRID)
 
 
 # -- without pressure -------------------------------------------------------------------------------------------------
@@ -140,6 +102,240 @@ def test_changing_a_prompt_changes_no_other() -> None:
     first.messages.clear()
 
     assert contents(compose(memory, budget=100, system=system)) == ["s", [{"type": "text", "text": "q"}]]
+
+
+# -- room for the answer, tools, and the provider's own count ---------------------------------------------------------
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "look_up", "description": words(60), "parameters": {"type": "object"}}},
+    {"type": "function", "function": {"name": "book", "description": "Buche einen Flug: 予約", "parameters": {}}},
+]
+
+
+def test_room_is_kept_for_the_answer() -> None:
+    """The prompt is as if the budget were that much smaller, and the error speaks of the whole."""
+    memory = chat(40)
+
+    prompt = compose(memory, budget=2_000, reserve=700)
+
+    assert prompt.tokens <= 1_300
+    assert_legal(prompt, 1_300)
+    with pytest.raises(BudgetExceeded) as exceeded:
+        compose(memory, budget=700, reserve=690)
+    assert exceeded.value.needed == compose(memory, budget=exceeded.value.needed, reserve=690).tokens + 690
+
+
+@pytest.mark.parametrize("reserve", [-1, True, 1.5, None])
+def test_nonsense_is_no_reserve(reserve: object) -> None:
+    """A number of tokens, from 0 on."""
+    with pytest.raises(ValueError, match="the reserve is a number of tokens, at least 0"):
+        compose(Memory(), budget=100, reserve=reserve)  # type: ignore[arg-type]
+
+
+def test_tools_count() -> None:
+    """Schemas go with every request: the messages take what they leave, and the prompt's tokens are of both."""
+    memory = chat(40)
+    alone = [MESSAGE_TOKENS + count_tokens(json.dumps(tool, ensure_ascii=False)) for tool in TOOLS]
+
+    full, prompt = compose(memory, budget=50_000, tools=TOOLS), compose(memory, budget=1_000, tools=TOOLS)
+
+    assert full.tokens == compose(memory, budget=50_000).tokens + sum(alone)
+    assert full.report.tokens_before == full.report.tokens_after == full.tokens
+    messages = sum(count_message(message, count_tokens) for message in prompt.messages)
+    assert prompt.tokens == PROMPT_TOKENS + messages + sum(alone) <= 1_000
+    with pytest.raises(BudgetExceeded) as exceeded:
+        compose(memory, budget=60, tools=TOOLS)
+    assert compose(memory, budget=exceeded.value.needed, tools=TOOLS).tokens == exceeded.value.needed
+
+
+def by_the_provider(prompt: Prompt) -> int:
+    """Count as a provider does that needs 17% more tokens."""
+    return -(-prompt.tokens * 117 // 100)
+
+
+def test_what_the_provider_counts_fits_the_budget() -> None:
+    """After one usage the prompt fits by the provider's own count, with tools and room for the answer."""
+    memory = chat(60)
+    prompt = compose(memory, budget=2_000, tools=TOOLS)
+    memory.record_usage("assistant", by_the_provider(prompt))
+
+    for budget, reserve in ((2_000, 0), (1_000, 200), (3_000, 0)):
+        after = compose(memory, budget=budget, tools=TOOLS, reserve=reserve)
+        assert by_the_provider(after) + reserve <= budget
+    assert memory.usage("assistant").steps == 4
+
+
+def test_the_correction_only_grows_and_in_steps() -> None:
+    """A usage that is lower, or within the same step of 5%, leaves the prompt as it is."""
+    memory = chat(60)
+    memory.record_usage("assistant", 1_120, counted=1_000)
+    first = compose(memory, budget=1_500)
+
+    for tokens in (800, 1_000, 1_149):
+        memory.record_usage("assistant", tokens, counted=1_000)
+        assert compose(memory, budget=1_500) == first
+    memory.record_usage("assistant", 2_100, counted=1_000)
+    assert compose(memory, budget=1_500).tokens < first.tokens
+
+
+def test_the_correction_is_the_same_after_a_resume() -> None:
+    """It is in the log: a process that takes over composes the same prompt."""
+    store = InMemoryStore()
+    memory = Memory("s", store=store)
+    for number in range(40):
+        memory.append(user(f"{number} {words(30)}"))
+    compose(memory, budget=1_000)
+    memory.record_usage("assistant", 1_400)
+
+    assert compose(Memory("s", store=store), budget=1_000) == compose(memory, budget=1_000)
+
+
+def test_a_refusal_counts_as_the_provider_does() -> None:
+    """What is needed is given by its count; with exactly that there is a prompt."""
+    memory = chat(3)
+    memory.record_usage("assistant", 1_300, counted=1_000)
+    with pytest.raises(BudgetExceeded) as exceeded:
+        compose(memory, budget=20, reserve=7, tools=TOOLS)
+
+    needed = exceeded.value.needed
+
+    assert compose(memory, budget=needed, reserve=7, tools=TOOLS)
+    with pytest.raises(BudgetExceeded):
+        compose(memory, budget=needed - 1, reserve=7, tools=TOOLS)
+
+
+# -- prompts that do not fit ------------------------------------------------------------------------------------------
+
+
+def test_a_host_may_ask_for_the_shortest_prompt_instead_of_an_error() -> None:
+    """With a warning, and a report of how much it is over: what is sent then is the host's affair."""
+    memory = chat(6)
+    memory.append(user(words(200)))
+
+    with pytest.warns(OverBudget, match=r"takes 207 tokens, the budget is 100"):
+        prompt = compose(memory, budget=100, on_overflow="warn")
+
+    assert contents(prompt) == [words(200)]
+    assert prompt.tokens == 207
+    assert prompt.report.tokens_over == 107
+    assert prompt.report.omitted_rounds == (1, 2, 3, 4, 5, 6)
+
+
+def test_what_is_over_is_counted_as_the_budget_is() -> None:
+    """With the room for the answer, the tools and the provider's correction: all that the budget has to hold."""
+    memory = Memory.from_messages([user(words(200))])
+    memory.record_usage("assistant", 1_100, counted=1_000)
+    with pytest.raises(BudgetExceeded) as exceeded:
+        compose(memory, budget=100, reserve=50, tools=TOOLS)
+
+    with pytest.warns(OverBudget):
+        prompt = compose(memory, budget=100, reserve=50, tools=TOOLS, on_overflow="warn")
+
+    assert prompt.report.tokens_over == exceeded.value.needed - 100
+
+
+def test_where_it_fits_nobody_is_warned() -> None:
+    """The same prompt as with the error, and nothing over."""
+    memory = chat(6)
+
+    assert compose(memory, budget=200, on_overflow="warn") == compose(memory, budget=200)
+    assert compose(memory, budget=200).report.tokens_over == 0
+
+
+def test_another_word_for_overflow_is_refused() -> None:
+    """A typing mistake is not taken for leave to send too much."""
+    with pytest.raises(ValueError, match="'raise' or 'warn', not 'ignore'"):
+        compose(Memory(), budget=100, on_overflow="ignore")  # type: ignore[arg-type]
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+PLAN = Plan("Trip", "A flight to Rome.", [("search", "done"), ("book", "in_progress"), ("pay", "pending")])
+
+
+def framed(plan: object) -> dict[str, Any]:
+    return {"role": "user", "content": f"{PLAN_FRAME}\n{plan}"}
+
+
+@pytest.mark.parametrize("plan", [PLAN, str(PLAN), lambda: PLAN, lambda: str(PLAN)])
+def test_the_plan_stands_before_the_newest_query(plan: object) -> None:
+    """As text, as a Plan, or from a callable; framed, so that nobody takes it for the user's words."""
+    memory = chat(3)
+    memory.append(calls("c"))
+
+    prompt = compose(memory, budget=1_000, plan=plan)
+
+    without = compose(memory, budget=1_000)
+    assert prompt.messages == [*without.messages[:4], framed(PLAN), *without.messages[4:]]
+    assert prompt.tokens == without.tokens + count_message(framed(PLAN), count_tokens)
+
+
+def test_of_several_words_of_the_user_the_plan_stands_before_the_last() -> None:
+    """The newest thing that was said is what the agent answers."""
+    prompt = compose(Memory.from_messages([user("first"), user("second")]), budget=1_000, plan="1. go")
+
+    assert contents(prompt) == ["first", framed("1. go")["content"], "second"]
+
+
+def test_without_any_words_of_the_user_the_plan_is_shown_all_the_same() -> None:
+    """An agent that works by itself, or has not begun."""
+    assert contents(compose(Memory(), budget=1_000, plan="1. go")) == [framed("1. go")["content"]]
+    alone = Memory.from_messages([answer("Thinking.")])
+    assert contents(compose(alone, budget=1_000, plan="1. go")) == [framed("1. go")["content"], "Thinking."]
+
+
+@pytest.mark.parametrize(
+    "plan", [None, False, "", "  ", lambda: None, Plan("done", subtasks=[("all", "done"), ("rest", "abandoned")])]
+)
+def test_a_plan_in_which_nothing_is_pending_is_not_shown(plan: object) -> None:
+    """It is background, and no longer needed."""
+    assert compose(chat(2), budget=1_000, plan=plan) == compose(chat(2), budget=1_000)
+
+
+def test_the_role_s_own_plan_is_the_compactor_s() -> None:
+    """``plan=True`` asks the same callable that the summaries are made by; who has none shows none."""
+    memory = chat(2)
+    assert compose(memory, budget=1_000, plan=True) == compose(memory, budget=1_000)
+    ContextCompactor.for_role(memory, "assistant", CompactorConfig(), ScriptedSummarizer(), plan=lambda: PLAN)
+
+    assert framed(PLAN) in compose(memory, budget=1_000, plan=True).messages
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise OSError("the disk is gone")
+
+
+def broken() -> object:
+    raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("plan", [broken, Unspeakable(), Unspeakable])
+def test_a_plan_that_nobody_can_tell_is_an_event_and_the_chat_goes_on(plan: object) -> None:
+    """The event names the error's class, and nothing of what was said."""
+    memory, heard = chat(2), []
+    memory.on_event(heard.append)
+
+    assert compose(memory, budget=1_000, plan=plan) == compose(memory, budget=1_000)
+
+    (event,) = heard
+    assert isinstance(event, PlanFailed)
+    assert (event.role, event.error) == ("assistant", "OSError")
+
+
+def test_a_plan_that_leaves_no_room_is_dropped_before_the_prompt_is_refused() -> None:
+    """What the user asked is worth more; with room for it the plan counts in the budget."""
+    memory = chat(40)
+    needed = compose(memory, budget=60).tokens
+
+    tight = compose(memory, budget=needed, plan="1. " + words(100))
+    enough = compose(memory, budget=600, plan="1. " + words(100))
+
+    assert PLAN_FRAME not in "".join(map(str, contents(tight)))
+    assert framed("1. " + words(100)) in enough.messages
+    assert_legal(enough, 600)
 
 
 # -- what stands at the head ------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_a_text_that_is_no_longer_than_its_reference_stays() -> None:
     assert_legal(prompt, 600)
 
 
-def test_a_cut_is_never_more_than_half_of_the_room() -> None:
+def test_a_cut_leaves_at_least_a_third_of_the_room() -> None:
     """Where the system prompt takes most of the budget, steps shrink with what it leaves: something is still shown."""
     memory = chat(60)
     for taken in range(0, 7_500, 500):
@@ -217,7 +217,7 @@ def test_a_cut_is_never_more_than_half_of_the_room() -> None:
             reserved = prompt.report.tokens_before - compose(memory, budget=AMPLE).tokens
             room = 8_000 - taken
             shown = prompt.tokens - max(reserved, 0)
-            assert shown >= min(room / 2 - 180, compose(memory, budget=AMPLE).tokens), (taken, shown)
+            assert shown >= min(room / 3 - 120, compose(memory, budget=AMPLE).tokens), (taken, shown)
 
 
 @pytest.mark.parametrize("end", range(1, 8))
