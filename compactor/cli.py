@@ -20,6 +20,7 @@ from .commands import demo_screen, replay_report
 from .commands.chat import Chat, endpoint
 from .commands.conversation_screen import ConversationScreen
 from .commands.demo import Demo
+from .commands.preset import Preset
 from .commands.replay import Setup
 from .commands.script import LENGTH
 from .commands.terminal import CannotRun, event_log, one_line, screen, shown_live
@@ -119,6 +120,7 @@ def demo(
 
 @app.command(short_help="Put a transcript of yours through a compactor.")
 def replay(
+    context: typer.Context,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="JSON or JSONL in OpenAI's chat format; - is standard input.")
     ],
@@ -133,6 +135,10 @@ def replay(
         ),
     ] = "",
     base_url: BaseUrl = None,
+    preset: Annotated[
+        Preset | None,
+        typer.Option(help="A bundle of strategies that users of other systems know, with --budget as its max_token."),
+    ] = None,
     prompt: PromptOption = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
@@ -147,14 +153,21 @@ def replay(
     conversation a line. With --joined every message stays as it stands, a later conversation's system message too.
 
     Goes message by message, with a prompt composed for each answer in the file. A compaction is due after --threshold
-    rounds, or at three quarters of --budget. The compactor is waited for after each message: so with the extractive
-    summarizer the figures, but for times, are the same at every run.
+    rounds, or at three quarters of --budget; a --preset has its own strategies, and knows itself when they are due. The
+    compactor is waited for after each message: so with the extractive summarizer the figures, but for times, are the
+    same at every run.
+
+    Shows what each strategy saved, and what prompts still had to have shortened to fit. All prompts are counted anew,
+    and looked through for tool calls without their results and for the newest user message.
     """
+    if preset is not None:
+        _refuse_with_preset(context, "prompt", "threshold", "retain")
     conversations = read(file)
     if not each:
         conversations = [joined(conversations)]
     asked = endpoint(model or MODEL, base_url).summarizer if summarizer is By.OPENAI else None
-    setup = Setup(_config(prompt, budget, threshold, retain, model), budget, asked, event_log(log))
+    config = _config(prompt, budget, threshold, retain, model)
+    setup = Setup(config, budget, asked, event_log(log), preset=preset or "")
     errors = screen(sys.stderr)
     results = replay_report.replay_all(conversations, setup, errors if shown_live(errors, log) else None)
     if as_json:
@@ -188,6 +201,14 @@ def chat(
     dialogue.tell(f"{source}; /help lists the commands")
     extractive = summarizer is By.EXTRACTIVE
     Chat(source, dialogue, config, budget, system=system, extractive=extractive, hooks=event_log(log)).run()
+
+
+def _refuse_with_preset(context: typer.Context, *names: str) -> None:
+    """Refuse options that a preset has a value of its own for; the defaults are not the user's wish."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and not source.name.startswith("DEFAULT"):
+            raise CannotRun(f"--{name} is for the default strategies, and --preset has its own; leave one of them out")
 
 
 def _config(prompt: str, budget: int, threshold: int, retain: int, model: str) -> CompactorConfig:

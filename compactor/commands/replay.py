@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +15,18 @@ from ..background import ContextCompactor, State
 from ..compose import Prompt, Report, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded
-from ..ledger import ledger_of
+from ..strategies import compact_rounds
 from ..testing import FakeClock
-from ..tokens import counter_for
+from ..tokens import TokenCounter, counter_for
 from ..units import PROMPT_TOKENS, count_message
-from ..view import View
+from . import checks
+from .preset import preset_options
+from .savings import RUNGS, Rung, Saving, by_name, rungs_of
 from .terminal import CannotRun, in_options
 from .transcripts import Conversation
 from .watch import Watch
 
-__all__ = ["Replayed", "Setup", "replay", "totals"]
+__all__ = ["Replayed", "Setup", "replay", "saved", "shortened", "totals"]
 
 #: A model that fails so often in a row is given up.
 ATTEMPTS = 3
@@ -41,6 +43,14 @@ class Setup:
     #: Makes the summarizer; None for the extractive one, whose failures nothing is gained by waiting for.
     summarizer: object | None = None
     hooks: Sequence[EventHook] = ()
+    #: A preset's name. Empty: the default strategies, with the configuration above.
+    preset: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """Return what a compactor is made with; each has its own, since strategies may remember things."""
+        if self.preset:
+            return preset_options(self.preset, self.budget, self.summarizer, self.config.model)
+        return {"config": self.config, "summarizer": self.summarizer, "strategies": (compact_rounds,)}
 
 
 @dataclass
@@ -52,22 +62,31 @@ class Replayed:
     rounds: int = 0
     covered_rounds: int = 0
     compactions: int = 0
+    reductions: int = 0
     failures: int = 0
-    #: Tokens of the last prompt, and of the same with nothing compacted and nothing left out.
+    #: Tokens of the last prompt, and of all the messages that it was made from.
     prompt_tokens: int = 0
     raw_tokens: int = 0
     prompts: int = 0
     prompts_over_budget: int = 0
-    #: Tokens of all prompts, and of the same with nothing compacted and nothing left out.
+    #: Tool calls without their result, and results without their call, in any prompt.
+    torn_calls: int = 0
+    #: Prompts without the newest user message as it was said.
+    queries_not_whole: int = 0
+    #: Tokens of all prompts, and of all the messages that each was made from.
     tokens_of_all_prompts: int = 0
     raw_tokens_of_all_prompts: int = 0
     longest_compose_ms: float = 0.0
     background_seconds: float = 0.0
+    #: What each strategy saved, and what each rung of the ladder had still to do for prompts.
+    strategies: dict[str, Saving] = field(default_factory=dict)
+    ladder: dict[str, Rung] = field(default_factory=lambda: dict.fromkeys(RUNGS, Rung()))
     last_prompt: Prompt = field(default_factory=lambda: Prompt([], 0, Report(0, 0)), repr=False)
 
     def figures(self) -> dict[str, Any]:
         """Return all but the prompt itself, as JSON has it."""
-        return {name: value for name, value in vars(self).items() if name != "last_prompt"}
+        plain = {name: value for name, value in vars(self).items() if name != "last_prompt"}
+        return plain | _as_figures(self.strategies, self.ladder)
 
 
 def replay(conversation: Conversation, setup: Setup, step: Callable[[], None] = lambda: None) -> Replayed:
@@ -77,30 +96,50 @@ def replay(conversation: Conversation, setup: Setup, step: Callable[[], None] = 
     the summarizer is deterministic. Raises ``CannotRun`` where the budget is too small, or the summarizer fails
     ``ATTEMPTS`` times in a row.
     """
-    memory, watch = Memory(), Watch()
+    memory, watch, options = Memory(), Watch(), setup.options()
     clock = _StepClock() if setup.summarizer is None else None
-    compactor = ContextCompactor.for_role(
-        memory, ASSISTANT, setup.config, setup.summarizer, on_event=watch, clock=clock
-    )
+    options["strategies"] = [watch.follow(strategy) for strategy in options["strategies"]]
+    compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=watch, clock=clock)
     for hook in setup.hooks:
         compactor.on_event(hook)
-    result = Replayed(conversation.name, len(conversation.messages))
+    messages = conversation.messages
+    result = Replayed(conversation.name, len(messages))
+    raw = _Raw(counter_for(setup.config.model))
     with compactor:
-        for place, message in enumerate(conversation.messages, 1):
+        for place, message in enumerate(messages):
             if message["role"] == ASSISTANT:
-                _compose(memory, setup, result, place)
+                _compose(memory, setup, result, raw, place + 1)
+            resting = compactor.status().state is State.BACKING_OFF
             memory.append(message)
+            raw.add(message)
             if clock is not None:
-                clock.settle(compactor)
+                clock.settle(compactor, resting=resting)
             else:
                 _wait_for_model(compactor, watch)
             step()
-        _compose(memory, setup, result, len(conversation.messages))
+        _compose(memory, setup, result, raw, len(messages))
         result.covered_rounds = compactor.status().end_index
     result.rounds = len(memory.conversation.rounds)
-    result.compactions, result.failures = watch.compactions, watch.failures
+    result.compactions, result.reductions, result.failures = watch.compactions, watch.reductions, watch.failures
     result.background_seconds = round(watch.seconds, 3)
+    result.strategies = watch.savings
     return result
+
+
+class _Raw:
+    """The messages that there are so far, as they stand in the file."""
+
+    def __init__(self, count: TokenCounter) -> None:
+        self.count = count
+        self.messages: list[Mapping[str, Any]] = []
+        self.tokens = PROMPT_TOKENS
+        self.query: Mapping[str, Any] | None = None
+
+    def add(self, message: Mapping[str, Any]) -> None:
+        self.messages.append(message)
+        self.tokens += count_message(message, self.count)
+        if message["role"] == "user":
+            self.query = message
 
 
 class _StepClock(FakeClock):
@@ -110,9 +149,10 @@ class _StepClock(FakeClock):
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def settle(self, compactor: ContextCompactor) -> None:
-        """Wait until *compactor* has looked at everything, or failed at it."""
-        if compactor.status().state is State.BACKING_OFF:
+    def settle(self, compactor: ContextCompactor, *, resting: bool) -> None:
+        """Wait until *compactor* has looked at everything, or failed at it. *resting*: it was backing off before the
+        message came; what it does now may have failed already, and is tried again with the next."""
+        if resting:
             self.advance(max(self.waiting, default=0.0))
         _is_idle(compactor)
 
@@ -137,25 +177,25 @@ def _is_idle(compactor: ContextCompactor) -> bool:
     return True
 
 
-def _compose(memory: Memory, setup: Setup, result: Replayed, place: int) -> None:
-    model = setup.config.model
+def _compose(memory: Memory, setup: Setup, result: Replayed, raw: _Raw, place: int) -> None:
     began = time.perf_counter()
     try:
-        prompt = compose(memory, ASSISTANT, budget=setup.budget, model=model)
+        prompt = compose(memory, ASSISTANT, budget=setup.budget, model=setup.config.model)
     except BudgetExceeded as error:
         raise CannotRun(f"conversation {result.name}, message {place}: {error}") from error
     took = time.perf_counter() - began
-    count = counter_for(model)
-    header = sum(count_message({"role": post.send_from, "content": post.message}, count) for post in memory.header)
-    rounds = memory.rounds_getter(ASSISTANT)()
-    raw = View(rounds, None, ledger_of(memory, ASSISTANT, count), header, model).tokens
-    counted = PROMPT_TOKENS + sum(count_message(message, count) for message in prompt.messages)
+    # Counted and looked up anew: what compose says of itself is not asked.
+    counted = checks.tokens_of(prompt.messages, raw.count)
     result.prompts += 1
-    result.prompts_over_budget += counted > setup.budget  # counted anew: what compose says of itself is not asked
-    result.prompt_tokens, result.raw_tokens, result.last_prompt = counted, raw, prompt
+    result.prompts_over_budget += counted > setup.budget
+    result.torn_calls += checks.torn(prompt.messages)
+    result.torn_calls += max(checks.waiting(prompt.messages) - checks.waiting(raw.messages), 0)
+    result.queries_not_whole += raw.query is not None and not checks.is_whole(raw.query, prompt.messages)
+    result.prompt_tokens, result.raw_tokens, result.last_prompt = counted, raw.tokens, prompt
     result.tokens_of_all_prompts += counted
-    result.raw_tokens_of_all_prompts += raw
+    result.raw_tokens_of_all_prompts += raw.tokens
     result.longest_compose_ms = max(result.longest_compose_ms, round(1000 * took, 3))
+    result.ladder = by_name((result.ladder, rungs_of(prompt)))
 
 
 def totals(results: Sequence[Replayed]) -> dict[str, Any]:
@@ -165,11 +205,14 @@ def totals(results: Sequence[Replayed]) -> dict[str, Any]:
         "rounds",
         "covered_rounds",
         "compactions",
+        "reductions",
         "failures",
         "prompt_tokens",
         "raw_tokens",
         "prompts",
         "prompts_over_budget",
+        "torn_calls",
+        "queries_not_whole",
         "tokens_of_all_prompts",
         "raw_tokens_of_all_prompts",
     )
@@ -178,4 +221,22 @@ def totals(results: Sequence[Replayed]) -> dict[str, Any]:
         **{name: sum(getattr(result, name) for result in results) for name in summed},
         "longest_compose_ms": max(result.longest_compose_ms for result in results),
         "background_seconds": round(sum(result.background_seconds for result in results), 3),
+        **_as_figures(saved(results), shortened(results)),
+    }
+
+
+def saved(results: Sequence[Replayed]) -> dict[str, Saving]:
+    """Return what each strategy saved in all *results*."""
+    return by_name(result.strategies for result in results)
+
+
+def shortened(results: Sequence[Replayed]) -> dict[str, Rung]:
+    """Return what each rung of the ladder had still to do for the prompts of all *results*."""
+    return by_name(result.ladder for result in results)
+
+
+def _as_figures(strategies: Mapping[str, Saving], ladder: Mapping[str, Rung]) -> dict[str, Any]:
+    return {
+        "strategies": {name: saving.figures() for name, saving in strategies.items()},
+        "ladder": {name: rung.figures() for name, rung in ladder.items()},
     }

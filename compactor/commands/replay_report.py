@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .replay import Replayed, Setup, replay, totals
+from . import savings_tables
+from .replay import Replayed, Setup, replay, saved, shortened, totals
 from .terminal import milliseconds, one_line, percent, visible
 from .transcripts import Conversation
 
@@ -40,12 +41,13 @@ def replay_all(conversations: Sequence[Conversation], setup: Setup, console: Con
 
 def document(file: str, results: Sequence[Replayed], setup: Setup, *, joined: bool) -> dict[str, Any]:
     """Return everything as one JSON document."""
-    config = setup.config
+    config = setup.options()["config"]
     return {
         "file": file,
         "joined": joined,
         "budget": setup.budget,
-        "threshold": config.threshold,
+        "preset": setup.preset or None,
+        "threshold": None if setup.preset else config.threshold,  # presets have triggers of their own
         "retain_recent": config.retain_recent,
         "prompt": config.prompt.name,
         "summarizer": "extractive" if setup.summarizer is None else "openai",
@@ -55,7 +57,7 @@ def document(file: str, results: Sequence[Replayed], setup: Setup, *, joined: bo
 
 
 def table(results: Sequence[Replayed], console: Console) -> None:
-    """Print a row for each result, if they are few, and the totals."""
+    """Print a row for each result, if they are few, the totals, and what was saved by what."""
     sums = totals(results)
     if 1 < len(results) <= _FEW:
         console.print(_rows(results))
@@ -66,6 +68,9 @@ def table(results: Sequence[Replayed], console: Console) -> None:
     for name, value in _summary(sums):
         summary.add_row(name, value)
     console.print(summary)
+    console.print(savings_tables.strategies(saved(results)))
+    if any(rung.prompts for rung in shortened(results).values()):
+        console.print(savings_tables.ladder(shortened(results)))
     if sums["failures"]:
         console.print(f"{sums['failures']} attempts at a summary failed; what was there before stayed in place.")
 
@@ -76,6 +81,7 @@ def _summary(sums: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("rounds", f"{sums['rounds']:,}"),
         ("rounds summarised", f"{sums['covered_rounds']:,}"),
         ("compactions", f"{sums['compactions']:,}"),
+        ("reductions", f"{sums['reductions']:,}"),
         (f"{last}: raw tokens", f"{sums['raw_tokens']:,}"),
         (f"{last}: composed tokens", f"{sums['prompt_tokens']:,}"),
         ("saved", percent(sums["prompt_tokens"], sums["raw_tokens"])),
@@ -83,6 +89,8 @@ def _summary(sums: Mapping[str, Any]) -> list[tuple[str, str]]:
         (f"all {sums['prompts']:,} prompts: composed tokens", f"{sums['tokens_of_all_prompts']:,}"),
         ("saved", percent(sums["tokens_of_all_prompts"], sums["raw_tokens_of_all_prompts"])),
         ("prompts over the budget", f"{sums['prompts_over_budget']:,}"),
+        ("tool calls parted from their results", f"{sums['torn_calls']:,}"),
+        ("newest user messages not whole", f"{sums['queries_not_whole']:,}"),
         ("longest time to compose", milliseconds(sums["longest_compose_ms"] / 1000)),
         ("compacting, in the background", f"{sums['background_seconds']:.1f} s"),
     ]

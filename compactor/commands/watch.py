@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from memory.events import Event
+from memory.overlays import Overlay
 
-from ..events import Discarded, Failed, Published, Reverted, Skipped, Started, Stopped
+from ..cycle import Strategy, name_of
+from ..events import (
+    Discarded,
+    Exhausted,
+    Failed,
+    Published,
+    Reduced,
+    Rejected,
+    Reverted,
+    Skipped,
+    Started,
+    Stopped,
+    StrategyFailed,
+)
+from ..view import View
+from .savings import Saving
 
 __all__ = ["Watch", "sentence"]
+
+#: Who made a compaction, where nobody said so.
+_USUAL = "compact_rounds"
 
 
 @dataclass(eq=False)
@@ -18,12 +38,17 @@ class Watch:
 
     compactions: int = 0
     failures: int = 0
+    #: Reductions that were published.
+    reductions: int = 0
     #: Seconds from first requests to publications, all of them on the compactor's own thread.
     seconds: float = 0.0
     #: Its last event that says something to a reader.
     last: str = ""
     _news: list[str] = field(default_factory=list)
     _outcomes: int = 0
+    _savings: dict[str, Saving] = field(default_factory=dict)
+    #: The strategy that runs: events of compactions and of requests do not name it.
+    _turn: str = _USUAL
     _changed: threading.Condition = field(default_factory=threading.Condition)  # guards all above
 
     def __call__(self, event: Event) -> None:
@@ -33,12 +58,46 @@ class Watch:
                 self._news.append(said)
             if isinstance(event, Published):
                 self.compactions += 1
-                self.seconds += event.seconds
+            elif isinstance(event, Reduced):
+                self.reductions += 1
             elif isinstance(event, Failed):
                 self.failures += 1
+            self._count(event)
             if isinstance(event, (Published, Failed, Discarded, Skipped, Stopped)):
                 self._outcomes += 1
                 self._changed.notify_all()
+
+    def _count(self, event: Event) -> None:
+        """Add *event* to what its strategy saved. Called with the lock held."""
+        if isinstance(event, (Published, Reduced)):
+            name = event.strategy if isinstance(event, Reduced) else self._turn
+            more = Saving(1, event.tokens_before, event.tokens_after, seconds=event.seconds)
+            self.seconds += event.seconds
+        elif isinstance(event, Started) or (isinstance(event, Rejected) and event.attempt < event.attempts):
+            name, more = self._turn, Saving(requests=1)  # what is refused is asked for again
+        else:
+            return
+        self._savings[name] = self._savings.get(name, Saving()) + more
+
+    def follow(self, strategy: Strategy, name: str = "") -> Strategy:
+        """Return *strategy*, called *name* if one is given, with what it makes counted as its own."""
+        known_as = name or name_of(strategy)
+        with self._changed:
+            self._savings.setdefault(known_as, Saving())
+
+        def followed(view: View) -> Iterator[Overlay]:
+            with self._changed:
+                self._turn = known_as
+            yield from strategy(view)
+
+        followed.__name__ = followed.__qualname__ = known_as
+        return followed
+
+    @property
+    def savings(self) -> dict[str, Saving]:
+        """What each strategy has saved so far; all that are followed are there, in their order."""
+        with self._changed:
+            return dict(self._savings)
 
     def news(self) -> list[str]:
         """Return what its events since the last call say, oldest first."""
@@ -74,9 +133,28 @@ def sentence(event: Event) -> str:
             return "reverted: all rounds are as they were said again"
         case Reverted():
             return f"reverted: the summary covers rounds 1-{event.end} again"
+        case Discarded(reason="overlaid"):
+            return ""  # something that reads shorter stands there already
         case Discarded():
             return f"a summary came too late and was discarded ({event.reason})"
         case Stopped():
             return f"stopped ({event.reason})"
+        case _:
+            return _of_strategies(event)
+
+
+def _of_strategies(event: Event) -> str:
+    match event:
+        case Reduced() if event.posts < 2:
+            return f"{event.strategy}: a post reads shorter, {event.tokens_before:,} -> {event.tokens_after:,} tokens"
+        case Reduced():
+            return (
+                f"{event.strategy}: {event.posts} posts {event.kind},"
+                f" {event.tokens_before:,} -> {event.tokens_after:,} tokens"
+            )
+        case StrategyFailed():
+            return f"{event.strategy} made nothing this time ({event.error}); the next strategy is tried"
+        case Exhausted():
+            return f"all {event.strategies} strategies together were not enough ({event.tokens:,} tokens)"
         case _:
             return ""

@@ -16,7 +16,18 @@ from command_line import dialogue, refusal, run, write_lines
 from compactor import cli
 from compactor.commands.terminal import CannotRun, in_options, one_line, percent, visible
 from compactor.commands.watch import Watch, sentence
-from compactor.events import Discarded, Evaluated, Failed, Published, Reverted, Started, Stopped
+from compactor.events import (
+    Discarded,
+    Evaluated,
+    Exhausted,
+    Failed,
+    Published,
+    Reduced,
+    Reverted,
+    Started,
+    Stopped,
+    StrategyFailed,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("demo", "replay", "chat")
@@ -204,6 +215,19 @@ def test_what_is_saved_of_nothing_is_nothing() -> None:
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
+def reduced(strategy: str, kind: str, posts: int) -> Reduced:
+    return Reduced(
+        strategy=strategy,
+        kind=kind,
+        round_id="r",
+        first_post_id="a",
+        last_post_id="b",
+        posts=posts,
+        tokens_before=4000,
+        tokens_after=80,
+    )
+
+
 @pytest.mark.parametrize(
     ("event", "says"),
     [
@@ -217,6 +241,14 @@ def test_what_is_saved_of_nothing_is_nothing() -> None:
         (Reverted(end=4), "reverted: the summary covers rounds 1-4 again"),
         (Discarded(reason="late"), "a summary came too late and was discarded (late)"),
         (Stopped(reason="executor_shut_down"), "stopped (executor_shut_down)"),
+        (Discarded(reason="overlaid"), ""),
+        (reduced("offload_large", "offloaded", 1), "offload_large: a post reads shorter, 4,000 -> 80 tokens"),
+        (reduced("drop(status)", "dropped", 7), "drop(status): 7 posts dropped, 4,000 -> 80 tokens"),
+        (
+            StrategyFailed(strategy="drop", error="KeyError"),
+            "drop made nothing this time (KeyError); the next strategy is tried",
+        ),
+        (Exhausted(strategies=3, tokens=4321), "all 3 strategies together were not enough (4,321 tokens)"),
         (Evaluated(holds=False, rounds=3, tail=3), ""),
     ],
 )

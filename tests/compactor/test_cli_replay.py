@@ -26,9 +26,11 @@ from compactor import (
     count_tokens,
 )
 from compactor.commands import replay as module
+from compactor.commands.preset import Preset, preset_options
 from compactor.commands.replay import Setup, replay, totals
 from compactor.commands.terminal import CannotRun
 from compactor.commands.transcripts import Conversation
+from compactor.presets.auto_context import STEPS
 from compactor.testing import ScriptedSummarizer
 from compactor.units import PROMPT_TOKENS, count_message
 from memory import Memory
@@ -48,6 +50,22 @@ def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 def file(tmp_path: Path) -> Path:
     """Three conversations of 24, 12 and 2 rounds."""
     return write_lines(tmp_path / "chats.jsonl", [{"id": f"d{n}", "messages": dialogue(n)} for n in (24, 12, 2)])
+
+
+def working(about: str) -> Iterator[dict[str, Any]]:
+    """Give a conversation with small and large results, by twos and by dozens in a round."""
+    yield {"role": "system", "content": "You keep a stock list."}
+    for number in range(1, 6):
+        yield {"role": "user", "content": f"How many of {about}-{number} are there? Never round figures."}
+        for step in range(9 if number == 3 else 2):
+            arguments = json.dumps({"name": f"{about}-{number}", "hall": step})
+            call = {"id": f"{number}-{step}", "type": "function", "function": {"name": "count", "arguments": arguments}}
+            yield {"role": "assistant", "content": None, "tool_calls": [call]}
+            lines = (
+                f"{about}-{number}, hall {step}, shelf {n}: {n * 37} pieces\n" for n in range(70 if step == 1 else 6)
+            )
+            yield {"role": "tool", "tool_call_id": f"{number}-{step}", "content": "".join(lines)}
+        yield {"role": "assistant", "content": f"There are {number * 37} pieces of {about}-{number}."}
 
 
 def without_times(document: Any) -> Any:
@@ -161,6 +179,115 @@ def test_the_prompt_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "compose", too_long)
     assert replay(Conversation("x", LONG[:5]), Setup(QUICK, 100)).prompts_over_budget == 3
+
+
+def test_torn_calls_and_missing_queries_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The promises are looked up in the prompts themselves: who breaks one is found out."""
+
+    def lossy(memory: Memory, *args: Any, **options: Any) -> Any:
+        shown = [message for message in memory.messages() if message["role"] not in ("tool", "user")]
+        return Prompt(shown, 5, Report(5, 5))
+
+    monkeypatch.setattr(module, "compose", lossy)
+    done = replay(Conversation("x", LONG[:9]), Setup(QUICK, 1000))
+    assert (done.prompts, done.torn_calls, done.queries_not_whole) == (5, 6, 5)
+    honest = replay(Conversation("x", LONG[:3]), Setup(QUICK, 1000))
+    assert honest.torn_calls == 0  # its call waits in the file too
+
+
+# -- presets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def heavy(tmp_path: Path) -> Path:
+    """Two conversations with results of all sizes, many of them in one round."""
+    return write_lines(
+        tmp_path / "heavy.jsonl", [{"id": about, "messages": list(working(about))} for about in ("bolt", "rivet")]
+    )
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+@pytest.mark.parametrize("how", ["--each", "--joined"])
+def test_every_preset_keeps_the_promises_and_shows_what_it_saved(preset: Preset, how: str, heavy: Path) -> None:
+    """Each under the same pressure: all prompts fit, nothing is torn, and the same figures come twice."""
+    first, second = (run("replay", heavy, how, "--preset", preset, "--budget", 1500, "--json").document for _ in "12")
+    assert (first["preset"], first["threshold"], first["budget"]) == (preset, None, 1500)
+    sums = first["totals"]
+    assert (sums["prompts_over_budget"], sums["torn_calls"], sums["queries_not_whole"]) == (0, 0, 0)
+    saved = sums["strategies"]
+    assert sum(one["overlays"] for one in saved.values()) == sums["compactions"] + sums["reductions"] > 5
+    assert sum(one["tokens_saved"] for one in saved.values()) > 4_000
+    assert all(one["tokens_saved"] == one["tokens_before"] - one["tokens_after"] for one in saved.values())
+    assert without_times(first) == without_times(second)
+
+
+def test_presets_have_their_own_strategies_in_their_order() -> None:
+    """Also those that saved nothing, with zeros: that is a result as well."""
+    said = json.dumps(dialogue(2))
+
+    def names(*words: object) -> list[str]:
+        return list(run("replay", "-", "--json", *words, said=said).document["totals"]["strategies"])
+
+    assert names() == ["compact_rounds"]
+    assert names("--preset", "auto_context") == list(STEPS)
+    assert names("--preset", "selective")[-1] == "compact_rounds"
+    assert names("--preset", "context_offload") == ["offload_large", "compact_view", "compress_tool_runs"]
+
+
+def test_the_budget_is_the_presets_own_limit() -> None:
+    """Twice the budget, half the pressure: what is due is due by it."""
+    options = [preset_options(preset, budget) for preset in Preset for budget in (1500, 3000)]
+    assert [made["config"].max_tokens for made in options] == [1500, 3000] * 4
+    assert preset_options("selective", 900, model="gpt-4")["config"].model == "gpt-4"
+
+
+def test_sums_are_those_of_the_conversations(heavy: Path) -> None:
+    document = run("replay", heavy, "--preset", "context_offload", "--budget", 1200, "--json").document
+    one, other = document["conversations"]
+    for part in ("strategies", "ladder"):
+        for name, summed in document["totals"][part].items():
+            for figure, value in summed.items():
+                assert value == pytest.approx(one[part][name][figure] + other[part][name][figure], abs=0.002)
+
+
+def test_what_the_ladder_still_had_to_do_is_shown(heavy: Path) -> None:
+    """Where overlays are late or too few, prompts are shortened when they are made, and that is told."""
+    pressed = run("replay", heavy, "--budget", 700, "--threshold", 1000)
+    assert re.search(r"what prompts still had shortened", pressed.out)
+    assert re.search(r"rounds left out, entirely or in part\W+[1-9]", pressed.out)
+    free = run("replay", heavy, "--budget", 1_000_000)
+    assert "still had shortened" not in free.out
+    assert re.search(r"newest user messages not whole\W+0 ", free.out)
+    assert re.search(r"tool calls parted from their results\W+0 ", free.out)
+
+
+def test_a_table_shows_what_each_strategy_saved(heavy: Path) -> None:
+    out = run("replay", heavy, "--preset", "selective", "--budget", 1500).out
+    assert "what strategies saved, in the background" in out
+    assert re.search(r"│compact_rounds\W+[1-9]", out)
+    assert re.search(r"│drop\(tool_result\)\W+[1-9]", out)
+
+
+def test_what_a_preset_decides_itself_is_not_given_with_it(file: Path) -> None:
+    """An option that would do nothing is refused; its default is no wish of the user's."""
+    for option, value in (("--threshold", 5), ("--retain", 1), ("--prompt", "assistant")):
+        said = refused(file, "--preset", "selective", option, value)
+        assert said.startswith(f"{option} is for the default strategies")
+
+
+def test_a_budget_too_small_for_anything_is_refused_with_a_preset_too(file: Path) -> None:
+    for preset in Preset:
+        assert re.search(r"need \d+ tokens, and the budget is 20", refused(file, "--preset", preset, "--budget", 20))
+
+
+def test_a_model_summarises_for_a_preset(server: ModelServer, heavy: Path) -> None:
+    """The preset's strategies ask whoever summarises."""
+    server.always(ok("Parts were counted in all the halls, and no figure was rounded."))
+    words = ("--summarizer", "openai", "--base-url", server.base_url, "--preset", "memory_with_compress")
+    done = run("replay", heavy, *words, "--budget", 2500, "--json")
+    assert done.code == 0, done.err
+    saved = done.document["totals"]["strategies"]["compact_rounds"]
+    assert len(server.requests) >= saved["requests"] >= saved["overlays"] > 0
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------
@@ -365,7 +492,8 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, file: Path) -> No
     assert "--budget" in refused(file, "--budget", 0)
     assert "--threshold" in refused(file, "--threshold", -1)
     assert "--summarizer" in refused(file, "--summarizer", "nobody")
-    assert "assistant, code_interpreter, default, planner" in refused(file, "--prompt", "nope")
+    assert "shipped prompts: assistant, code_interpreter, " in refused(file, "--prompt", "nope")
+    assert "--preset" in refused(file, "--preset", "nobodys")
     assert "No such option" in refused(file, "--nope")
     assert "standard input: is empty" in refused("-")
 

@@ -1,0 +1,237 @@
+"""What commands say of what was saved: counts by strategy and by rung, and checks that look for themselves."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from compactor import CompactorConfig, ContextCompactor, Prompt, Report, compact_rounds, compose, count_tokens
+from compactor.commands import checks, savings_tables
+from compactor.commands.savings import RUNGS, Rung, Saving, by_name, rungs_of
+from compactor.commands.watch import Watch
+from compactor.compose import Reduced
+from compactor.cycle import name_of
+from compactor.testing import ScriptedSummarizer
+from compactor.view import View
+from memory import Memory
+from memory.overlays import Reduction
+
+ASKED = {"role": "user", "content": "Which?"}
+
+
+def call(*ids: str) -> Mapping[str, Any]:
+    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id_: str, content: str = "ok") -> Mapping[str, Any]:
+    return {"role": "tool", "tool_call_id": id_, "content": content}
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("messages", "wrong"),
+    [
+        ([], 0),
+        ([ASKED, call("a", "b"), result("b"), result("a"), ASKED], 0),
+        ([call("a", "a"), result("a"), result("a"), ASKED], 0),
+        ([ASKED, call("a", "b"), result("a")], 0),  # the other may come yet
+        ([ASKED, call("a", "b"), result("a"), ASKED], 1),
+        ([ASKED, call("a"), ASKED, result("a")], 2),  # parted
+        ([ASKED, result("a")], 1),
+        ([call("a"), result("a"), result("a")], 1),
+        ([call("a"), call("b"), result("b")], 1),
+        ([{"role": "user", "content": "", "tool_calls": [{"id": "x"}]}, {"role": "assistant", "tool_calls": [7]}], 0),
+    ],
+)
+def test_calls_parted_from_their_results_are_counted(messages: list[Mapping[str, Any]], wrong: int) -> None:
+    """As a provider would refuse them: a call without its results at once, a result without its call."""
+    assert checks.torn(messages) == wrong
+
+
+@pytest.mark.parametrize(
+    ("messages", "calls"),
+    [
+        ([], 0),
+        ([result("a")], 0),
+        ([ASKED], 0),
+        ([call("a", "b")], 2),
+        ([call("a", "b"), result("b")], 1),
+        ([call("a"), result("a")], 0),
+        ([call("a"), result("b")], 1),
+        ([call("a"), ASKED], 0),
+    ],
+)
+def test_calls_that_wait_at_the_end_are_counted(messages: list[Mapping[str, Any]], calls: int) -> None:
+    assert checks.waiting(messages) == calls
+
+
+def test_a_message_is_whole_only_as_it_was_said() -> None:
+    assert checks.is_whole(ASKED, [call("a"), dict(ASKED)])
+    assert not checks.is_whole(ASKED, [{"role": "user", "content": "Whi"}])
+
+
+def test_tokens_are_those_that_compose_counts() -> None:
+    """Two ways to the same number: what is counted anew can be held against what compose promises."""
+    memory = Memory()
+    for message in (ASKED, call("a"), result("a", "seven"), {"role": "assistant", "content": "The seventh."}):
+        memory.append(message)
+    prompt = compose(memory, budget=1000)
+    assert checks.tokens_of(prompt.messages, count_tokens) == prompt.tokens
+
+
+# -- savings ----------------------------------------------------------------------------------------------------------
+
+
+def test_savings_add_up_by_name_in_the_order_they_come() -> None:
+    one, other = Saving(1, 100, 40, 2, 0.5), Saving(2, 10, 5)
+    summed = by_name([{"a": one}, {"b": other, "a": other}])
+    assert list(summed) == ["a", "b"]
+    assert summed["a"] == Saving(3, 110, 45, 2, 0.5)
+    assert summed["a"].figures() == {
+        "overlays": 3,
+        "tokens_before": 110,
+        "tokens_after": 45,
+        "tokens_saved": 65,
+        "requests": 2,
+        "background_seconds": 0.5,
+    }
+
+
+def test_a_watch_counts_what_each_strategy_saved() -> None:
+    """Each overlay and each request counts for the strategy that ran, under the name it is followed by."""
+    memory = Memory()
+    for number in range(5):
+        round_ = memory.create_round(f"Question {number}? " + "Tell me all there is to be told of it. " * 20)
+        memory.add_post(round_, send_from="P", send_to="User", message=f"Item {number}: " + "so it is. " * 150)
+        memory.finish_round(round_)
+
+    def lightest(view: View) -> list[Reduction]:
+        round_ = view.round(0)
+        return [Reduction.over(round_, [round_.post_list[0]], "offloaded", "Item 0, and so on; reload r1.p1")]
+
+    watch = Watch()
+    strategies = [watch.follow(lightest), watch.follow(len, "never"), watch.follow(compact_rounds, "to one summary")]
+    assert list(map(name_of, strategies)) == ["lightest", "never", "to one summary"]
+    assert watch.savings == {name: Saving() for name in ("lightest", "never", "to one summary")}
+    refused_first = ScriptedSummarizer(["", "All items were told of."])
+    config = CompactorConfig(threshold=1, retain_recent=1)
+    with ContextCompactor.for_role(
+        memory, "P", config, refused_first, strategies=[strategies[0], strategies[2]], on_event=watch
+    ) as compactor:
+        assert compactor.wait_idle(20)
+    light, never, heavy = watch.savings.values()
+    assert (light.overlays, light.requests, never) == (1, 0, Saving())
+    assert light.tokens_saved > 200
+    assert (heavy.overlays, heavy.requests) == (1, 2)
+    assert heavy.tokens_saved > 500
+    assert (watch.compactions, watch.reductions) == (1, 1)
+    assert watch.seconds == pytest.approx(light.seconds + heavy.seconds)
+
+
+def test_requests_count_though_nothing_came_of_them() -> None:
+    """A summarizer that is asked in vain has its price all the same."""
+    memory = Memory()
+    for number in range(4):
+        memory.finish_round(memory.create_round(f"Question {number}?"))
+    watch = Watch()
+    config = CompactorConfig(threshold=1, retain_recent=1, summary_attempts=3)
+    with ContextCompactor.for_role(
+        memory, "P", config, ScriptedSummarizer(default=""), strategies=[watch.follow(compact_rounds)], on_event=watch
+    ) as compactor:
+        compactor.wait_idle(20)
+    assert watch.savings["compact_rounds"].requests % 3 == 0
+    assert watch.savings["compact_rounds"].requests >= 3
+    assert watch.savings["compact_rounds"].overlays == 0
+
+
+# -- rungs ------------------------------------------------------------------------------------------------------------
+
+
+def under_pressure(budget: int) -> Prompt:
+    """Return the prompt of a conversation with large results, old and new, in so many tokens."""
+    memory = Memory()
+    for number in range(8):
+        memory.append({"role": "user", "content": f"And number {number}?"})
+        for part, length in (("a", 60), ("b", 480)):
+            memory.append(call(f"{number}{part}"))
+            memory.append(result(f"{number}{part}", f"{number}{part}: " + "word after word, " * length))
+    return compose(memory, budget=budget)
+
+
+def test_each_rung_counts_what_it_did_for_a_prompt() -> None:
+    """Previews, lines, rounds left out, clipped texts: as many as the report says, each by the line in its place."""
+    for budget in (6_000, 3_000, 1_200, 400):
+        prompt = under_pressure(budget)
+        rungs = rungs_of(prompt)
+        assert list(rungs) == list(RUNGS)
+        shown_shorter = sum(rung.times for name, rung in rungs.items() if name != "left_out")
+        assert shown_shorter == len(prompt.report.reductions)
+        assert rungs["left_out"].times == len(prompt.report.omitted_rounds)
+        saved = prompt.report.tokens_before - prompt.report.tokens_after
+        assert sum(rung.tokens_saved for rung in rungs.values()) == saved > 0
+        text = "\n".join(str(message.get("content")) for message in prompt.messages)
+        assert rungs["offloaded"].times == text.count("left out here and kept in full; reload r")
+        assert rungs["clipped"].times == text.count(" ...]\n")
+
+
+def test_light_pressure_takes_light_rungs_and_heavy_pressure_heavy_ones() -> None:
+    light, heavy = rungs_of(under_pressure(9_000)), rungs_of(under_pressure(400))
+    assert light["offloaded"].times > 0
+    assert light["left_out"] == light["clipped"] == Rung()
+    assert heavy["left_out"].prompts == heavy["clipped"].prompts == 1
+
+
+def test_lines_of_all_kinds_are_told_apart() -> None:
+    """A text that was taken down several rungs counts for the heaviest; arguments are only ever clipped."""
+    lines = {
+        "r1.p1": "Beginning\n[9 characters, about 3 tokens, left out here and kept in full; reload r1.p1]",
+        "r1.p2": "[700 characters left out; reload r1.p2]",
+        "r1.p3": "head\n[... 600 of 700 characters left out; reload r1.p3 ...]\n[5 characters, left out here and kept"
+        " in full; reload r1.p3]",
+        "r1.p4": "its arguments are shorter",
+    }
+    report = Report(100, 40, reductions=tuple(Reduced(ref, 12, 2) for ref in lines))
+    prompt = Prompt([{"role": "tool", "content": text} for text in lines.values()], 40, report)
+    rungs = rungs_of(prompt)
+    assert (rungs["offloaded"], rungs["cleared"], rungs["clipped"]) == (Rung(1, 1, 10), Rung(1, 1, 10), Rung(1, 2, 20))
+    assert rungs["clipped"].figures() == {"prompts": 1, "times": 2, "tokens_saved": 20}
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def printed(table: Any) -> str:
+    console = Console(file=io.StringIO(), width=80, markup=False)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_long_names_are_folded_at_their_underscores() -> None:
+    """Numbers have their room on a narrow terminal, and names are still to be read."""
+    name = "large_message_offload_with_protection"
+    out = printed(savings_tables.strategies({name: Saving(31, 1_234_567, 98_765, 310, 12.3), "drop(user)": Saving()}))
+    for part in (
+        "large_message_ ",
+        "offload_with_ ",
+        "protection ",
+        "1,234,567",
+        "98,765",
+        "92%",
+        "310",
+        "12.3 s",
+        "drop(user) ",
+    ):
+        assert part in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_every_rung_has_a_row() -> None:
+    out = printed(savings_tables.ladder(dict.fromkeys(RUNGS, Rung(3, 1_200, 34_567))))
+    assert out.count("34,567") == out.count("1,200") == len(RUNGS) == 4
