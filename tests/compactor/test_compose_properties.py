@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,11 +11,22 @@ from chats import Message, assert_legal, left_out_texts, note_of, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor import BudgetExceeded, Prompt, Report, compose
+from compactor import BudgetExceeded, Prompt, Report, View, compose
+from compactor.ledger import Ledger
+from compactor.overlaid import OVERLAY
 from compactor.tokens import TokenCounter, count_tokens
 from compactor.units import PROMPT_TOKENS, count_message
-from memory import CompactedMessage, InMemoryStore, Memory
-from memory.messages import from_round
+from memory import (
+    CompactedMessage,
+    InMemoryStore,
+    Memory,
+    Post,
+    Reduction,
+    RoundClosed,
+    StaleCompaction,
+    UnknownReference,
+)
+from memory.overlays import PINNED
 
 any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)  # control characters, lone surrogates
 long_text = st.builds(
@@ -102,32 +114,77 @@ def memories(draw: st.DrawFn) -> Memory:
     return memory
 
 
+@st.composite
+def overlaid(draw: st.DrawFn) -> Memory:
+    """A session with whatever may be published, pinned, asked for and shown once, most of it refused or stale."""
+    memory = draw(memories())
+    journal = memory.journal("assistant")
+    rounds = memory.conversation.rounds
+    for _ in range(draw(st.integers(0, 6)) if len(rounds) else 0):
+        round_ = rounds[draw(st.integers(0, len(rounds) - 1))]
+        numbers = st.integers(0, len(round_.post_list))
+        first = draw(numbers)
+        what = draw(st.sampled_from(["offloaded", "dropped", "summarised", "pin", "ephemeral", "approval"]))
+        if what == "pin":
+            with suppress(UnknownReference):  # a round that nobody asked for has no query
+                memory.pin(f"r{round_.number}.p{first}")
+        elif what in ("ephemeral", "approval"):
+            _say(memory, draw(texts), what, draw(st.integers(0, 2)))
+        else:
+            last = first if what == "offloaded" else draw(st.integers(first, len(round_.post_list)))
+            posts = [None, *round_.post_list][first : last + 1]
+            text = "" if what == "dropped" else draw(texts)
+            with suppress(StaleCompaction):
+                journal.reduce(Reduction.over(round_, posts, what, text), base=journal.read().generation)
+    return memory
+
+
+def _say(memory: Memory, text: str, what: str, keep: int) -> None:
+    """Add a post that leaves by itself, or one that asks for approval, to the newest round if that is open."""
+    sender, to, kind = {
+        "ephemeral": ("screen", "assistant", "ephemeral:screen"),
+        "approval": ("assistant", "User", "approval_request"),
+    }[what]
+    post = Post(send_from=sender, send_to=to, message=text, kind=kind, extra={"keep": keep})
+    with suppress(RoundClosed):
+        memory.add_post(memory.conversation.rounds[-1], post)
+
+
 budgets = st.one_of(st.integers(1, 300), st.integers(300, 3_000), st.integers(3_000, 40_000))
 
 
-def user_messages(memory: Memory) -> list[Message]:
-    """What the user said in the newest round in which he spoke: the first and the last of it."""
-    for place in range(len(memory.get_role_rounds("assistant")[0]) - 1, -1, -1):
-        round_ = memory.get_role_rounds("assistant")[0][place]
-        said = [message for message in _messages_of(memory, round_.number) if message["role"] == "user"]
-        if said:
-            return said[:1] + (said[-1:] if len(said) > 1 else [])
-    return []
+def view_of(memory: Memory, counter: TokenCounter = count_tokens) -> View:
+    rounds, compaction = memory.get_role_rounds("assistant")
+    header = [{"content": message["content"]} for message in memory.messages()[: len(memory.header)]]
+    tokens = sum(count_message(message, counter) for message in header)
+    return View(rounds, compaction, Ledger("assistant", counter), header_tokens=tokens)
 
 
-def _messages_of(memory: Memory, number: int) -> list[Message]:
-    return list(from_round(memory.conversation.rounds[number - 1], "assistant"))
+def must_stay(view: View) -> list[Message]:
+    """What the user said in the newest round in which he speaks, the first and the last of it, and what is pinned in
+    the tail: as it reads now."""
+    units = {place: [unit for _, unit in view.units(place)] for place in range(view.total)}
+    asked = max((place for place in units if any(unit.from_user for unit in units[place])), default=-1)
+    found = []
+    for place, in_round in units.items():
+        said = [unit for unit in in_round if unit.from_user] if place == asked else []
+        pinned = [unit for unit in in_round if place >= view.end and view.is_pinned(view.round(place), unit)]
+        found += [unit for unit in in_round if unit in said[:1] + said[-1:] or unit in pinned]
+    return [message for unit in found for message in unit.messages]
 
 
-def at_head(memory: Memory) -> list[Message]:
-    compaction = memory.get_role_rounds("assistant")[1]
+def head_of(memory: Memory) -> list[Message]:
+    """System messages, and the block of pins that a compaction covers."""
+    _, compaction = memory.get_role_rounds("assistant")
     head = [message for message in memory.messages() if message["role"] == "system"][: len(memory.header)]
-    return head + ([{"role": "system", "content": compaction.to_prompt()}] if compaction else [])
+    if compaction is not None and compaction.pinned:
+        head.append({"role": "system", "content": "\n".join((PINNED, *compaction.pinned))})
+    return head
 
 
 def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) -> Prompt | None:
-    """Return the prompt; None where it rightly does not fit: system messages and question alone are too long."""
-    least = at_head(memory)[: len(memory.header)] + user_messages(memory)
+    """Return the prompt; None where it rightly does not fit: system messages, pins and question alone are too long."""
+    least = head_of(memory) + must_stay(view_of(memory, counter))
     needed = PROMPT_TOKENS + sum(count_message(message, counter) for message in least)
     if needed <= budget:
         return compose(memory, budget=budget, counter=counter)
@@ -137,34 +194,46 @@ def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) 
     return None
 
 
-@given(memories(), budgets, st.sampled_from([count_tokens, len]))
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example, HealthCheck.data_too_large])
+SLOW = [HealthCheck.too_slow, HealthCheck.large_base_example, HealthCheck.data_too_large]
+
+
+@given(overlaid(), budgets, st.sampled_from([count_tokens, len]))
+@settings(suppress_health_check=SLOW)
 def test_every_prompt_fits_is_legal_keeps_the_question_and_loses_nothing(
     memory: Memory, budget: int, counter: TokenCounter
 ) -> None:
-    """Promises 1 and 4, and that a prompt is refused only where the newest question itself does not fit."""
+    """Promises 1 and 4, and that a prompt is refused only where what must stay does not fit by itself."""
     prompt = composed(memory, budget, counter)
     if prompt is None:
         return
 
     assert_legal(prompt, budget, counter)
-    assert prompt.messages[: len(at_head(memory))] == at_head(memory)
-    for message in user_messages(memory):
+    assert prompt.messages[: len(memory.header)] == memory.messages()[: len(memory.header)]
+    for message in must_stay(view_of(memory, counter)):
         assert message in prompt.messages
+    for pinned in (memory.get_role_rounds("assistant")[1] or _NONE).pinned:
+        assert pinned in prompt.messages[len(memory.header)]["content"]
     assert_nothing_lost(memory, prompt)
 
 
+_NONE = CompactedMessage(start_index=1, end_index=0, summary="")
+
+
 def assert_nothing_lost(memory: Memory, prompt: Prompt) -> None:
-    """All text of the tail is in the prompt or behind one of its references."""
-    rounds, compaction = memory.get_role_rounds("assistant")
+    """All text of the tail, as it reads now, is in the prompt or behind one of its references; what an overlay stands
+    for is in the log."""
+    view = view_of(memory)
     shown = [text for message in prompt.messages for text in _texts_in(message)]
     reloaded = [memory.reload(reduced.ref) for reduced in prompt.report.reductions]
     there = [*shown, *reloaded, left_out_texts(memory, prompt)]
-    for round_ in rounds[compaction.end_index if compaction else 0 :]:
+    for place in view.places:
+        round_ = view.round(place)
         if round_.number in prompt.report.omitted_rounds and not note_of(prompt):
             continue  # where not even the line fits, the report alone says so
         arguments = [call.arguments for post in round_.post_list for call in post.tool_calls]
-        for text in (round_.user_query, *(post.message for post in round_.post_list), *arguments):
+        said = [] if OVERLAY in round_.extra else [round_.user_query]
+        said += [post.message for post in round_.post_list if OVERLAY not in post.extra]
+        for text in (*said, *arguments):
             assert any(text in other for other in there)
 
 
@@ -173,6 +242,26 @@ def _texts_in(message: Message) -> Sequence[str]:
     if isinstance(content, list):
         return ["\n".join(part.get("text", f"[{part['type']}]") for part in content)]
     return [content or "", *(call["function"]["arguments"] for call in message.get("tool_calls") or ())]
+
+
+@given(overlaid())
+@settings(suppress_health_check=SLOW)
+def test_without_pressure_the_view_counts_what_compose_sends(memory: Memory) -> None:
+    """Tokens and messages of a view are those of the prompt: what a trigger measures is what the provider gets."""
+    view, prompt = view_of(memory), compose(memory, budget=10**9)
+
+    messages = prompt.messages
+    covered = [message for message in must_stay(view) if message not in _tail_of(view)]
+    extra = sum(count_message(message, count_tokens) for message in covered)
+    assert view.tokens + extra == prompt.tokens == prompt.report.tokens_before
+    assert view.messages + len(covered) == len(messages) - len(memory.header) - (view.compaction is not None)
+    assert sum(view.tokens_of(place) for place in view.places) == view.tokens_behind(view.end)
+    for place in view.places:
+        assert sum(len(unit.posts) for _, unit in view.units(place)) == (view.cuts(place) or (0,))[-1]
+
+
+def _tail_of(view: View) -> list[Message]:
+    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
 
 
 @st.composite
@@ -224,7 +313,8 @@ def test_appending_leaves_the_beginning_as_it_was_unless_something_is_cut(said: 
         before = prompt
 
 
-@given(memories(), budgets)
+@given(overlaid(), budgets)
+@settings(suppress_health_check=SLOW)
 def test_the_prompt_is_a_pure_function_of_the_log(memory: Memory, budget: int) -> None:
     """The same prompt from a Memory that resumes the session, whatever was composed and counted before."""
     first = composed(memory, budget)
