@@ -19,7 +19,7 @@ from compactor.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, Sums, ledge
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
 from compactor.units import PROMPT_TOKENS, count_message, units_of
-from memory import Memory, Post, Round
+from memory import Memory, Post, Reduction, Round
 from memory.visibility import Rounds
 
 
@@ -241,6 +241,104 @@ def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
     ledger.open_costs(round_, units_of(round_, "assistant")[0])
 
     assert len(ledger._open) == 1
+
+
+def test_what_units_cost_on_each_rung_is_counted_once_and_bounded() -> None:
+    """However often a prompt is made; and a round that never ends does not fill the memory with that either."""
+    counter = Counted(count_tokens)
+    ledger, round_ = (
+        Ledger("assistant", counter),
+        Memory.from_messages([user("q"), answer(words(3_000))]).conversation.rounds[0],
+    )
+    (_, unit) = units_of(round_, "assistant")
+
+    found = ledger.lighter_costs(round_, unit, ledger.open_costs(round_, unit))
+    counter.texts.clear()
+    again = ledger.lighter_costs(round_, unit, ledger.open_costs(round_, unit))
+
+    assert found == again
+    assert found[0][0] < 200
+    assert counter.texts == []
+    ledger._lighter = {(str(number),): ((1,),) for number in range(MOST_OPEN_UNITS)}
+    assert ledger.lighter_costs(round_, unit, ledger.open_costs(round_, unit)) == found
+    assert len(ledger._lighter) == 1
+
+
+# -- overlays and pins ------------------------------------------------------------------------------------------------
+
+
+def reduce(memory: Memory, place: int, kind: str, text: str = "") -> Reduction:
+    """Publish a reduction of the answer in the round at *place*."""
+    round_ = memory.conversation.rounds[place]
+    made = Reduction.over(round_, round_.post_list, kind, text)  # type: ignore[arg-type]
+    assert memory.journal("assistant").reduce(made, base=0) is not None
+    return made
+
+
+def test_a_round_that_is_overlaid_costs_what_it_reads_as() -> None:
+    """And costs what it did when the overlay is withdrawn; the others are not counted again."""
+    memory, counter = chat(20), Counted()
+    ledger = Ledger("assistant", counter)
+    before = sums_of(ledger, memory.get_role_rounds("assistant")[0]).tokens
+    made = reduce(memory, 5, "offloaded", "short")
+    counter.texts.clear()
+
+    after = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+
+    assert after == fresh(memory.get_role_rounds("assistant")[0])
+    assert after.tokens[-1] == before[-1] - len(words(5)) + len("short")
+    assert set(counter.texts) <= {"q5", "short", "q18", words(18)}, "that round, and the newest"
+    memory.journal("assistant").withdraw(made)
+    assert sums_of(ledger, memory.get_role_rounds("assistant")[0]).tokens == before
+
+
+def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
+    """And is not lightened on any rung: pinning and unpinning changes what a round costs there."""
+    memory = Memory()
+    for _ in range(3):
+        memory.append(user("q"))
+        memory.append(answer("x" * 6_000))
+    ledger = Ledger("assistant", len)
+    rounds, _ = memory.get_role_rounds("assistant")
+    plain = sums_of(ledger, rounds)
+    memory.pin("r1.p1")
+
+    pinned = sums_of(ledger, memory.get_role_rounds("assistant")[0])
+
+    cost = count_message(answer("x" * 6_000), len)
+    assert pinned.kept == [0, cost, cost]
+    assert plain.kept == [0, 0, 0]
+    assert pinned.by_rung[-1][1] == pinned.tokens[1] > plain.by_rung[-1][1]
+    assert pinned.by_rung[-1][2] - pinned.by_rung[-1][1] == plain.by_rung[-1][2] - plain.by_rung[-1][1]
+    memory.unpin("r1.p1")
+    assert sums_of(ledger, memory.get_role_rounds("assistant")[0]) == plain
+
+
+def test_a_text_that_reads_otherwise_now_is_counted_as_it_reads() -> None:
+    """In an open round, where units are remembered by their posts: an overlay's text is told from the original, and
+    from another overlay's."""
+    memory = Memory.from_messages([user("q"), answer(words(50)), answer("and")])
+    full = compose(memory, budget=10_000).tokens
+    first = reduce_first(memory, "short")
+    short = compose(memory, budget=10_000).tokens
+    memory.journal("assistant").withdraw(first)
+    back = compose(memory, budget=10_000).tokens
+    reduce_first(memory, "a longer text")
+    longer = compose(memory, budget=10_000).tokens
+    offloaded_query = Reduction.over(memory.conversation.rounds[0], [None], "offloaded", "Q?")
+    memory.journal("assistant").reduce(offloaded_query, base=0)
+
+    assert back == full
+    assert full - short == 50 - count_tokens("short")
+    assert full - longer == 50 - count_tokens("a longer text")
+    assert compose(memory, budget=10_000).tokens == longer + count_tokens("Q?") - count_tokens("q")
+
+
+def reduce_first(memory: Memory, text: str) -> Reduction:
+    round_ = memory.conversation.rounds[0]
+    made = Reduction.over(round_, round_.post_list[:1], "offloaded", text)
+    assert memory.journal("assistant").reduce(made, base=0) is not None
+    return made
 
 
 # -- who shares -------------------------------------------------------------------------------------------------------

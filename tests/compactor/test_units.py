@@ -10,6 +10,8 @@ from chats import Message, answer, calls, ids, result, user
 
 from compactor.tokens import count_tokens
 from compactor.units import (
+    APPROVAL_REQUEST,
+    APPROVAL_RESPONSE,
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
     NO_RESULT,
@@ -168,6 +170,66 @@ def test_results_in_the_old_form_stay_with_the_call_before_them() -> None:
 def test_a_function_message_with_nothing_before_it_stands_alone() -> None:
     """It is not glued to what the user said."""
     assert [len(unit.posts) for unit in units(user(), {"role": "function", "name": "f", "content": "r"})] == [1, 1]
+
+
+# -- what waits -------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_without_all_its_results_waits_only_at_the_end_of_the_open_round() -> None:
+    """There the host is about to run it; anywhere else its note stands for the result, and nothing waits."""
+    assert [unit.pending for unit in units(user(), calls("a"), calls("b", "c"), result("c"))] == [False, False, True]
+    assert [unit.pending for unit in units(user(), calls("b", "c"), result("c"), result("b"))] == [False, False]
+    assert not any(unit.pending for unit in units(user(), calls("b"), closed=True))
+    assert not any(unit.pending for unit in units(user(), calls("b"), last=False))
+
+
+def approvals(*kinds: str, closed: bool = False) -> list[bool]:
+    """Return what waits in a round of such posts, the responses the user's."""
+    posts = tuple(
+        Post(
+            send_from="User" if kind == APPROVAL_RESPONSE else "assistant",
+            send_to="x",
+            message=kind,
+            kind=kind,
+            number=number,
+        )
+        for number, kind in enumerate(kinds, 1)
+    )
+    round_ = Round(user_query="q", post_list=posts, state="finished" if closed else "created")
+    return [unit.pending for unit in units_of(round_, "assistant")][1:]
+
+
+def test_requests_for_approval_wait_until_as_many_responses_came() -> None:
+    """The first response answers the first request; in a closed round nobody waits any more."""
+    ask, give = APPROVAL_REQUEST, APPROVAL_RESPONSE
+    assert approvals(ask, "message") == [True, False]
+    assert approvals(ask, give) == [False, False]
+    assert approvals(ask, ask, give) == [False, True, False]
+    assert approvals(ask, give, ask) == [False, False, True]
+    assert approvals(ask, give, give, ask) == [False] * 4
+    assert approvals(ask, closed=True) == [False]
+
+
+def test_a_call_that_needs_approval_waits_though_it_has_a_result() -> None:
+    """A request may be the post with the call itself; the old form's result joins what waits."""
+    call = Post(send_from="A", send_to="B", tool_calls=(ToolCall(id="c", name="f"),), kind=APPROVAL_REQUEST, number=1)
+    done = Post(send_from="B", send_to="A", message="r", tool_call_id="c", number=2)
+    asked = Post(send_from="A", send_to="B", message="May I?", kind=APPROVAL_REQUEST, number=1)
+    old = Post(send_from="function", send_to="A", message="r", number=2)
+
+    for posts in ((call, done), (asked, old)):
+        (unit,) = units_of(Round(user_query="", post_list=posts), "A")
+        assert unit.pending
+        assert unit.posts == posts
+        assert len(unit.messages) == 2
+
+
+def test_a_unit_knows_its_number_and_its_tools() -> None:
+    """That of its first post, the query's 0; the names that are called in it."""
+    query, called, said = units(user(), calls("a", "b"), result("a"), result("b"), answer())
+
+    assert (query.number, called.number, said.number) == (0, 1, 4)
+    assert (query.tools, called.tools, said.tools) == ((), ("f", "f"), ())
 
 
 # -- whose messages ---------------------------------------------------------------------------------------------------

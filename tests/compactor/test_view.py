@@ -13,7 +13,8 @@ from compactor.host_rounds import rounds_for
 from compactor.ledger import Ledger
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
 from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
-from memory import CompactedMessage, InMemoryStore, Memory
+from memory import CompactedMessage, InMemoryStore, Memory, Reduction
+from memory.recall import RECALL_TOOLS
 
 
 def view_of(memory: Memory, end: int = 0, role: str = "assistant", model: str = "") -> View:
@@ -160,3 +161,123 @@ def test_a_role_sees_and_pays_for_its_own() -> None:
     assert view_of(memory, role="B").messages == 3
     assert view_of(memory, role="C").messages == 1
     assert view_of(memory, role="C").tokens == PROMPT_TOKENS + cost(user("q"))
+
+
+# -- rounds as they read now ------------------------------------------------------------------------------------------
+
+
+def worked(*names: str) -> Memory:
+    """Return a session of one round in which tools of those names were called, then one in which they were again."""
+    memory = Memory()
+    for query in ("first", "second"):
+        memory.append(user(query))
+        for number, name in enumerate(names):
+            called = calls(f"{query}{number}")
+            called["tool_calls"][0]["function"]["name"] = name
+            memory.append(called)
+            memory.append(result(f"{query}{number}", words(20)))
+    return memory
+
+
+def reduced(memory: Memory, first: int, last: int, kind: str, text: str = "") -> Reduction:
+    """Publish a reduction of posts of the first round, by their numbers."""
+    round_ = memory.conversation.rounds[0]
+    posts = [post for post in round_.post_list if first <= post.number <= last]
+    made = Reduction.over(round_, posts, kind, text)  # type: ignore[arg-type]
+    assert memory.journal("assistant").reduce(made, base=0) is not None
+    return made
+
+
+def test_the_places_of_the_tail_are_those_behind_the_compaction() -> None:
+    """As ``view.rounds`` counts them; none where a compaction covers more than there is."""
+    assert view_of(chat(5), 2).places == range(2, 5)
+    assert view_of(chat(5)).places == range(5)
+    assert not view_of(chat(2), 9).places
+
+
+def test_a_round_reads_through_its_reductions() -> None:
+    """Rounds, units, tokens and messages are of what the prompt shows; the tail is as the log has it."""
+    memory = worked("f", "g")
+    before = view_of(memory)
+    reduced(memory, 1, 2, "dropped")
+    view = view_of(memory)
+
+    assert len(view.round(0).post_list) == 2
+    assert len(view.tail[0].post_list) == 4
+    assert view.round(1) is view.rounds[1]
+    assert view.messages == before.messages - 2
+    assert view.tokens == before.tokens - cost(calls("first0"), result("first0", words(20)))
+    assert view.tokens == compose(memory, budget=10_000).tokens
+    assert view.tokens_of(0) == before.tokens_of(0) - (before.tokens - view.tokens)
+    assert view.reductions.of(memory.conversation.rounds[0].id)
+
+
+def test_a_view_may_be_told_what_has_just_been_published() -> None:
+    """A cycle measures again after each overlay, on the same snapshot of the log."""
+    memory = worked("f", "g")
+    before = view_of(memory)
+    reduced(memory, 1, 2, "dropped")
+
+    after = replace(before, published=memory.rounds_getter("assistant")().reductions)
+
+    assert before.tokens > after.tokens == view_of(memory).tokens
+
+
+def test_cuts_fall_behind_whole_units() -> None:
+    """How many messages stand before each place where no call is parted from its results."""
+    memory = Memory.from_messages([user(), calls("a", "b"), result("b"), result("a"), answer(), calls("c")])
+
+    assert view_of(memory).cuts(0) == (1, 4, 5, 6)
+    assert view_of(worked("f")).cuts(0) == (1, 3)
+
+
+def test_costs_are_of_each_message() -> None:
+    """By the view's own counter, in the order of the unit's messages."""
+    view = view_of(worked("f"))
+    ((round_, query), (_, called)) = view.units(0)
+
+    assert view.costs(round_, query) == (cost(user("first")),)
+    assert view.costs(round_, called) == (cost(calls("first0")), cost(result("first0", words(20))))
+
+
+def test_pinned_posts_are_known_by_their_round_and_number() -> None:
+    """The query is 0; a unit is pinned by any of its posts."""
+    memory = worked("f", "g")
+    for reference in ("r1.p0", "r1.p4", "r2.p1"):
+        memory.pin(reference)
+    view = view_of(memory)
+
+    assert view.pinned == {view.rounds[0].id: {0, 4}, view.rounds[1].id: {1}}
+    assert [view.is_pinned(round_, unit) for round_, unit in view.units(0)] == [True, False, True]
+    assert [view.reducible(round_, unit) for round_, unit in view.units(0)] == [False, True, False]
+    assert [view.is_pinned(round_, unit) for round_, unit in view.units(1)] == [False, True, False]
+
+
+def test_what_waits_is_not_reducible() -> None:
+    """Calls that the host is about to run, and questions for leave that nobody has answered."""
+    memory = Memory.from_messages([user(), calls("a"), result("a"), calls("b")])
+    assert [view_of(memory).reducible(*unit) for unit in view_of(memory).units(0)] == [True, True, False]
+
+    memory.append(result("b"))
+    assert view_of(memory).reducible(*view_of(memory).units(0)[2])
+
+
+@pytest.mark.parametrize("tool", sorted(RECALL_TOOLS))
+def test_what_was_recalled_is_not_reducible_in_the_newest_round(tool: str) -> None:
+    """Or the agent would reload it for ever; in older rounds it is a result like any other."""
+    view = view_of(worked(tool, "f"))
+
+    assert [view.reducible(*unit) for unit in view.units(0)] == [True, True, True]
+    assert [view.reducible(*unit) for unit in view.units(1)] == [True, False, True]
+
+
+def test_the_correction_makes_the_prompt_as_long_as_the_provider_says() -> None:
+    """Our own count times what the provider's count taught; nothing known, nothing corrected."""
+    memory = chat(5)
+    assert view_of(memory).corrected_tokens == view_of(memory).tokens
+
+    memory.record_usage("assistant", 1_090, counted=1_000)
+    view = view_of(memory)
+
+    assert view.usage.steps == 2
+    assert view.tokens * 1.1 <= view.corrected_tokens < view.tokens * 1.1 + 1
