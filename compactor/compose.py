@@ -15,8 +15,9 @@ from memory.visibility import sees
 
 from .errors import BudgetExceeded
 from .events import PlanFailed
-from .ladder import GRID, Head, Ladder, Reduced
+from .ladder import GRID, Ladder
 from .ledger import ledger_of
+from .pieces import Head, Reduced
 from .plan import is_pending, plan_text
 from .tokens import TokenCounter, counter_for
 from .units import MESSAGE_TOKENS, Message, count_message

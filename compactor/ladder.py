@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import accumulate
 
 from memory.overlays import PINNED, CompactedMessage
 from memory.references import post_reference, range_reference
 from memory.rounds import Round
 
 from .clipping import clip_message, clip_text
+from .pieces import Draft, Fitted, Head, Piece, Reduced, ends, note
 from .rungs import RUNGS, shortened
 from .units import PROMPT_TOKENS, Message, Unit, count_message
 from .view import View
 
-__all__ = ["GRID", "Fitted", "Head", "Ladder", "Reduced"]
+__all__ = ["GRID", "Ladder"]
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
 GRID = 0.3
@@ -28,97 +30,6 @@ PROTECTED_SHARE = 0.25
 LARGEST_SHARE = 0.5
 #: No text is clipped to fewer tokens than this.
 SHORTEST_CLIP = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """A text that the prompt shows shortened."""
-
-    #: Reloads the original: ``memory.reload(ref)``.
-    ref: str
-    tokens_before: int
-    tokens_after: int
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What stands before the tail: system messages, then the compaction. And the plan, which stands in the tail."""
-
-    system: tuple[Message, ...] = ()
-    compaction: Message | None = None
-    plan: Message | None = None
-
-    def messages(self) -> list[Message]:
-        return [*self.system, *([self.compaction] if self.compaction is not None else [])]
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What becomes the prompt, and what was done for it."""
-
-    messages: list[Message]
-    tokens: int
-    #: Tokens of the same without the ladder.
-    tokens_before: int
-    omitted_rounds: tuple[int, ...] = ()
-    reductions: tuple[Reduced, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A unit of the tail, as it is shown, and what its messages cost."""
-
-    round_: Round
-    unit: Unit
-    costs: tuple[int, ...]
-    #: The newest query, and what is pinned: neither left out nor shortened.
-    fixed: bool = False
-    pinned: bool = False
-    #: On how many rungs its texts were shortened: ``costs`` says so, and ``unit`` only once it is made.
-    rungs: int = 0
-    reductions: tuple[Reduced, ...] = ()
-
-    @property
-    def verbatim(self) -> bool:
-        return self.fixed or self.pinned
-
-    @property
-    def stays(self) -> bool:
-        """Whether it is left out only where it alone is too much; a call that waits may be clipped."""
-        return self.verbatim or self.unit.pending
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.costs)
-
-    def reading(self, unit: Unit, costs: tuple[int, ...], places: Iterable[int]) -> _Piece:
-        """Return the piece with *unit* in the place of its own, whose messages at *places* are shorter."""
-        known = {reduced.ref: reduced for reduced in self.reductions}
-        for place in places:
-            ref = post_reference(self.round_, self.unit.posts[place])
-            before = known[ref].tokens_before if ref in known else self.costs[place]
-            known[ref] = Reduced(ref, before, costs[place])
-        return replace(self, unit=unit, costs=costs, reductions=tuple(known.values()))
-
-
-@dataclass(slots=True)
-class _Draft:
-    """What the tail becomes, in this order."""
-
-    #: What stands before all that is shown and is shown all the same.
-    ahead: Sequence[_Piece] = ()
-    #: The places of rounds that are shown as they are, whose costs the ledger has summed up; then units one by one.
-    whole: range = field(default_factory=lambda: range(0))
-    pieces: Sequence[_Piece] = ()
-    #: Places of the rounds that are left out, and the units of others.
-    rounds: range = field(default_factory=lambda: range(0))
-    units: Sequence[_Piece] = ()
-    #: Whether a line tells of them.
-    says_so: bool = True
-
-    @property
-    def shown(self) -> list[_Piece]:
-        return [*self.ahead, *self.pieces]
 
 
 class Ladder:
@@ -134,9 +45,9 @@ class Ladder:
         self._whole_step = step
         self._count = view.ledger.count
         self._seen: dict[int, list[tuple[Round, Unit]]] = {}
-        self._known: dict[int, list[_Piece]] = {}
+        self._known: dict[int, list[Piece]] = {}
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
-        self._note_tokens = self._cost(_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2))
+        self._note_tokens = self._cost(note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2))
         self._put(head)
         #: The newest round, or the first open one: from here on there are no sums.
         self._newest = max(view.end, min(view.closed, view.total - 1))
@@ -147,7 +58,7 @@ class Ladder:
     def fitted(self) -> tuple[Fitted, int]:
         """Return the longest prompt that the ladder allows, and by how many tokens even that is over the limit."""
         end, newest = self._view.end, self._newest
-        draft = _Draft(self._ahead(end), range(end, newest), self._pieces_from(newest))
+        draft = Draft(self._ahead(end), range(end, newest), self._pieces_from(newest))
         before = tokens = self._tokens(draft)
         if before > self._limit:
             self._shorten_head()
@@ -166,11 +77,11 @@ class Ladder:
     def _cost(self, *messages: Message) -> int:
         return sum(count_message(message, self._count) for message in messages)
 
-    def _tokens(self, draft: _Draft) -> int:
+    def _tokens(self, draft: Draft) -> int:
         whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
         return self._head_tokens + self._cost(*self._note(draft)) + whole + _sum(draft.shown)
 
-    def _messages(self, draft: _Draft) -> list[Message]:
+    def _messages(self, draft: Draft) -> list[Message]:
         """Return all messages; the plan stands before the newest thing that the user said."""
         shown = [*draft.ahead, *(piece for place in draft.whole for piece in self._uncounted(place)), *draft.pieces]
         messages = [*self._head.messages(), *self._note(draft)]
@@ -184,33 +95,33 @@ class Ladder:
             messages.append(self._head.plan)
         return messages
 
-    def _note(self, draft: _Draft) -> list[Message]:
+    def _note(self, draft: Draft) -> list[Message]:
         rounds = [*self._covered_omitted[:1], *self._covered_omitted[-1:]]
         rounds += [self._view.sums.numbers[place] for place in (*draft.rounds[:1], *draft.rounds[-1:])]
         if not draft.says_so or not (rounds or draft.units):
             return []
-        return [_note(rounds, *_ends(draft.units))]
+        return [note(rounds, *ends(draft.units))]
 
-    def _omitted(self, draft: _Draft) -> tuple[int, ...]:
+    def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
         rounds = self._view.sums.numbers[draft.rounds.start : draft.rounds.stop]
         return tuple(dict.fromkeys((*rounds, *(piece.round_.number for piece in draft.units))))
 
     # -- the tail in pieces -------------------------------------------------------------------------------------------
 
-    def _pieces(self, place: int) -> list[_Piece]:
+    def _pieces(self, place: int) -> list[Piece]:
         """Return a round's units; what the user asks in the newest round where he speaks is fixed: his first words and
         his last."""
         if place not in self._known:
             self._known[place] = self._made_pieces(place)
         return self._known[place]
 
-    def _made_pieces(self, place: int) -> list[_Piece]:
+    def _made_pieces(self, place: int) -> list[Piece]:
         units = self._units(place)
         spoken = [number for number, (_, unit) in enumerate(units) if unit.from_user] if place == self._asked else []
         fixed = spoken[:1] + spoken[-1:]
         return [
-            _Piece(
+            Piece(
                 round_,
                 unit,
                 self._view.costs(round_, unit),
@@ -220,18 +131,18 @@ class Ladder:
             for number, (round_, unit) in enumerate(units)
         ]
 
-    def _uncounted(self, place: int) -> list[_Piece]:
+    def _uncounted(self, place: int) -> list[Piece]:
         """Return a round's units for their messages alone: the ledger knows what all of them cost."""
         if place == self._asked:
             return self._pieces(place)
-        return [_Piece(round_, unit, ()) for round_, unit in self._units(place)]
+        return [Piece(round_, unit, ()) for round_, unit in self._units(place)]
 
     def _units(self, place: int) -> list[tuple[Round, Unit]]:
         if place not in self._seen:
             self._seen[place] = self._view.units(place)
         return self._seen[place]
 
-    def _pieces_from(self, first: int) -> list[_Piece]:
+    def _pieces_from(self, first: int) -> list[Piece]:
         return [piece for place in range(first, self._view.total) for piece in self._pieces(place)]
 
     def _newest_query(self) -> int:
@@ -242,7 +153,7 @@ class Ladder:
                 return place
         return view.sums.asked[view.closed]
 
-    def _ahead(self, first: int) -> list[_Piece]:
+    def _ahead(self, first: int) -> list[Piece]:
         """Return what stands before round *first* and is shown all the same: the newest query, and what is pinned."""
         view = self._view
         found = [piece for piece in self._pieces(self._asked) if piece.fixed] if 0 <= self._asked < first else []
@@ -288,7 +199,7 @@ class Ladder:
 
     # -- the ladder ---------------------------------------------------------------------------------------------------
 
-    def _cut(self) -> _Draft:
+    def _cut(self) -> Draft:
         """Return what stands behind the first mark of the grid that makes the prompt fit."""
         view, sums, start, newest = self._view, self._view.sums, self._view.end, self._newest
         repeated = _sum(piece for piece in self._ahead(newest) if piece.fixed)
@@ -325,27 +236,18 @@ class Ladder:
 
     def _saved_in_newest(self, boundary: int) -> int:
         """Return what clearing the newest rounds' texts takes off, as far as they lie within *boundary* tokens."""
-        position = saved = 0
-        for piece in self._pieces_from(self._newest):
-            position += piece.tokens
-            if position > boundary:
-                break
-            if self._may_shorten(piece):
-                saved += piece.tokens - sum(self._lighter(piece)[-1])
-        return saved
+        pieces = self._pieces_from(self._newest)
+        within = [pieces[number] for number in self._within(pieces, boundary)]
+        return sum(piece.tokens - sum(self._lighter(piece)[-1]) for piece in within)
 
-    def _lighter(self, piece: _Piece) -> tuple[tuple[int, ...], ...]:
+    def _lighter(self, piece: Piece) -> tuple[tuple[int, ...], ...]:
         return self._view.ledger.lighter_costs(piece.round_, piece.unit, piece.costs)
 
-    def _lighten(self, first: int, target: int, boundary: int) -> _Draft:
+    def _lighten(self, first: int, target: int, boundary: int) -> Draft:
         """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
         from there are shortened, rung by rung, the oldest first; then units are left out."""
         pieces = self._pieces_from(first)
-        position, within = 0, []
-        for number, piece in enumerate(pieces):
-            position += piece.tokens
-            if position <= boundary and self._may_shorten(piece):
-                within.append(number)
+        within = self._within(pieces, boundary)
         for rung in range(len(RUNGS)):
             for number in within:
                 if target <= 0:
@@ -355,11 +257,11 @@ class Ladder:
                 if costs != piece.costs:
                     target -= piece.tokens - sum(costs)
                     pieces[number] = replace(piece, costs=costs, rungs=rung + 1)
-        draft = _Draft(ahead=self._ahead(first), pieces=pieces, rounds=range(self._view.end, first))
+        draft = Draft(ahead=self._ahead(first), pieces=pieces, rounds=range(self._view.end, first))
         draft = self._leave_out(draft, target) if target > 0 else draft
         return replace(draft, pieces=[self._shortened(piece) for piece in draft.pieces])
 
-    def _shortened(self, piece: _Piece) -> _Piece:
+    def _shortened(self, piece: Piece) -> Piece:
         """Return *piece* with the texts that its costs already tell of."""
         if not piece.rungs:
             return piece
@@ -369,10 +271,15 @@ class Ladder:
             made = made.reading(*shorter) if shorter.places else made
         return made
 
-    def _may_shorten(self, piece: _Piece) -> bool:
+    def _within(self, pieces: Sequence[Piece], boundary: int) -> list[int]:
+        """Return the places of those that may be shortened and lie within *boundary* tokens."""
+        ends = accumulate(piece.tokens for piece in pieces)
+        return [place for place, end in enumerate(ends) if end <= boundary and self._may_shorten(pieces[place])]
+
+    def _may_shorten(self, piece: Piece) -> bool:
         return not (piece.fixed or piece.unit.from_user) and self._view.reducible(piece.round_, piece.unit)
 
-    def _leave_out(self, draft: _Draft, target: int) -> _Draft:
+    def _leave_out(self, draft: Draft, target: int) -> Draft:
         """Return *draft* with its largest texts clipped, and its oldest units left out until it is *target* tokens
         shorter. The newest stays, clipped as far as it takes, where it can."""
         limit = max(int((self._limit - self._head_tokens) * LARGEST_SHARE), SHORTEST_CLIP)
@@ -407,7 +314,7 @@ class Ladder:
         kept = [piece for number, piece in enumerate(pieces) if number not in left]
         return replace(draft, pieces=kept, units=[pieces[number] for number in sorted(gone)])
 
-    def _clipped_to(self, piece: _Piece, limit: int, room: int) -> _Piece:
+    def _clipped_to(self, piece: Piece, limit: int, room: int) -> Piece:
         """Return *piece* with its texts clipped until it is at most *room* tokens, or as short as may be."""
         clipped = self._clipped(piece, limit)
         if clipped.tokens > room:  # begin where it might just fit: one call may have hundreds of results
@@ -418,7 +325,7 @@ class Ladder:
             clipped = self._clipped(piece, limit)
         return clipped
 
-    def _clipped(self, piece: _Piece, limit: int) -> _Piece:
+    def _clipped(self, piece: Piece, limit: int) -> Piece:
         """Return *piece* with each text of more than *limit* tokens clipped; as it is where it is not to be touched."""
         if piece.verbatim or piece.tokens <= limit:
             return piece
@@ -442,39 +349,13 @@ def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Me
     return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
 
 
-def _sum(pieces: Iterable[_Piece]) -> int:
+def _sum(pieces: Iterable[Piece]) -> int:
     return sum(piece.tokens for piece in pieces)
 
 
 def _level(costs: Iterable[int], room: int) -> int:
     """Return to how much each of *costs* must be cut, those that are more, to make them *room* together."""
-    rest = sorted(costs)
-    for place, cost in enumerate(rest):
-        share = room // (len(rest) - place)
-        if cost > share:
-            return share
-        room -= cost
-    return room
-
-
-def _ends(pieces: Sequence[_Piece]) -> tuple[str, ...]:
-    """Return the references of the first and the last post in *pieces*, as the log has them; none where there are none.
-
-    Not those at their ends: a result that came late stands behind its call.
-    """
-    places = [
-        (piece.round_.number, post.number if post else 0, post_reference(piece.round_, post))
-        for piece in pieces
-        for post in piece.unit.posts
-    ]
-    return (min(places)[2], max(places)[2]) if places else ()
-
-
-def _note(rounds: Sequence[int], first_post: str = "", last_post: str = "") -> Message:
-    """Return the line that says what is left out, whole rounds and then posts, and how to read it."""
-    said: list[str] = []
-    if rounds:
-        said.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
-    if first_post:
-        said.append(f"the posts from {first_post} to {last_post} (reload each by that name)")
-    return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(said)}.]"}
+    rest = sorted(costs, reverse=True)
+    while len(rest) > 1 and rest[-1] <= room // len(rest):
+        room -= rest.pop()
+    return room // len(rest)
