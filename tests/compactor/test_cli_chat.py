@@ -131,7 +131,7 @@ def test_input_that_is_no_utf_8_is_no_crash(server: ModelServer) -> None:
 
 def talk(count: int) -> list[str]:
     return [
-        f"Count flock-{number} with {number * 11} sheep, and never round figures, please." for number in range(count)
+        f"Count flock-{number} with {number * 11} sheep, and give exact figures, please." for number in range(count)
     ]
 
 

@@ -54,6 +54,7 @@ def busy(memory: Memory) -> ContextCompactor:
     answers = [
         f"The user's password is {SECRET}.",
         f"Hello {SECRET}! How can I help?",
+        f"Hello again, {SECRET}! How can I help?",  # the answer to the second attempt
         ValueError(f"cannot parse {SECRET}"),
     ]
     compactor = ContextCompactor.for_role(
