@@ -19,7 +19,7 @@ from memory.rounds import Round
 #: Long enough for any machine; only a failing test ever waits for it.
 SOON = 20.0
 ROLE = "Planner"
-#: The numbers of the design's example.
+#: The numbers of the example in the README.
 CONFIG = CompactorConfig(threshold=7, retain_recent=3)
 #: No turn may take longer, in seconds.
 LONGEST_TURN = 0.050

@@ -59,7 +59,7 @@ def joined(role: str) -> bool:
 # start and stop
 
 
-def test_the_states_are_those_of_the_design() -> None:
+def test_the_states_are_those_of_the_architecture_page() -> None:
     """From new to stopped, and on again."""
     memory, summarizer, clock, heard = memory_of(10), ScriptedSummarizer([OSError()]), FakeClock(), Heard()
     compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, clock=clock, on_event=heard)
