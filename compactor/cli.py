@@ -16,13 +16,14 @@ import typer
 
 from memory.errors import ContextError
 
-from .commands import demo_screen, replay_report
+from .commands import demo_screen, pressure_script, replay_report, script
 from .commands.chat import Chat, endpoint
 from .commands.conversation_screen import ConversationScreen
 from .commands.demo import Demo
 from .commands.preset import Preset
+from .commands.pressure import Pressure
 from .commands.replay import Setup
-from .commands.script import LENGTH
+from .commands.stage import Stage
 from .commands.terminal import CannotRun, event_log, one_line, screen, shown_live
 from .commands.transcripts import joined, read
 from .config import CompactorConfig, ConfigError
@@ -82,7 +83,18 @@ def root(
 
 @app.command(short_help="Watch two agents work while their histories are compacted.")
 def demo(
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many there are.")] = LENGTH,
+    pressure: Annotated[
+        bool, typer.Option("--pressure", help="One agent with huge results instead, and with all strategies.")
+    ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            metavar="N",
+            help=f"How many there are.  [default: {script.LENGTH}, or {pressure_script.LENGTH} with --pressure]",
+        ),
+    ] = None,
     pace: Annotated[
         float | None,
         typer.Option(min=0, max=60, metavar="SECONDS", help="A round's length.  [default: 0.3 on a terminal or 0.05]"),
@@ -102,16 +114,21 @@ def demo(
 
     Needs no key and no network. A planner and a code interpreter make a sales forecast; each has a compactor thread and
     a prompt of its own. Summaries are extracted offline, and a wait is added to each that a model would take.
+
+    With --pressure, one agent looks into an outage instead: results of thousands of tokens, dozens of calls in a round,
+    an id that it has to read back, and never a prompt of more than 4,000 tokens. Shows what each strategy saved.
     """
     console = screen()
     live = not as_json and shown_live(console, log)
     pace = 0.0 if fast else pace if pace is not None else 0.3 if live else 0.05
     latency = latency if latency is not None else min(1.0, max(0.1, 2.5 * pace))
-    with Demo(latency, seed, event_log(log)) as playing:
+    staged: Stage = (Pressure if pressure else Demo)(latency, seed, event_log(log))
+    count = rounds if rounds is not None else pressure_script.LENGTH if pressure else script.LENGTH
+    with staged as playing:
         if live:
-            demo_screen.play_live(playing, rounds, pace, console)
+            demo_screen.play_live(playing, count, pace, console)
         else:
-            demo_screen.play_plainly(playing, rounds, pace, None if as_json else console)
+            demo_screen.play_plainly(playing, count, pace, None if as_json else console)
         if as_json:
             typer.echo(json.dumps(playing.figures(), indent=2))
         else:

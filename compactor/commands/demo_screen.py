@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..background import State
-from .demo import BUDGET, RETAIN, THRESHOLD, Agent, Demo
+from . import savings_tables
+from .pressure import Pressure
+from .stage import BUDGET, Agent, Stage
 from .terminal import milliseconds, one_line, percent, visible
 
 __all__ = ["play_live", "play_plainly", "summary"]
@@ -27,7 +29,7 @@ _FULL, _PART, _NONE = "█▒·"
 _FULL_ASCII, _PART_ASCII, _NONE_ASCII = "#=."
 
 
-def play_live(demo: Demo, count: int, pace: float, console: Console) -> None:
+def play_live(demo: Stage, count: int, pace: float, console: Console) -> None:
     """Play *count* rounds of about *pace* seconds each and show what happens, redrawn in place."""
     with Live(console=console, auto_refresh=False) as live:
 
@@ -46,7 +48,7 @@ def play_live(demo: Demo, count: int, pace: float, console: Console) -> None:
         live.update(_frame(demo, count, console), refresh=True)
 
 
-def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -> None:
+def play_plainly(demo: Stage, count: int, pace: float, console: Console | None) -> None:
     """Play likewise, a line on *console* for each thing that a compactor did; silently where it is None."""
     told = None if console is None else _Told(demo, console)
 
@@ -62,7 +64,7 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -
         told.go_on()
 
 
-def _patience(demo: Demo) -> float:
+def _patience(demo: Stage) -> float:
     """Return the seconds to wait at the end for compactions in flight."""
     return demo.latency + 5
 
@@ -70,7 +72,7 @@ def _patience(demo: Demo) -> float:
 class _Told:
     """Prints what has happened since the last time: what compactors did, and each tenth round's tokens."""
 
-    def __init__(self, demo: Demo, console: Console) -> None:
+    def __init__(self, demo: Stage, console: Console) -> None:
         self._demo, self._console = demo, console
         self._tenths = 0
 
@@ -92,7 +94,7 @@ class _Told:
 # -- the display ------------------------------------------------------------------------------------------------------
 
 
-def _frame(demo: Demo, count: int, console: Console) -> Panel:
+def _frame(demo: Stage, count: int, console: Console) -> Panel:
     done = len(demo.held_up)
     width = max(20, min(console.width, 100) - 6)
     talk = Text(f"User: {one_line(demo.asked, width - 6)}\n{one_line(demo.doing, width)}", style="dim")
@@ -110,7 +112,7 @@ def _frame(demo: Demo, count: int, console: Console) -> Panel:
     ]
     return Panel(
         Group(*parts),
-        title=f"compactor demo - round {min(done + 1, count)} of {count}",
+        title=f"{demo.command} - round {min(done + 1, count)} of {count}",
         title_align="left",
         border_style="cyan",
         padding=(0, 2),
@@ -130,6 +132,12 @@ def _agent_lines(agent: Agent, done: int, count: int, console: Console) -> list[
     label.append(f"  {agent.watch.compactions} compactions", style="default")
     bar = min(_BAR, max(10, console.width - 50))
     raw = max(agent.raw_tokens, 1)
+    savings = agent.watch.savings
+    saved = [
+        Text(f"{name:<28} {saving.overlays:>3} overlays  {saving.tokens_before:>7,} -> {saving.tokens_after:,} tokens")
+        for name, saving in savings.items()
+        if len(savings) > 1
+    ]
     return [
         label,
         Text.assemble("rounds  ", _bar(end / count, done / count, bar, console), f"  {covered}"),
@@ -138,6 +146,7 @@ def _agent_lines(agent: Agent, done: int, count: int, console: Console) -> list[
             _bar(agent.prompt_tokens / raw, 1.0, bar, console),
             f"  {agent.prompt_tokens:,} of {agent.raw_tokens:,}",
         ),
+        *saved,
         Text(one_line(agent.watch.last, 90), style="dim"),
     ]
 
@@ -155,22 +164,25 @@ def _bar(full: float, part: float, width: int, console: Console) -> Text:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def summary(demo: Demo, console: Console) -> None:
+def summary(demo: Stage, console: Console) -> None:
     """Print what came of it."""
-    table = Table(title=f"{len(demo.held_up)} rounds in one Memory, two agents", title_justify="left")
+    agents = "one agent" if len(demo.agents) == 1 else "two agents"
+    table = Table(title=f"{len(demo.held_up)} rounds in one Memory, {agents}", title_justify="left")
     table.add_column("")
     for agent in demo.agents:
         table.add_column(agent.role, justify="right")
     for name, cells in _rows(demo.agents):
         table.add_row(name, *cells)
     console.print(table)
+    if isinstance(demo, Pressure):
+        _under_pressure(demo, console)
     longest = max(demo.held_up, default=0.0)
     background = sum(agent.watch.seconds for agent in demo.agents)
     console.print(
         f"Longest time that a turn was held up: {milliseconds(longest)}.\n"
         f"Summarising took {background:.1f} s, all of it in the background: extracted offline, with\n"
-        f"{demo.latency:g} s added to each call that a model would take. Compactions were due after\n"
-        f"{THRESHOLD} rounds and left the last {RETAIN} as they are. No prompt may exceed {BUDGET:,} tokens."
+        f"{demo.latency:g} s added to each call that a model would take.\n{demo.due}\n"
+        f"No prompt may exceed {BUDGET:,} tokens."
     )
     console.print(
         "\nWith a conversation of yours:  compactor replay FILE --show"
@@ -178,15 +190,39 @@ def summary(demo: Demo, console: Console) -> None:
     )
 
 
+def _under_pressure(demo: Pressure, console: Console) -> None:
+    (agent,) = demo.agents
+    console.print(savings_tables.strategies(agent.watch.savings))
+    console.print(savings_tables.ladder(agent.ladder))
+    table = Table(title="what must not be lost", title_justify="left", show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    right = [one for one in demo.looked_up if one.right]
+    gone = [one for one in right if not one.in_prompt]
+    for name, cell in (
+        ("prompts without what is pinned", f"{demo.pins_lost} of {agent.prompts}"),
+        ("prompts without the plan, while it was not done", f"{demo.plans_lost} of {agent.prompts}"),
+        ("references in prompts", f"{demo.references}"),
+        ("that do not give back the original", f"{demo.references_wrong}"),
+        ("ids needed again, and read back", f"{len(right)} of {len(demo.looked_up)}"),
+        ("of these, gone from the prompt before", f"{len(gone)}"),
+    ):
+        table.add_row(name, cell)
+    console.print(table)
+
+
 def _rows(agents: list[Agent]) -> list[tuple[str, list[str]]]:
     covered = {agent.role: agent.compactor.status().end_index for agent in agents}
     return [
         ("compactions", [str(agent.watch.compactions) for agent in agents]),
+        ("reductions", [str(agent.watch.reductions) for agent in agents]),
         ("rounds summarised", [f"1-{covered[agent.role]}" if covered[agent.role] else "none" for agent in agents]),
         ("tokens of everything said", [f"{agent.raw_tokens:,}" for agent in agents]),
         ("tokens of the last prompt", [f"{agent.prompt_tokens:,}" for agent in agents]),
         ("saved", [percent(agent.prompt_tokens, agent.raw_tokens) for agent in agents]),
         ("saved over all prompts", [percent(agent.sent, agent.raw_sent) for agent in agents]),
         ("prompts over the budget", [f"{agent.over_budget} of {agent.prompts}" for agent in agents]),
+        ("tool calls parted from their results", [str(agent.torn_calls) for agent in agents]),
+        ("newest queries not whole", [str(agent.queries_not_whole) for agent in agents]),
         ("compacting, in the background", [f"{agent.watch.seconds:.1f} s" for agent in agents]),
     ]

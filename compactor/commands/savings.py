@@ -20,8 +20,11 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class Saving(_Sums):
-    """What one strategy saved. Tokens were counted when each overlay was published: of what it covered, and of what
-    stood there then."""
+    """What one strategy saved.
+
+    Tokens were counted when each overlay was published: of the rounds that a compaction took in and the summary before
+    it, or of the round that a reduction lies in, as they read before and as they read then.
+    """
 
     #: Compactions or reductions that were published.
     overlays: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from .savings import RUNGS, Rung, Saving
-from .terminal import one_line, percent
+from .terminal import one_line
 
 __all__ = ["ladder", "strategies"]
 
@@ -17,8 +17,8 @@ _WIDTH = 18
 
 
 def strategies(savings: Mapping[str, Saving]) -> Table:
-    """Return a row for each strategy: what its overlays cover, what stands there now, and what that took."""
-    table = Table(title="what strategies saved, in the background", title_justify="left", pad_edge=False)
+    """Return a row for each strategy: the tokens of the rounds that it reduced, before and after, and what it took."""
+    table = Table(title="what strategies saved in the background", title_justify="left", pad_edge=False)
     table.add_column("strategy", overflow="fold")
     for name in ("overlays", "before", "after", "saved", "requests", "time"):
         table.add_column(name, justify="right")
@@ -28,7 +28,7 @@ def strategies(savings: Mapping[str, Saving]) -> Table:
             f"{saving.overlays:,}",
             f"{saving.tokens_before:,}",
             f"{saving.tokens_after:,}",
-            percent(saving.tokens_after, saving.tokens_before),
+            f"{saving.tokens_saved:,}",
             f"{saving.requests:,}",
             f"{saving.seconds:.1f} s",
         )

@@ -11,8 +11,9 @@ import pytest
 from command_line import refusal, run
 
 from compactor import State
-from compactor.commands.demo import AGENTS, BUDGET, Demo
+from compactor.commands.demo import AGENTS, Demo
 from compactor.commands.script import LENGTH, turns
+from compactor.commands.stage import BUDGET
 from compactor.events import Published
 from compactor.summarizers.extractive import Section
 from memory.events import Event

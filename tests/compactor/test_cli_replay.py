@@ -263,7 +263,7 @@ def test_what_the_ladder_still_had_to_do_is_shown(heavy: Path) -> None:
 
 def test_a_table_shows_what_each_strategy_saved(heavy: Path) -> None:
     out = run("replay", heavy, "--preset", "selective", "--budget", 1500).out
-    assert "what strategies saved, in the background" in out
+    assert "what strategies saved in the background" in out
     assert re.search(r"│compact_rounds\W+[1-9]", out)
     assert re.search(r"│drop\(tool_result\)\W+[1-9]", out)
 

@@ -216,14 +216,14 @@ def printed(table: Any) -> str:
 def test_long_names_are_folded_at_their_underscores() -> None:
     """Numbers have their room on a narrow terminal, and names are still to be read."""
     name = "large_message_offload_with_protection"
-    out = printed(savings_tables.strategies({name: Saving(31, 1_234_567, 98_765, 310, 12.3), "drop(user)": Saving()}))
+    out = printed(savings_tables.strategies({name: Saving(31, 234_567, 98_765, 310, 12.3), "drop(user)": Saving()}))
     for part in (
         "large_message_ ",
         "offload_with_ ",
         "protection ",
-        "1,234,567",
+        "234,567",
         "98,765",
-        "92%",
+        "135,802",
         "310",
         "12.3 s",
         "drop(user) ",

@@ -1,0 +1,302 @@
+"""``compactor demo --pressure``: far more than a prompt can hold, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import pytest
+from command_line import refusal, run
+
+from compactor import Prompt, Report, count_tokens
+from compactor.commands import stage
+from compactor.commands.pressure import ROLE, LookedUp, Pressure
+from compactor.commands.pressure_script import FOUND, LENGTH, LookUp, Turn, turns
+from compactor.commands.savings import Saving
+from compactor.commands.stage import BUDGET, Stage
+from memory import Memory
+from memory.events import Event
+
+STRATEGIES = [
+    "offload_large",
+    "drop(heartbeat)",
+    "compress_tool_runs",
+    "compact_rounds",
+    "compress_tool_runs(current)",
+]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Waited(Pressure):
+    """The task with its compactor waited for after each of the host's calls: so it is the same every time."""
+
+    @contextmanager
+    def _host(self) -> Iterator[None]:
+        with super()._host():
+            yield
+        assert all(agent.compactor.wait_idle(20) for agent in self.agents)
+
+
+def played(rounds: int, *, seed: int = 0) -> Pressure:
+    """Return a task played and stopped."""
+    with Waited(latency=0.0, seed=seed) as playing:
+        playing.play(rounds, lambda: None)
+        assert playing.settle(timeout=20)
+    return playing
+
+
+@pytest.fixture(scope="module")
+def whole() -> Pressure:
+    """The whole task, the same at every run."""
+    return played(LENGTH)
+
+
+# -- the main job -----------------------------------------------------------------------------------------------------
+
+
+def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Pressure) -> None:
+    """4,000 tokens, tools and all, with results of thousands and sixty calls in one round."""
+    figures = whole.figures()
+    one = figures["roles"][ROLE]
+    assert (figures["budget"], BUDGET) == (4_000, 4_000)
+    assert one["prompts"] > 100
+    assert one["raw_tokens"] > 8 * BUDGET
+    assert (one["prompts_over_budget"], one["torn_calls"], one["queries_not_whole"]) == (0, 0, 0)
+    assert (figures["pins_lost"], figures["plans_lost"]) == (0, 0)
+
+
+def test_the_pressure_is_real(whole: Pressure) -> None:
+    """Single results are longer than a whole prompt may be, and single rounds have dozens of calls."""
+    posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
+    assert sum(count_tokens(post.message) > BUDGET for post in posts) >= 2
+    calls = [sum(len(post.tool_calls) for post in round_.post_list) for round_ in whole.memory.conversation.rounds]
+    assert sorted(calls)[-3:] == [36, 40, 60]
+    assert any(len(post.tool_calls) == 3 for post in posts)
+
+
+def test_every_strategy_saves_something(whole: Pressure) -> None:
+    """All five have their part in it, those that ask a model as well as those that need none."""
+    (agent,) = whole.agents
+    savings = agent.watch.savings
+    assert list(savings) == STRATEGIES
+    assert all(saving.overlays > 0 and saving.tokens_saved > 0 for saving in savings.values())
+    asked = [name for name, saving in savings.items() if saving.requests]
+    assert asked == STRATEGIES[2:]
+    assert sum(saving.overlays for saving in savings.values()) == agent.watch.compactions + agent.watch.reductions
+
+
+def test_every_reference_gives_back_exactly_what_was_said(whole: Pressure) -> None:
+    assert whole.references > 20
+    assert whole.references_wrong == 0
+
+
+def test_ids_that_are_needed_again_are_read_back(whole: Pressure) -> None:
+    """Two of them had left the prompt; the agent finds them by its tools, in what a tool once gave."""
+    assert [(one.what, one.right) for one in whole.looked_up] == [
+        ("deployment", True),
+        ("trace", True),
+        ("deployment", True),
+    ]
+    assert sum(not one.in_prompt for one in whole.looked_up) >= 1
+    first, _, last = whole.looked_up
+    assert first.found == last.found
+    assert first.found in whole.memory.reload(first.ref)
+    posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
+    called = {call.name: call.arguments for post in posts for call in post.tool_calls}
+    assert json.loads(called["roll_back"]) == {"deployment": first.found}
+    assert "context_reload" in called
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    """Where the compactor is waited for, to the token."""
+
+    def figures(seed: int) -> Any:
+        document = played(4, seed=seed).figures()
+        return json.loads(re.sub(r'"\w+_(ms|seconds)": [\d.]+', '"": 0', json.dumps(document)))
+
+    assert figures(3) == figures(3) != figures(4)
+
+
+def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
+    """A summarizer that takes a minute: what cannot wait is done by the ladder, and nobody waits for the rest."""
+    with Pressure(latency=60) as playing:
+        playing.play(9, lambda: None)
+        assert not playing.settle(timeout=0)
+        (agent,) = playing.agents
+        assert agent.watch.compactions == 0
+    assert (agent.over_budget, agent.torn_calls, agent.queries_not_whole) == (0, 0, 0)
+    assert (playing.pins_lost, playing.references_wrong) == (0, 0)
+    assert agent.ladder["left_out"].prompts > 10
+
+
+def test_hooks_see_the_events() -> None:
+    seen: list[Event] = []
+    with Pressure(latency=0.0, hooks=[seen.append]) as playing:
+        playing.play(3, lambda: None)
+        playing.settle(timeout=20)
+    assert "compaction.reduced" in {event.name for event in seen}
+
+
+# -- what is found when a promise is broken ---------------------------------------------------------------------------
+
+
+def test_lost_pins_plans_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken from compose's word: one that loses everything is found out."""
+
+    def empty(memory: Memory, role: str, **options: Any) -> Prompt:
+        said = "[No such place; reload r9.p9.] " + "word " * 5_000
+        return Prompt([{"role": "system", "content": said}, {"role": "tool", "content": ""}], 5, Report(5, 5))
+
+    monkeypatch.setattr(stage, "compose", empty)
+    with Pressure(latency=0.0) as playing:
+        playing.play(1, lambda: None)
+    (agent,) = playing.agents
+    number = agent.prompts
+    assert number == 2
+    assert (agent.over_budget, agent.torn_calls, agent.queries_not_whole) == (number, number, number)
+    assert (playing.pins_lost, playing.plans_lost) == (number, number)
+    assert (playing.references, playing.references_wrong) == (1, 1)
+
+
+def test_references_are_held_against_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A post's reference must give exactly that post; those of several, all of them."""
+    playing = played(2)
+    assert all(playing._reloads(ref) for ref in ("r1", "r1-r2", "r1.p0", "r1.p3", "r1.p3-p4", "r2.p4"))
+    assert not playing._reloads("r7")
+    reload = Memory.reload
+    monkeypatch.setattr(Memory, "reload", lambda *args, **more: reload(*args, **more)[:-1])
+    assert not any(playing._reloads(ref) for ref in ("r1", "r1.p0", "r1.p4", "r2.p4"))
+
+
+def test_an_id_that_is_not_found_is_told() -> None:
+    """A search that leads nowhere is no reason to stop, and no success."""
+    with Pressure(latency=0.0) as playing:
+        (agent,) = playing.agents
+        round_ = playing.memory.create_round("Which one?")
+        playing.asked = "Which one?"
+        needed = LookUp("deployment", "zebra", "zebra", "dep-[0-9a-f]+", "dep-1")
+        assert playing._look_up(round_, needed, agent, lambda: None) == ""
+        playing._say(round_, "tool", ROLE, "zebra crossing", tool_call_id="x")
+        assert playing._look_up(round_, needed, agent, lambda: None) == ""
+        playing._say(round_, "tool", ROLE, "zebra dep-1", tool_call_id="y")
+        assert playing._look_up(round_, needed, agent, lambda: None) == "dep-1"
+    assert playing.looked_up[:2] == [LookedUp("deployment", False, "", "", False)] * 2
+    assert playing.looked_up[2].right
+
+
+def test_a_stage_without_a_play_is_none() -> None:
+    with pytest.raises(NotImplementedError):
+        Stage(latency=0.0)
+    with pytest.raises(NotImplementedError):
+        Stage.play(object.__new__(Stage), 1, lambda: None)
+
+
+# -- the script -------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_is_whole() -> None:
+    """Everything is filled in but what the agent has to find itself; what it looks up was in a result before."""
+    script = list(turns(LENGTH))
+    assert len(script) == LENGTH >= 20
+    assert script[0].pin
+    for number, turn in enumerate(script):
+        calls = [call for step in turn.steps if not isinstance(step, LookUp) for call in step]
+        texts = [
+            turn.user,
+            turn.answer,
+            *turn.status,
+            *(text for call in calls for text in (call.arguments, call.result)),
+        ]
+        assert all(texts)
+        assert not any("$" in text.replace(FOUND, "") for text in texts)
+        assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+        for needed in (step for step in turn.steps if isinstance(step, LookUp)):
+            assert re.fullmatch(needed.find, needed.id)
+            assert needed.id in _results(script[:number])
+    assert any(state == "pending" for _, state in script[0].plan)
+    assert all(state == "done" for _, state in script[-1].plan)
+
+
+def _results(script: list[Turn]) -> str:
+    return "\n".join(
+        call.result for turn in script for step in turn.steps if not isinstance(step, LookUp) for call in step
+    )
+
+
+def test_the_script_goes_on_with_another_service() -> None:
+    script = list(turns(LENGTH + 1))
+    assert "payments-api" in script[0].user
+    assert "checkout-web" in script[LENGTH].user
+    assert list(islice(turns(50, seed=1), 25)) == list(turns(25, seed=1)) != list(turns(25, seed=2))
+
+
+# -- how it looks -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_what_each_strategy_saved() -> None:
+    done = run("demo", "--pressure", "--fast", "--latency", 0.01)
+    assert (done.code, done.err) == (0, "")
+    assert not re.search("[\x00-\x09\x0b-\x1f]", done.out)
+    for part in (
+        f"{LENGTH} rounds in one Memory, one agent",
+        "what strategies saved in the background",
+        "what prompts still had shortened",
+        "what must not be lost",
+        "Strategies ran, from light to heavy, while a prompt was over 2,200 tokens",
+        "No prompt may exceed 4,000 tokens.",
+    ):
+        assert part in done.out
+    assert re.search(r"prompts over the budget\W+0 of \d+", done.out)
+    assert re.search(r"tool calls parted from their results\W+0 ", done.out)
+    assert re.search(r"that do not give back the original\W+0 ", done.out)
+    assert re.search(r"ids needed again, and read back\W+3 of 3 ", done.out)
+    assert re.search(
+        r"round  {1,2}\d+  Responder +offload_large: a post reads shorter, [\d,]+ -> [\d,]+ tokens", done.out
+    )
+    assert max(map(len, done.out.splitlines()[-60:])) <= 90
+
+
+def test_figures_as_json() -> None:
+    document = run("demo", "--pressure", "--fast", "--latency", 0, "--rounds", 4, "--seed", 5, "--json").document
+    assert (document["rounds"], document["mark"], document["looked_up"]) == (4, 2200, [])
+    one = document["roles"][ROLE]
+    assert list(one["strategies"]) == STRATEGIES
+    assert one["strategies"]["offload_large"]["overlays"] >= 1
+    assert set(one["ladder"]) == {"offloaded", "cleared", "left_out", "clipped"}
+    assert one["prompts_over_budget"] == 0
+
+
+def test_the_live_display_shows_each_strategy() -> None:
+    out = run("demo", "--pressure", "--rounds", 2, "--pace", 0.01, "--latency", 0, terminal=True).out
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
+    assert "compactor demo --pressure - round 2 of 2" in plain
+    assert re.search(r"offload_large +\d+ overlays +[\d,]+ -> [\d,]+ tokens", plain)
+    assert "compact_rounds" not in re.sub(
+        r"\x1b\[[0-9;?]*[A-Za-z]", "", run("demo", "--rounds", 1, "--fast", terminal=True).out
+    )
+
+
+def test_events_go_to_standard_error_and_hold_no_text() -> None:
+    done = run("demo", "--pressure", "--fast", "--latency", 0, "--rounds", 3, "--json", "--log-events", "json")
+    events = [json.loads(line)["event"] for line in done.err.splitlines()]
+    assert "compaction.reduced" in events
+    assert "payments-api" not in done.err
+
+
+def test_options_are_checked_as_without_pressure() -> None:
+    assert refusal(run("demo", "--pressure", "--rounds", 0))
+
+
+def test_savings_without_overlays_are_shown_as_nothing() -> None:
+    """Before anything was published there is a line for each strategy, with zeros."""
+    with Pressure(latency=0.0) as playing:
+        assert list(playing.agents[0].watch.savings.values()) == [Saving()] * 5
