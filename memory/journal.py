@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from .entries import CompactionPublished, CompactionReverted, ReductionPublished, ReductionWithdrawn
 from .errors import StaleCompaction
-from .overlay_rule import laid, tears
+from .overlay_rule import Ties, laid, ties_of
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
 from .rounds import Record, Round
 from .snapshot import Snapshot
@@ -25,6 +26,8 @@ class RoleJournal:
     def __init__(self, memory: Memory, role: str) -> None:
         self._memory = memory
         self._role = role
+        #: Those of the round that was reduced last, and which that was. Written while the Memory is locked.
+        self._ties: tuple[ref[Round], Ties] | None = None
 
     @property
     def keeps_reductions(self) -> bool:
@@ -128,20 +131,22 @@ class RoleJournal:
         covered = (state.current.end_number or 0) if state.current is not None else 0
         if found is None or found.state == "failed" or found.number <= covered:
             raise StaleCompaction("rounds_changed")
-        round_ = seen_by(self._role, found)
-        first = _number_of(reduction.first_post_id, reduction.first_number, round_)
-        last = _number_of(reduction.last_post_id, reduction.last_number, round_)
+        ties = self._ties_of(found)
+        first = ties.number_of(reduction.first_post_id, reduction.first_number)
+        last = ties.number_of(reduction.last_post_id, reduction.last_number)
         if not 0 <= first <= last:
             raise StaleCompaction("rounds_changed")
         reduction = reduction.model_copy(update={"first_number": first, "last_number": last})
         if reduction.kind == "offloaded" and first != last:
             raise ValueError("an offloaded reduction stands for one post; make one for each")
-        if tears(reduction, round_, self._role):
+        if ties.torn_by(reduction):
             raise StaleCompaction("torn")
         return reduction
 
-
-def _number_of(post_id: str, number: int, round_: Round) -> int:
-    """Return the number of the post of that id; -1 where there is none. *number* decides where ids are used twice."""
-    numbers = [post.number for post in round_.post_list if post.id == post_id] if post_id else [0]
-    return number if number in numbers else max(numbers, default=-1)
+    def _ties_of(self, round_: Round) -> Ties:
+        """Return the ties of *round_*: worked out once for many reductions of one round, while it does not grow."""
+        if self._ties is not None and self._ties[0]() is round_:
+            return self._ties[1]
+        ties = ties_of(seen_by(self._role, round_), self._role)
+        self._ties = (ref(round_), ties)
+        return ties

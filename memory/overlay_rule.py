@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from .messages import paired
 from .overlays import Reduction
 from .rounds import Round
 
-__all__ = ["laid", "tears"]
+__all__ = ["Ties", "laid", "ties_of"]
 
 
 def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
@@ -17,10 +19,12 @@ def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | N
     It takes the place of those that it strictly contains. One that equals a live one, lies inside it or partly
     overlaps it is ignored: a late result never hides a newer one.
     """
-    met = [one for one in live if one.first_number <= new.last_number and new.first_number <= one.last_number]
-    if not all(_contains(new, one) for one in met):
+    # No two live ones overlap, so those that *new* meets stand side by side.
+    start = bisect_left(live, new.first_number, key=lambda one: one.last_number)
+    stop = bisect_right(live, new.last_number, key=lambda one: one.first_number)
+    if not all(_contains(new, one) for one in live[start:stop]):
         return None
-    return tuple(sorted([*(one for one in live if one not in met), new], key=lambda one: one.first_number))
+    return (*live[:start], new, *live[stop:])
 
 
 def _contains(new: Reduction, old: Reduction) -> bool:
@@ -28,22 +32,59 @@ def _contains(new: Reduction, old: Reduction) -> bool:
     return wider and new.first_number <= old.first_number and new.last_number >= old.last_number
 
 
-def tears(reduction: Reduction, round_: Round, role: str) -> bool:
-    """Return whether *reduction* hides a call and not all of its results, or a result and not its call.
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What holds the posts of a round together as one role sees it, and where its posts stand. No text is in it."""
 
-    A call at the end of an open round that waits for its results counts as torn. *round_* is as *role* sees it.
-    """
-    if reduction.kind == "offloaded":
-        return False  # message and calls stay, only the text is another
+    #: The posts' numbers, ascending, and their ids.
+    ids: Mapping[int, str]
+    numbers: Sequence[int]
+    #: The number of each id's newest post.
+    newest: Mapping[str, int]
+    #: The first and the last number of the call and the results that a post belongs to, by the post's number.
+    spans: Mapping[int, tuple[int, int]]
+    #: The number of the call at the end of an open round that waits for its results; None where none does.
+    waiting: int | None
+
+    def number_of(self, post_id: str, number: int) -> int:
+        """Return the number of the post of that id; -1 where there is none, and 0 for the query, which has no id.
+
+        *number* decides where ids are used twice.
+        """
+        if not post_id:
+            return 0
+        return number if self.ids.get(number) == post_id else self.newest.get(post_id, -1)
+
+    def torn_by(self, reduction: Reduction) -> bool:
+        """Return whether *reduction* hides a call and not all of its results, or a result and not its call.
+
+        A call at the end of an open round that waits for its results counts as torn.
+        """
+        if reduction.kind == "offloaded":
+            return False  # message and calls stay, only the text is another
+        if self.waiting is not None and reduction.covers(self.waiting):
+            return True
+        start = bisect_left(self.numbers, reduction.first_number)
+        stop = bisect_right(self.numbers, reduction.last_number)
+        spans = (self.spans.get(number, (number, number)) for number in self.numbers[start:stop])
+        return not all(reduction.covers(first) and reduction.covers(last) for first, last in spans)
+
+
+def ties_of(round_: Round, role: str) -> Ties:
+    """Return the ties of *round_*, which is as *role* sees it."""
     posts = round_.post_list
     pairs = paired(posts, role)
-    answers = {at for results in pairs.values() for at in results.values()}
-    newest = max((at for at in range(len(posts)) if at not in answers), default=-1)
+    spans: dict[int, tuple[int, int]] = {}
     for place, results in pairs.items():
-        covered = {reduction.covers(posts[at].number) for at in (place, *results.values())}
-        if len(covered) > 1:
-            return True
-        waits = not round_.closed and place == newest and len(results) < len(posts[place].tool_calls)
-        if waits and True in covered:
-            return True
-    return False
+        together = [posts[at].number for at in (place, *results.values())]
+        spans |= dict.fromkeys(together, (min(together), max(together)))
+    answers = {at for results in pairs.values() for at in results.values()}
+    last = max((at for at in range(len(posts)) if at not in answers), default=-1)
+    waits = not round_.closed and last in pairs and len(pairs[last]) < len(posts[last].tool_calls)
+    return Ties(
+        ids={post.number: post.id for post in posts},
+        numbers=[post.number for post in posts],
+        newest={post.id: post.number for post in posts},
+        spans=spans,
+        waiting=posts[last].number if waits else None,
+    )

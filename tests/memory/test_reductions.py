@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -20,9 +21,10 @@ from memory import (
     Round,
     StaleCompaction,
     ToolCall,
+    overlay_rule,
 )
 from memory.messages import paired
-from memory.overlay_rule import laid, tears
+from memory.overlay_rule import laid, ties_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROLE = "Planner"
@@ -345,8 +347,73 @@ def test_what_another_role_called_is_not_torn() -> None:
     )
     round_ = Round(user_query="q", post_list=posts, state="finished")
     reduction = Reduction.over(round_, posts[:1], "dropped")
-    assert not tears(reduction, round_, ROLE)
-    assert tears(reduction, round_, "Other")
+    assert not ties_of(round_, ROLE).torn_by(reduction)
+    assert ties_of(round_, "Other").torn_by(reduction)
+
+
+said = st.one_of(
+    st.just(()),
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda names: ("call", *names)),
+    st.sampled_from("abc").map(lambda name: (name,)),
+)
+
+
+@given(st.lists(said, min_size=1, max_size=10), bounds, st.booleans())
+def test_a_span_is_torn_that_holds_a_part_of_what_belongs_together(
+    posts: list[tuple[str, ...]], ends: list[int], closed: bool
+) -> None:
+    """Whatever was called in which order, and however often an id was used: all of a call and its results, or none."""
+    first, last = (min(end, len(posts)) for end in ends)
+    round_ = conversation(*posts, closed=closed).conversation.rounds[0]
+    pairs = paired(round_.post_list, ROLE)
+    together = [{place + 1, *(at + 1 for at in results.values())} for place, results in pairs.items()]
+    newest = max(set(range(1, len(posts) + 1)) - {at + 1 for results in pairs.values() for at in results.values()})
+    if not closed and newest - 1 in pairs and len(pairs[newest - 1]) < len(posts[newest - 1]) - 1:
+        together.append({newest, 99})  # what it waits for is outside
+    span = set(range(first, last + 1))
+    torn = any(span & group and not group <= span for group in together)
+    reduction = over(first, last).model_copy(update={"first_number": first, "last_number": last})
+    assert ties_of(round_, ROLE).torn_by(reduction) is torn
+
+
+def test_a_round_that_is_reduced_many_times_is_paired_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of reductions in one long round do not each read it from end to end."""
+    memory = conversation(
+        *itertools.chain.from_iterable((("call", f"{n}"), (f"{n}",)) for n in range(20)), closed=False
+    )
+    journal, asked = memory.journal(ROLE), []
+    monkeypatch.setattr(overlay_rule, "paired", lambda *given: asked.append(given) or paired(*given))
+    for first in range(1, 39, 2):
+        assert journal.reduce(over(first, first + 1), base=0) is not None
+    with pytest.raises(StaleCompaction, match="torn"):
+        journal.reduce(over(38, 39), base=0)
+    assert len(asked) == 1
+
+
+def test_what_joined_a_round_meanwhile_ties_too() -> None:
+    """A journal that knows the round from before looks again when it has grown."""
+    memory = conversation((), ("call", "a"), (), ("call", "b"), closed=False)
+    journal = memory.journal(ROLE)
+    with pytest.raises(StaleCompaction, match="torn"):
+        journal.reduce(over(4, 4), base=0)
+    assert journal.reduce(over(1, 1), base=0) is not None
+    memory.add_post("1", id="1.5", send_from="tool", send_to=ROLE, tool_call_id="a")
+    with pytest.raises(StaleCompaction, match="torn"):
+        journal.reduce(over(2, 3), base=0)
+    memory.finish_round("1")
+    assert journal.reduce(over(4, 4), base=0) is not None
+
+
+def test_a_journal_tells_rounds_apart() -> None:
+    """What ties the posts of one says nothing of another's."""
+    memory = memory_of(2)
+    journal = memory.journal(ROLE)
+    for round_id in ("1", "2", "1"):
+        first = len(spans(memory, round_id)) + 1
+        assert journal.reduce(over(first, first, round_id=round_id), base=0) is not None
+    assert (spans(memory), spans(memory, "2")) == ([(1, 1), (2, 2)], [(1, 1)])
+    with pytest.raises(StaleCompaction, match="rounds_changed"):
+        journal.reduce(over(1, 9), base=0)
 
 
 def test_an_id_that_is_used_again_means_the_newest_call() -> None:
