@@ -11,10 +11,9 @@ from weakref import WeakKeyDictionary
 from memory import Memory
 from memory.forking import renewed_after_fork
 from memory.overlays import Reduction, Reductions
-from memory.redaction import REDACTED
 from memory.rounds import Post, Round
 
-from .overlaid import OVERLAY, overlaid
+from .overlaid import overlaid
 from .rungs import RUNGS, costs_by_rung, is_pinned, lighter
 from .tokens import TokenCounter
 from .units import Unit, count_message, units_of
@@ -106,7 +105,7 @@ class Ledger:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
         self._lock = threading.Lock()  # guards _sums and _seen; never held while counting
         self._sums = Sums()
-        self._seen: object = None
+        self._seen: tuple[object, int, int, object] = (None, 0, 0, None)
 
     _after_fork = _renew
 
@@ -115,7 +114,7 @@ class Ledger:
 
         Those new since the last call are counted, and those that read otherwise now.
         """
-        seen = (rounds.epoch, reductions.version, rounds.pins)
+        seen = (rounds.epoch, _erased(rounds), reductions.version, rounds.pins)
         pinned: dict[str, frozenset[int]] = {}
         for round_id, number in rounds.pins:
             pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
@@ -125,8 +124,10 @@ class Ledger:
 
         while True:
             with self._lock:
-                sums, same = self._sums, seen == self._seen
+                sums, before = self._sums, self._seen
+            same = seen == before
             if not same:
+                sums = sums if before[1] == seen[1] else Sums()  # what was erased in closed rounds is not looked for
                 sums = self._shared(sums, rounds, settled, overlaid_with)
             done = len(sums.costs)
             if done >= settled and same:
@@ -201,10 +202,13 @@ def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:
 
 
 def _name(round_: Round, post: Post | None) -> str:
-    """Return what tells a post in its round from the others, and from itself as it read before."""
-    extra, text = (round_.extra, round_.user_query) if post is None else (post.extra, post.message)
-    number = str(post.number) if post is not None else ""
-    return f"{number}:{hash(text)}" if OVERLAY in extra or text == REDACTED else number
+    """Return what tells a post in its round from the others, and from itself before it was overlaid or erased."""
+    return f"{post.number}:{hash(post.message)}" if post is not None else f":{hash(round_.user_query)}"
+
+
+def _erased(rounds: Placed) -> int:
+    """Return how often something was erased from the log: closed rounds stay as they are but for that."""
+    return getattr(getattr(rounds, "_snapshot", None), "redactions", 0)
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

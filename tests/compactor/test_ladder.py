@@ -290,7 +290,7 @@ def test_within_one_long_round_at_most_one_prompt_in_ten_changes_its_beginning(b
     before = [user("nothing yet")]
     for number in range(steps):
         step(memory, number, f"{number:05} {words(10 + 8 * (number % 4))}" + (LARGE if number % 50 == 30 else ""))
-        if number < steps // 2:  # the second half shows as much as both
+        if number < steps * 2 // 3:  # the last third shows as much as all
             continue
         prompt = compose(memory, budget=budget)
         composed += 1

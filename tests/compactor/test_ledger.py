@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from chats import answer, calls, result, user, words
+from chats import answer, assert_legal, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -339,6 +339,24 @@ def reduce_first(memory: Memory, text: str) -> Reduction:
     made = Reduction.over(round_, round_.post_list[:1], "offloaded", text)
     assert memory.journal("assistant").reduce(made, base=0) is not None
     return made
+
+
+@pytest.mark.parametrize("reference", ["r3.p1", "r3.p0", "r6.p1", "r6.p0"])
+def test_what_was_erased_costs_nothing_any_more(reference: str) -> None:
+    """In closed rounds and in the open one: the prompt costs what is left, and no note is kept of what was."""
+    memory = Memory()
+    for number in range(6):
+        memory.append(user(f"{number} {words(40)}"))
+        memory.append(answer(f"{number} {words(40)}"))
+    compose(memory, budget=300)
+    before = compose(memory, budget=10_000)
+
+    memory.redact(reference)
+    after = compose(memory, budget=10_000)
+
+    assert_legal(after, 10_000)
+    assert after.tokens < before.tokens - 30
+    assert_legal(compose(memory, budget=300), 300)
 
 
 # -- who shares -------------------------------------------------------------------------------------------------------
