@@ -28,7 +28,7 @@ from pydantic import (
 from memory.errors import ContextError
 from prompts import PromptError, PromptTemplate, load, shipped
 
-__all__ = ["CompactorConfig", "ConfigError", "Settings"]
+__all__ = ["CompactorConfig", "ConfigError", "Settings", "whole_number"]
 
 
 class ConfigError(ContextError, ValueError):
@@ -41,6 +41,13 @@ class ConfigError(ContextError, ValueError):
 
     def __str__(self) -> str:
         return "; ".join(f"{name}: {wrong}" for name, wrong in self.problems)
+
+
+def whole_number(name: str, value: object, least: int = 0) -> int:
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number from *least* on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError((name, f"must be a whole number from {least} on, not {value!r}"))
+    return value
 
 
 # The longest wait that every platform's locks accept is 49 days.
@@ -113,8 +120,12 @@ class CompactorConfig(BaseModel):
 
     def merged(self, **changes: Any) -> CompactorConfig:
         """Return a configuration with *changes* made, checked as if it were new."""
-        made = type(self)(**(self.model_dump() | changes))
+        made = type(self)(**(self.model_dump(exclude_unset=True) | changes))
         return made if "prompt_template_path" in changes else made.asking(self.prompt)
+
+    def filled(self, **defaults: Any) -> CompactorConfig:
+        """Return a configuration with *defaults* for what nobody has set in this one."""
+        return self.merged(**{name: value for name, value in defaults.items() if name not in self.model_fields_set})
 
     def asking(self, prompt: PromptTemplate) -> CompactorConfig:
         """Return the same configuration with *prompt*, which need not be a file, in the place of its own."""

@@ -505,29 +505,25 @@ def memory_with_compress(
     compression_trigger_func: TriggerFunc | None = None,
     customized_compression_prompt: str | None = None,
     schema: type[BaseModel] | None = None,
-    **config: Any,
+    config: CompactorConfig | None = None,
 ) -> dict[str, Any]:
     """Return what ``ContextCompactor.for_role(memory, role, **preset)`` takes to keep prompts below *max_token* tokens.
 
     All closed rounds are compressed, by a thread of their own, when the prompt is longer or *compression_trigger_func*
-    says so; then finished calls of the open round. *config* is what else ``CompactorConfig`` takes.
+    says so; then finished calls of the open round. What else there is to set comes from *config*.
     """
     asked = structured(summarizer, customized_compression_prompt, schema, max_token)
     trigger = over_tokens(max_token)
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_tail_of(view)))
-    settings = {
-        "retain_recent": 0,
-        "max_tokens": max_token,
-        "token_ratio": 1.0,
-        "target_tokens": min(1_000, max(max_token // 4, _LEAST_TARGET)),
-    }
+    given = config if config is not None else CompactorConfig()
+    given = given.filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _LEAST_TARGET)))
     return {
-        "config": CompactorConfig(**settings | config),
-        "summarizer": asked,
+        "config": given.merged(max_tokens=max_token, token_ratio=1.0),
         "trigger": trigger,
         "strategies": (compact_rounds, compress_tool_runs(scope="current")),
+        **({} if summarizer is None else {"summarizer": asked}),
     }
 
 

@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from compactor.config import CompactorConfig, ConfigError, Settings
+from compactor.config import CompactorConfig, ConfigError, Settings, whole_number
 from memory.errors import ContextError
 from prompts import PromptError, PromptTemplate, load, shipped
 
@@ -234,6 +234,31 @@ def test_merged_makes_a_new_one_and_checks_it() -> None:
     assert (config.threshold, config.prompt) == (4, load())
     with pytest.raises(ConfigError, match="threshold"):
         config.merged(threshold=-1)
+
+
+def test_filled_sets_what_nobody_has_set() -> None:
+    """Not even to its default; the prompt stays, also one that is no file, and nonsense is refused."""
+    mine = PromptTemplate("mine", "{content}\n\nSum it up.")
+    config = CompactorConfig(retain_recent=3).merged(threshold=7).asking(mine).filled(retain_recent=0, threshold=1)
+    assert (config.retain_recent, config.threshold, config.prompt) == (3, 7, mine)
+    assert CompactorConfig().filled(retain_recent=0).filled(retain_recent=1).retain_recent == 0
+    with pytest.raises(ConfigError, match="target_tokens"):
+        config.filled(target_tokens=-1)
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, True, "1", None])
+def test_what_is_no_whole_number_is_a_value_error(value: Any) -> None:
+    """Named, with what it should be; ``True`` is no number."""
+    with pytest.raises(ValueError, match=r"^budget: must be a whole number from 0 on, not ") as raised:
+        whole_number("budget", value)
+    assert isinstance(raised.value, ConfigError)
+
+
+def test_a_whole_number_from_the_least_on_is_returned() -> None:
+    """The least itself included."""
+    assert (whole_number("budget", 0), whole_number("budget", 5, 5)) == (0, 5)
+    with pytest.raises(ConfigError, match="from 5 on, not 4"):
+        whole_number("budget", 4, 5)
 
 
 def test_it_can_be_a_part_of_a_hosts_own_model() -> None:

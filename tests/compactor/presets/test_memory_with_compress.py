@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from compactor import ConfigError, ContextCompactor, Summary, SummaryRequest, compose, count_tokens
+from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose, count_tokens
 from compactor.errors import SummaryRejected
 from compactor.presets.memory_with_compress import (
     CompressionFailed,
@@ -1219,11 +1219,14 @@ def test_the_preset_takes_a_trigger(is_async: bool) -> None:
 
 
 def test_the_preset_takes_what_a_config_takes() -> None:
-    """Its own choices can be overridden, and nonsense is refused."""
+    """What it has no name for can be set there, and nonsense is refused."""
     made: Callable[..., dict[str, Any]] = memory_with_compress
 
-    assert set(made()) == {"config", "summarizer", "trigger", "strategies"}
+    assert set(made()) == {"config", "trigger", "strategies"}
+    assert set(made(summarizer=ScriptedSummarizer([]))) == {"config", "summarizer", "trigger", "strategies"}
     assert (made()["config"].max_tokens, made()["config"].retain_recent) == (28_000, 0)
-    assert made(retain_recent=2)["config"].retain_recent == 2
+    given = CompactorConfig(retain_recent=2, max_tokens=5, call_timeout=7)
+    config = made(config=given)["config"]
+    assert (config.max_tokens, config.retain_recent, config.call_timeout) == (28_000, 2, 7)
     with pytest.raises(ConfigError, match="max_token"):
         made(max_token=-1)
