@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
 from memory.overlays import CompactedMessage, Reduction
@@ -56,7 +58,7 @@ def compress_tool_runs(
     ``scope="past"``: in the tail's closed rounds, runs of more than *min_consecutive* such posts, oldest first.
     ``scope="current"``: in the open round, from the first complete call to the last; where a summary stands for some of
     them already, the next is made from that and the new ones, and takes its place. The newest *keep_last* posts, what
-    the user said, what is pinned, what waits for an answer and the newest call, whose results the role has yet to read,
+    the user said, what is pinned, what waits for an answer, and results that the role has yet to read with their call,
     stay.
 
     *prompt* is a name, a path or a template; None: the shipped ``tool_run`` or ``current_round``. *plan_tools* are
@@ -131,16 +133,22 @@ class _Run:
             raise SummaryRejected(
                 "no_progress", f"the summary of tool calls that have {self.tokens} tokens saves under a tenth of them"
             )
-        ends = (self.stretch.first_number, self.stretch.last_number)
-        posts = [post for post in self.logged.post_list if post.number in ends]
+        ends = (self.posts[0], self.posts[-1])
         return Reduction.over(
-            self.logged, posts, "summarised", self._text(made.summary), model=made.model, usage=made.usage
+            self.logged, ends, "summarised", self._text(made.summary), model=made.model, usage=made.usage
         )
 
-    @cached_property
+    @property
     def logged(self) -> Round:
         """The round as the log has it."""
-        return self.view.rounds[self.stretch.place]
+        return self.stretch.logged
+
+    @cached_property
+    def posts(self) -> tuple[Post, ...]:
+        """Its posts that the stretch reaches over, as the log has them."""
+        posts, number = self.logged.post_list, attrgetter("number")
+        first = bisect_left(posts, self.stretch.first_number, key=number)
+        return posts[first : bisect_right(posts, self.stretch.last_number, key=number)]
 
     @cached_property
     def tokens(self) -> int:
@@ -189,7 +197,7 @@ class _Run:
             for call in (post.tool_calls if post else ())
             if self.options.keeps_a_plan(call.name)
         }
-        logged = {post.number: post for post in self.logged.post_list}
+        logged = {post.number: post for post in self.posts}
         for post in self.stretch.posts:
             if any(one.covers(post.number) for one in self.replaced):
                 continue

@@ -66,6 +66,9 @@ class _Dropping:
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
         self._by_round = {place: list(units) for place, units in groupby(tail.units, lambda unit: unit.place)}
+        self._posts = {
+            (place, post.number): post for place, units in self._by_round.items() for post in units[0].round_.post_list
+        }
         #: Where posts stood that are dropped already.
         self._gone: set[Place] = set()
         #: What is overlaid as it is: the round's place, and the numbers of the first and the last post.
@@ -134,9 +137,7 @@ class _Dropping:
     def _dropped(self, stretch: list[Placed]) -> Iterator[Reduction]:
         round_ = stretch[0].round_
         places = {where for unit in stretch for where in unit.places}
-        by_number = {post.number: post for post in round_.post_list}
-        posts = [by_number.get(number) for _, number in places]
-        reduction = Reduction.over(round_, posts, "dropped")
+        reduction = Reduction.over(round_, map(self._posts.get, places), "dropped")
         if _span(stretch[0].place, reduction) not in self._overlaid:  # the log would ignore it
             self._gone |= places
             yield reduction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -60,9 +61,9 @@ def offload_large(
                 "offload_large(summarize=True) asks a model, so it runs in a compactor, not at prompt time"
             )
         mark = work.mark if work is not None else None
-        saved = 0
+        over = view.tokens - mark if mark is not None else math.inf
         for placed, post in _candidates(Tail(view), kept, users_too=users_too):
-            if placed.unit.from_user and mark is not None and view.tokens - saved <= mark:
+            if placed.unit.from_user and over <= 0:
                 return
             reduction = mine.applied(placed.round_, post, count)
             if reduction is None:
@@ -73,7 +74,7 @@ def offload_large(
                 reduction = reduction.model_copy(update={"text": with_sentences(reduction.text, sentences)})
             less = count(placed.text_of(post)) - count(reduction.text)
             if less > 0:
-                saved += less
+                over -= less
                 yield reduction
 
     strategy.__name__ = strategy.__qualname__ = "offload_large"

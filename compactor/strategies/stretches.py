@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -27,7 +27,8 @@ class Stretch:
     """Units of one round with nothing between them, whatever the order in which their posts were recorded."""
 
     place: int
-    #: As it reads now.
+    #: As the log has it, and as it reads now.
+    logged: Round
     round_: Round
     units: tuple[Unit, ...]
     #: The first and the last post that it reaches over, by number: also of those that a summary in it stands for.
@@ -45,6 +46,7 @@ class Stretch:
 class _Block:
     """Units that go together, since between the posts of one stand those of another."""
 
+    round_: Round
     units: tuple[Unit, ...]
     first: int
     last: int
@@ -52,7 +54,8 @@ class _Block:
 
     def joined(self, other: _Block) -> _Block:
         together: _Part = "tools" if {self.part, other.part} <= {"tools", "said"} else "end"
-        return _Block((*self.units, *other.units), self.first, max(self.last, other.last), together)
+        units = (*self.units, *other.units)
+        return _Block(self.round_, units, self.first, max(self.last, other.last), together)
 
 
 def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
@@ -62,11 +65,12 @@ def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
     """
     kept = _newest(view, keep_last)
     for place in range(view.places.start, min(view.closed, view.places.stop)):
-        if len(view.rounds[place].post_list) <= more_than:
+        logged = view.rounds[place]
+        if len(logged.post_list) <= more_than:
             continue
-        for part, found in groupby(_blocks(view, place, kept), key=lambda block: block.part):
+        for part, found in groupby(_blocks(view, logged, place, kept), key=lambda block: block.part):
             if part == "tools":
-                run = _stretch(view, place, found)
+                run = _stretch(place, logged, list(found))
                 if len(run.posts) > max(more_than, 1):
                     yield run
 
@@ -74,19 +78,21 @@ def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
 def open_stretches(view: View, keep_last: int) -> Iterator[Stretch]:
     """Give what lies between the first and the last call of the open round, with what the role said in between.
 
-    What anybody else said ends a stretch; so do what may not be reduced, the newest *keep_last* posts, and the newest
-    call where the role has said nothing since: it has yet to read the results. Without those in which there is no call
-    but such as a summary stands for already.
+    What anybody else said ends a stretch; so do what may not be reduced, the newest *keep_last* posts, and whatever has
+    come since the role spoke last, with the call it made then: it has yet to read the results. Without those in which
+    there is no call but such as a summary stands for already.
     """
     place = view.total - 1
     if place < view.closed or view.rounds[place].closed:
         return
-    said = max((post.number for post in view.rounds[place].post_list if post.send_from == view.role), default=0)
-    blocks = _blocks(view, place, {*_newest(view, keep_last), (place, said)})
+    logged = view.rounds[place]
+    said = max((post.number for post in logged.post_list if post.send_from == view.role), default=0)
+    unread = {(place, post.number) for post in logged.post_list if post.number >= said}
+    blocks = _blocks(view, logged, place, unread.union(_newest(view, keep_last)))
     for at_end, found in groupby(blocks, key=lambda block: block.part == "end"):
         stretch = [] if at_end else _without_ends(list(found))
         if any(block.part == "tools" for block in stretch):
-            made = _stretch(view, place, stretch)
+            made = _stretch(place, logged, stretch)
             if made.first_number < made.last_number:
                 yield made
 
@@ -95,10 +101,10 @@ def _newest(view: View, number: int) -> Collection[Place]:
     return Tail(view).newest(number) if number else ()
 
 
-def _blocks(view: View, place: int, kept: Collection[Place]) -> list[_Block]:
+def _blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> list[_Block]:
     """Return a round's units as blocks that lie one behind the other in the log."""
     blocks: list[_Block] = []
-    for block in sorted(_single_blocks(view, place, kept), key=lambda block: block.first):
+    for block in sorted(_single_blocks(view, logged, place, kept), key=lambda block: block.first):
         if blocks and block.first <= blocks[-1].last:
             blocks.append(blocks.pop().joined(block))
         else:
@@ -106,16 +112,18 @@ def _blocks(view: View, place: int, kept: Collection[Place]) -> list[_Block]:
     return blocks
 
 
-def _single_blocks(view: View, place: int, kept: Collection[Place]) -> Iterator[_Block]:
+def _single_blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> Iterator[_Block]:
+    last_of = {one.first_number: one.last_number for one in view.reductions.of(logged.id)}
     for round_, unit in view.units(place):
         numbers = [post.number if post is not None else 0 for post in unit.posts]
         part = _part(view, unit)
         if not view.reducible(round_, unit) or any((place, number) in kept for number in numbers):
             part = "end"
-        for reduction in view.reductions.of(round_.id) if part == "summary" else ():
-            if reduction.covers(numbers[0]):
-                numbers = [reduction.first_number, reduction.last_number]
-        yield _Block((unit,), min(numbers), max(numbers), part)
+        if part == "summary":
+            numbers.append(last_of.get(numbers[0], numbers[0]))
+            # One of a host's that stands for the query, too, stays: what the user said is in it.
+            part = part if numbers[0] else "end"
+        yield _Block(round_, (unit,), min(numbers), max(numbers), part)
 
 
 def _part(view: View, unit: Unit) -> _Part:
@@ -136,7 +144,6 @@ def _without_ends(blocks: list[_Block]) -> list[_Block]:
     return blocks[places[0] : places[-1] + 1] if places else []
 
 
-def _stretch(view: View, place: int, blocks: Iterable[_Block]) -> Stretch:
-    found = list(blocks)
-    units = tuple(unit for block in found for unit in block.units)
-    return Stretch(place, view.round(place), units, found[0].first, found[-1].last)
+def _stretch(place: int, logged: Round, blocks: list[_Block]) -> Stretch:
+    units = tuple(unit for block in blocks for unit in block.units)
+    return Stretch(place, logged, blocks[0].round_, units, blocks[0].first, blocks[-1].last)

@@ -13,7 +13,7 @@ import pytest
 from chats import Message, answer, assert_paired, calls, ids, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
-from scene import ManualExecutor, of_kind
+from scene import SOON, ManualExecutor, of_kind
 
 from compactor import (
     CompactorConfig,
@@ -25,10 +25,11 @@ from compactor import (
     View,
     compact_rounds,
     compose,
+    drop,
+    offload_large,
     over_messages,
 )
 from compactor.events import Reduced
-from compactor.host_rounds import HostRounds
 from compactor.ledger import Ledger
 from compactor.strategies.compress_tool_runs import LEAST_TARGET, STANDS_FOR, compress_tool_runs
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -44,6 +45,11 @@ LONG = words(150)
 CONFIG = (
     CompactorConfig(summary_attempts=1) if "summary_attempts" in CompactorConfig.model_fields else CompactorConfig()
 )
+
+
+CURRENT = compress_tool_runs(scope="current")
+#: What the role says when it has read the results.
+ON = answer("On.")
 
 
 def pair(*names: str, text: str = LONG) -> list[Message]:
@@ -489,14 +495,24 @@ def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None
         list(compress_tool_runs()(View(rounds, compaction, Ledger(ROLE, count_tokens))))
 
 
-def test_rounds_of_another_host_are_left_alone() -> None:
-    """Nobody would keep the reduction, and each cycle would pay for it again."""
-    rounds, _ = memory_of(user(), *pairs(9), answer()).get_role_rounds(ROLE)
-    summarizer = ScriptedSummarizer()
-    work = CycleWork(CONFIG, None, None, summarizer, lambda _event: None, lambda: 0.0)
-    view = View(HostRounds(rounds, ROLE), None, Ledger(ROLE, count_tokens), work=work)
-    assert list(compress_tool_runs()(view)) == []
-    assert summarizer.requests == []
+@pytest.mark.parametrize("host", ["another's rounds", "a Memory's rounds", "the empty role"])
+def test_no_summary_is_paid_for_that_nobody_keeps(host: str) -> None:
+    """No journal but that of a Memory's role keeps reductions; each cycle would pay for them again."""
+    memory = memory_of(user(), *pairs(9), answer(), user(), *pairs(9, 9), ON, closed=False)
+    summarizer, executor = ScriptedSummarizer(), ManualExecutor()
+    strategies = (compress_tool_runs(), CURRENT, offload_large(100, summarize=True), drop("tool_result"))
+    options: dict[str, Any] = {"strategies": strategies, "trigger": over_messages(4), "executor": executor}
+    getter = memory.rounds_getter(ROLE)
+    if host == "the empty role":
+        compactor = ContextCompactor.for_role(memory, "", CONFIG, summarizer, **options)
+    else:
+        foreign = (lambda: list(getter())) if host == "another's rounds" else getter
+        compactor = ContextCompactor(CONFIG, summarizer, foreign, role=ROLE, **options)
+    compactor.start()
+    executor.run_all()
+    assert compactor.wait_idle(0)
+    assert summarizer.requests == of_kind(compactor.events, Reduced) == []
+    assert memory.rounds_getter(ROLE)().reductions.by_round == {}
 
 
 def test_a_refused_summary_does_not_stop_the_other_runs() -> None:
@@ -541,8 +557,6 @@ def test_what_tools_say_is_data() -> None:
 
 # -- the open round ---------------------------------------------------------------------------------------------------
 
-CURRENT = compress_tool_runs(scope="current")
-
 
 def test_the_open_rounds_calls_become_one_summary() -> None:
     """The query, the call that waits and what the role said before and after stay as they are."""
@@ -558,7 +572,7 @@ def test_the_open_rounds_calls_become_one_summary() -> None:
 
 def test_what_the_role_said_between_its_calls_goes_with_them() -> None:
     """To the next call it is but a thought; the model reads it."""
-    memory = memory_of(user(), *pairs(2), answer("That was Oslo."), *pairs(2, 2), closed=False)
+    memory = memory_of(user(), *pairs(2), answer("That was Oslo."), *pairs(2, 2), ON, closed=False)
     (reduction,), (request,) = apply(memory, CURRENT)
     assert spans([reduction]) == [(1, 9)]
     assert "That was Oslo." in quoted(request)
@@ -569,7 +583,7 @@ def test_what_anybody_else_said_ends_a_stretch(speaker: str) -> None:
     """It stays word for word, between two summaries."""
     memory = memory_of(user(), *pairs(3), closed=False)
     memory.add_post(memory.conversation.rounds[0], send_from=speaker, send_to=ROLE, message="Only with stops.")
-    for message in pairs(3, 3):
+    for message in (*pairs(3, 3), ON):
         memory.append(message)
     assert spans(apply(memory, CURRENT)[0]) == [(1, 6), (8, 13)]
     (kept,) = [message for message in shown(memory) if "Only with stops." in str(message["content"])]
@@ -578,9 +592,9 @@ def test_what_anybody_else_said_ends_a_stretch(speaker: str) -> None:
 
 def test_a_new_summary_contains_the_old_one_and_takes_its_place() -> None:
     """Made from the old text and the new calls alone: nothing is paid for twice."""
-    memory = memory_of(user(), *pairs(4), closed=False)
+    memory = memory_of(user(), *pairs(4), ON, closed=False)
     apply(memory, CURRENT, lambda _request: "First: {f} was called.")
-    for message in (answer("On."), *pairs(3, 4)):
+    for message in (*pairs(3, 4), ON):
         memory.append(message)
     (second,), (request,) = apply(memory, CURRENT, lambda _request: "Second: f was called on.")
     assert spans([second]) == [(1, 15)]
@@ -588,7 +602,11 @@ def test_a_new_summary_contains_the_old_one_and_takes_its_place() -> None:
     assert request.previous.summary == "First: {f} was called."
     assert [post.number for part in request.rounds for post in part.post_list] == list(range(9, 16))
     assert "<previous_summary>\nFirst: {f} was called.\n</previous_summary>" in said(request)
-    assert [message["content"].splitlines()[-1] for message in shown(memory)] == ["q", "Second: f was called on."]
+    assert [message["content"].splitlines()[-1] for message in shown(memory)] == [
+        "q",
+        "Second: f was called on.",
+        "On.",
+    ]
     assert references(shown(memory)) == ["r1.p1-p15"]
 
 
@@ -597,28 +615,28 @@ def test_each_stretch_has_its_own_earlier_summary() -> None:
     memory = memory_of(user(), *pairs(9), closed=False)
     memory.pin("r1.p2")
     memory.add_post(memory.conversation.rounds[0], send_from="User", send_to=ROLE, message="And?")
-    for message in pairs(4, 9):
+    for message in (*pairs(4, 9), ON):
         memory.append(message)
     made, _ = apply(memory, CURRENT, ScriptedSummarizer(["The first.", "The second."]))
     assert spans(made) == [(3, 18), (20, 27)]
     memory.unpin("r1.p2")
-    for message in pairs(4, 13):
+    for message in (*pairs(4, 13), ON):
         memory.append(message)
     made, requests = apply(memory, CURRENT)
-    assert spans(made) == [(1, 18), (20, 35)]
+    assert spans(made) == [(1, 18), (20, 36)]
     assert [request.previous.summary for request in requests if request.previous] == ["The first.", "The second."]
 
 
 def test_a_summary_alone_is_not_made_shorter() -> None:
     """However full the prompt is: it would lose a little each time."""
-    memory = memory_of(user(), *pairs(8), closed=False)
+    memory = memory_of(user(), *pairs(8), ON, closed=False)
     apply(memory, CURRENT, lambda _request: words(300))
     assert apply(memory, CURRENT, mark=150) == ([], [])
 
 
 def test_a_hosts_own_summary_is_taken_in_whole() -> None:
     """It has no line above it that says what it is."""
-    memory = memory_of(user(), *pairs(6), closed=False)
+    memory = memory_of(user(), *pairs(6), ON, closed=False)
     round_ = memory.conversation.rounds[0]
     own = Reduction.over(round_, round_.post_list[:4], "summarised", "One line of the host's: ok.")
     assert memory.journal(ROLE).reduce(own, base=0) is not None
@@ -628,10 +646,20 @@ def test_a_hosts_own_summary_is_taken_in_whole() -> None:
     assert request.previous.summary == "One line of the host's: ok."
 
 
+def test_a_hosts_summary_that_stands_for_the_query_stays() -> None:
+    """What the user said is in it, so no summary of calls takes its place."""
+    memory = memory_of(user("Which?"), *pairs(6), ON, closed=False)
+    round_ = memory.conversation.rounds[0]
+    own = Reduction.over(round_, [None, *round_.post_list[:4]], "summarised", "The user asked which; ok.")
+    assert memory.journal(ROLE).reduce(own, base=0) is not None
+    assert spans(apply(memory, CURRENT)[0]) == [(5, 12)]
+    assert shown(memory)[0] == user("The user asked which; ok.")
+
+
 def test_nothing_is_asked_where_there_is_nothing_new() -> None:
     """No call but those that are summarised; words alone are none."""
-    memory = memory_of(user(), *pairs(4), closed=False)
-    apply(memory, CURRENT)
+    memory = memory_of(user(), *pairs(4), ON, closed=False)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 8)]
     for more in ([], [answer("Thinking.")], [calls("w")]):
         for message in more:
             memory.append(message)
@@ -641,37 +669,86 @@ def test_nothing_is_asked_where_there_is_nothing_new() -> None:
 def test_a_summary_of_a_summary_is_not_made_shorter_each_time() -> None:
     """Its target is as long as the one before, and a share of what is new."""
     memory = memory_of(user(), closed=False)
-    new = int(0.3 * sum(count_message(message, count_tokens) for message in pairs(4)))
     for step in range(4):
-        for message in pairs(4, 4 * step):
+        for message in (*pairs(4, 4 * step), ON):
             memory.append(message)
+        read = [*pairs(4, 4 * step), *([ON] if step else [])]  # what it said before these calls
+        new = int(0.3 * sum(count_message(message, count_tokens) for message in read))
         _, (request,) = apply(memory, CURRENT, ScriptedSummarizer([words(100 * step + 90)]))
         assert request.target_tokens == (100 * (step - 1) + 90 if step else 0) + new
 
 
 def test_a_few_new_calls_beside_a_long_summary_wait_for_more() -> None:
     """All would be read and written anew, to save next to nothing."""
-    memory = memory_of(user(), *pairs(8), closed=False)
+    memory = memory_of(user(), *pairs(8), ON, closed=False)
     apply(memory, CURRENT, lambda _request: words(390))
-    for message in pairs(1, 8, text=words(20)):
+    for message in (*pairs(1, 8, text=words(20)), ON):
         memory.append(message)
     assert apply(memory, CURRENT) == ([], [])
-    for message in pairs(1, 9):
+    for message in (*pairs(1, 9), ON):
         memory.append(message)
-    assert spans(apply(memory, CURRENT)[0]) == [(1, 20)]
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 22)]
+
+
+def test_results_that_the_role_has_yet_to_read_stay_with_their_call() -> None:
+    """Until it has said something after them, be it another call."""
+    memory = memory_of(user(), *pairs(4), closed=False)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 6)]
+    assert shown(memory)[2:] == pairs(1, 3)
+    memory.append(calls("w"))
+    (reduction,), (request,) = apply(memory, CURRENT)
+    assert spans([reduction]) == [(1, 8)]
+    assert f"c3: {LONG}" in quoted(request)
+
+
+def test_parallel_results_stay_until_all_are_there_and_read() -> None:
+    """Also where the others are answered, and where what came between is another's."""
+    memory = memory_of(user(), *pairs(3), calls("a", "b", "c"), result("b", LONG), closed=False)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 6)]
+    for more in (result("a", LONG), result("c", LONG)):
+        memory.append(more)
+        assert apply(memory, CURRENT) == ([], [])
+    memory.add_post(memory.conversation.rounds[0], send_from="Critic", send_to=ROLE, message="Hurry.")
+    assert apply(memory, CURRENT) == ([], [])
+    assert shown(memory)[2:6] == [calls("a", "b", "c"), result("b", LONG), result("a", LONG), result("c", LONG)]
+    memory.append(ON)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 10)]
+
+
+def test_a_partly_answered_call_that_was_passed_over_goes_when_it_was_read() -> None:
+    """The role went on without the rest; so it has read what there is."""
+    memory = memory_of(user(), *pairs(3), calls("a", "b"), result("a", LONG), ON, closed=False)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 8)]
+
+
+def test_a_late_result_of_an_earlier_call_is_unread_too() -> None:
+    """It came behind what the role said last: it stays, with its call and what stands between."""
+    memory = memory_of(user(), *pairs(3), calls("late"), *pairs(1, 3), ON, result("late", LONG), closed=False)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 6)]
+    memory.append(ON)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 11)]
+
+
+def test_results_that_answer_no_call_are_unread_too() -> None:
+    """Two of them are a run, once the role has gone on."""
+    late = [result("x", LONG), result("y", LONG)]
+    memory = memory_of(user(), *pairs(3), ON, *late, closed=False)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 6)]
+    memory.append(ON)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 9)]
 
 
 def test_the_newest_posts_of_the_open_round_may_be_kept() -> None:
-    """The agent may not have read the newest result yet."""
-    memory = memory_of(user(), *pairs(6), closed=False)
-    assert spans(apply(memory, compress_tool_runs(keep_last=1, scope="current"))[0]) == [(1, 10)]
+    """The agent may still work with them though it has read them."""
+    memory = memory_of(user(), *pairs(6), ON, closed=False)
+    assert spans(apply(memory, compress_tool_runs(keep_last=2, scope="current"))[0]) == [(1, 10)]
 
 
 def test_what_was_reloaded_stays_while_the_round_is_open() -> None:
     """Or the agent would reload it again, without end."""
     reload = {"id": "x", "type": "function", "function": {"name": "context_reload", "arguments": '{"ref": "r1.p2"}'}}
     asked: Message = {"role": "assistant", "content": None, "tool_calls": [reload]}
-    memory = memory_of(user(), *pairs(4), asked, result("x", LONG), *pairs(4, 4), closed=False)
+    memory = memory_of(user(), *pairs(4), asked, result("x", LONG), *pairs(4, 4), ON, closed=False)
     assert spans(apply(memory, CURRENT)[0]) == [(1, 8), (11, 18)]
     assert result("x", LONG) in shown(memory)
 
@@ -696,8 +773,9 @@ def test_calls_in_the_form_before_tool_calls_are_calls() -> None:
     asked = {"role": "assistant", "content": None, "function_call": {"name": "g", "arguments": "{}"}}
     given = {"role": "function", "name": "g", "content": LONG}
     memory = memory_of(user(), *([asked, given] * 5), closed=False)
-    (reduction,), _ = apply(memory, CURRENT)
-    assert spans([reduction]) == [(1, 10)]
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 8)]
+    memory.append(ON)
+    assert spans(apply(memory, CURRENT)[0]) == [(1, 10)]
 
 
 def test_a_late_result_alone_is_left_as_it_is() -> None:
@@ -711,7 +789,7 @@ def test_a_late_result_alone_is_left_as_it_is() -> None:
 
 def test_a_compactor_publishes_runs_and_goes_on_where_one_is_refused() -> None:
     """Light strategies first; the event says what was covered and what it took."""
-    memory = memory_of(user(), *pairs(8), answer("done"), user("now"), *pairs(5, 8), closed=False)
+    memory = memory_of(user(), *pairs(8), answer("done"), user("now"), *pairs(5, 8), ON, closed=False)
     summarizer = ScriptedSummarizer(default="f was called.")
     strategies = (compress_tool_runs(), compress_tool_runs(scope="current"), compact_rounds)
     executor = ManualExecutor()
@@ -725,12 +803,12 @@ def test_a_compactor_publishes_runs_and_goes_on_where_one_is_refused() -> None:
         ("compress_tool_runs", "summarised", 10),
     ]
     assert memory.get_role_rounds(ROLE)[1] is None
-    assert len(shown(memory)) == 5
+    assert len(shown(memory)) == 6
 
 
 def test_what_is_appended_while_the_model_writes_stays_behind_the_summary() -> None:
     """A summary covers what it was made from, and nothing that came since."""
-    memory = memory_of(user(), *pairs(5), closed=False)
+    memory = memory_of(user(), *pairs(5), ON, closed=False)
 
     def summarizer(_request: SummaryRequest) -> str:
         for message in (*pairs(1, 5), calls("w")):
@@ -738,7 +816,31 @@ def test_what_is_appended_while_the_model_writes_stays_behind_the_summary() -> N
         return "f was called."
 
     assert spans(apply(memory, CURRENT, summarizer)[0]) == [(1, 10)]
-    assert [message["role"] for message in shown(memory)] == ["user", "user", "assistant", "tool", "assistant"]
+    assert shown(memory)[2:] == [ON, *pairs(1, 5), calls("w")]
+
+
+def test_in_the_background_newest_results_are_never_summarised_unread() -> None:
+    """By a thread of its own, while the conversation goes on: each prompt holds what the role has yet to read."""
+    memory = memory_of(user("Go."), *pairs(6), closed=False)
+    summarizer = ScriptedSummarizer(default="f was called.")
+    options: dict[str, Any] = {"strategies": [CURRENT], "trigger": over_messages(5)}
+    with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, **options) as compactor:
+        for step in range(6, 12):
+            assert compactor.wait_idle(SOON)
+            messages = shown(memory)
+            assert messages[0] == user("Go.")
+            assert len(messages) <= 6
+            assert messages[-2:] == pairs(1, step - 1)
+            for message in pairs(1, step):
+                memory.append(message)
+        assert compactor.wait_idle(SOON)
+    assert summarizer.requests
+    round_id = memory.conversation.rounds[0].id
+    (live,) = memory.rounds_getter(ROLE)().reductions.of(round_id)
+    assert (live.first_number, live.last_number) in ((1, 20), (1, 22))
+    assert {post.number for request in summarizer.requests for r in request.rounds for post in r.post_list} <= set(
+        range(1, live.last_number + 1)
+    )
 
 
 # -- whatever comes ---------------------------------------------------------------------------------------------------

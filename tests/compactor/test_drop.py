@@ -391,7 +391,8 @@ def test_rounds_of_another_host_stay() -> None:
     post = Post(number=1, send_from=ROLE, send_to="Coder", message="a")
     rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
 
-    assert list(drop("assistant")(View(rounds, None, view_of(Memory("s")).ledger))) == []
+    view = View(rounds, None, view_of(Memory("s")).ledger, keeps_reductions=False)
+    assert list(drop("assistant")(view)) == []
 
 
 def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:

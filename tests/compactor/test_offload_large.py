@@ -385,9 +385,8 @@ def test_rounds_of_another_host_stay() -> None:
     post = Post(number=1, send_from="Coder", send_to=ROLE, message=BIG)
     memory = Memory("s")
     view = view_of(memory)
-    foreign = View(
-        HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE), None, view.ledger
-    )
+    rounds = HostRounds([Round(user_query="q", post_list=(post,), state="finished", number=1)], ROLE)
+    foreign = View(rounds, None, view.ledger, keeps_reductions=False)
 
     assert list(offload_large()(foreign)) == []
 

@@ -843,12 +843,20 @@ def test_events_tell_of_compactions_likewise() -> None:
 
 def test_no_neighbour_is_none() -> None:
     """Before the first post of a round stands nothing, and behind the last neither."""
-    memory = memory_of(user("Q"), *tool_run(1, 6))
+    memory = memory_of(user("Q"), *tool_run(1, 7))
     context = worked(small(memory))
     (event,) = context.compression_events
+    posts = memory.conversation.rounds[0].post_list
 
     assert event.event_type == "CURRENT_ROUND_MESSAGE_COMPRESS"
-    assert (event.previous_message_id, event.next_message_id) == (None, None)
+    # The newest call and its result stay: the agent has yet to read them.
+    assert (event.previous_message_id, event.next_message_id) == (None, posts[-2].id)
+
+    memory = memory_of(user("Q"), *tool_run(1, 7), answer("Done."), user("And?"))
+    (event, *_) = worked(small(memory, last_keep=0)).compression_events
+
+    assert event.event_type == "TOOL_INVOCATION_COMPRESS"
+    assert (event.previous_message_id, event.next_message_id) == (None, memory.conversation.rounds[0].post_list[-1].id)
 
 
 # -- any conversation -------------------------------------------------------------------------------------------------
