@@ -26,7 +26,7 @@ from .hooks import Hooks, Notifications, describe
 from .journal import RoleJournal
 from .overlays import CompactedMessage, CompactionProvider
 from .redaction import erasures, place_of, redaction_of, unfinished
-from .references import text_behind
+from .references import place_reference, text_behind
 from .replay import applied
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
 from .snapshot import LiveRound, Snapshot
@@ -205,7 +205,8 @@ class Memory:
     def pins(self) -> tuple[str, ...]:
         """Return the references of the pinned posts, in the order of the log."""
         now = self.snapshot
-        return tuple(f"r{number}.p{place}" for number, place in sorted((now.numbers[id_], at) for id_, at in now.pins))
+        places = sorted((now.numbers[round_id], number) for round_id, number in now.pins)
+        return tuple(place_reference(*place) for place in places)
 
     def _pin(self, post: Post | str, *, pinned: bool) -> None:
         def records(now: Snapshot) -> Iterable[Record]:
@@ -233,7 +234,7 @@ class Memory:
             found = redaction_of(now, post)
             if found is not None:
                 place = now.numbers[found.round_id]
-                erased[:] = [f"r{place}.p{number}" for number in found.numbers]
+                erased[:] = [place_reference(place, number) for number in found.numbers]
                 yield found
 
         self._write(records, lambda _now: None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from .errors import StoreError, UnknownReference
 from .frozen import EMPTY, FrozenMapping, freeze_mapping
 from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
 from .overlays import JournalState, Reduction, Reductions
+from .references import parsed
 from .rounds import Extra, Post, Record, Round
 from .snapshot import Snapshot
 from .visibility import Rounds
@@ -20,7 +20,6 @@ __all__ = ["REDACTED", "erasures", "place_of", "redaction_of", "unfinished", "wi
 #: What is read where a text was erased.
 REDACTED = "[Redacted]"
 
-_POST = re.compile(r"r(\d{1,12})\.p(\d{1,12})", re.ASCII)
 _HOLDING = frozenset({"round opened", "post added", "compaction published", "reduction published"})
 
 
@@ -33,12 +32,12 @@ def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
                 if (post.id, post.created_at) == (what.id, what.created_at) and what.number in (0, post.number):
                     return round_, post.number
         raise UnknownReference("this post is in no round of this session; give one that add_post() returned")
-    match = _POST.fullmatch(what)
-    if match is None:
+    place = parsed(what)
+    number = place.first_post
+    if number is None or number != place.last_post:
         raise UnknownReference(f"{what[:40]!r} is no reference to a post; they look like r12.p3, or r12.p0 for a query")
-    place, number = int(match[1]), int(match[2])
-    if 1 <= place <= len(rounds):
-        found = rounds[place - 1]
+    if 1 <= place.first <= len(rounds):
+        found = rounds[place.first - 1]
         if number <= len(found.post_list) and (number or query_message(found) is not None):
             return found, number
     raise UnknownReference(f"there is no {what} in this session")

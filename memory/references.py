@@ -6,16 +6,22 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from .errors import UnknownReference
-from .messages import repeats_query, text_with_calls
+from .messages import from_post, from_round, repeats_query, text_with_calls
 from .rounds import USER, Post, Round
 
 __all__ = [
     "Passage",
+    "Reference",
     "folded",
+    "messages_behind",
+    "parsed",
     "passage_behind",
+    "place_reference",
     "post_reference",
     "posts_reference",
     "range_reference",
@@ -26,14 +32,41 @@ __all__ = [
 _SHAPE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a reference names, which need not be there: rounds by their numbers, or posts of one round."""
+
+    first: int
+    last: int
+    #: Of the posts; both None where whole rounds are meant. 0 is the user's query.
+    first_post: int | None = None
+    last_post: int | None = None
+
+
+def parsed(ref: str) -> Reference:
+    """Return what *ref* names. Raises ``UnknownReference`` for what is not written like a reference."""
+    match = _SHAPE.fullmatch(ref)
+    if match is None:
+        raise UnknownReference(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9, r12.p3 or r12.p3-p17")
+    first, last, first_post, last_post = match.groups()
+    if first_post is None:
+        return Reference(int(first), int(last or first))
+    return Reference(int(first), int(first), int(first_post), int(last_post or first_post))
+
+
+def place_reference(number: int, post_number: int) -> str:
+    """Return the reference of a post by its number and its round's; 0 is the user's query."""
+    return f"r{number}.p{post_number}"
+
+
 def post_reference(round_: Round, post: Post | None) -> str:
     """Return the reference of a post, or of the round's user query for None."""
-    return f"r{round_.number}.p{post.number if post else 0}"
+    return place_reference(round_.number, post.number if post else 0)
 
 
 def posts_reference(round_: Round, first_number: int, last_number: int) -> str:
     """Return the reference of a round's posts from *first_number* to *last_number*; 0 is the user's query."""
-    only = f"r{round_.number}.p{first_number}"
+    only = place_reference(round_.number, first_number)
     return only if first_number == last_number else f"{only}-p{last_number}"
 
 
@@ -50,6 +83,20 @@ def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False)
 def passage_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
     """Return the same for readers who want a page of it and no copy of the whole."""
     return Passage(_pieces(rounds, ref, hide_failed=hide_failed))
+
+
+def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed: bool = False) -> list[dict[str, Any]]:
+    """Return what is behind *ref* as the chat messages that *role* would send to a model. The rounds are as it sees
+    them. May raise ``UnknownReference``."""
+    place = parsed(ref)
+    found = _found(rounds, place, ref, hide_failed=hide_failed)
+    if place.first_post is None:
+        return [message for round_ in found for message in from_round(round_, role)]
+    round_ = next(found)
+    posts = _found_posts(round_, place, ref)
+    if place.first_post > 0:
+        return [from_post(post, role) for post in posts]
+    return list(from_round(round_.model_copy(update={"post_list": posts}), role))
 
 
 def folded(text: str) -> str:
@@ -94,22 +141,33 @@ class Passage:
 
 
 def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
-    match = _SHAPE.fullmatch(ref)
-    if match is None:
-        raise UnknownReference(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9, r12.p3 or r12.p3-p17")
-    first, last, first_post, last_post = (int(part) if part is not None else None for part in match.groups())
-    assert first is not None  # noqa: S101  (the pattern's first group always matches)
-    last = first if last is None else last
-    if not 1 <= first <= last <= len(rounds):
+    place = parsed(ref)
+    found = _found(rounds, place, ref, hide_failed=hide_failed)
+    if place.first_post is None:
+        return _rounds(found)
+    round_ = next(found)
+    return _posts(round_, place, _found_posts(round_, place, ref))
+
+
+def _found(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
+    """Return the rounds at *place*, at least one. Raises ``UnknownReference`` at once, not when they are read."""
+    if not 1 <= place.first <= place.last <= len(rounds):
         raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
-    places = range(first - 1, last)
-    start = next((place for place in places if not (hide_failed and rounds[place].state == "failed")), None)
+    places = range(place.first - 1, place.last)
+    start = next((at for at in places if not (hide_failed and rounds[at].state == "failed")), None)
     if start is None:
         raise UnknownReference(f"there is no {ref} to see: what failed is hidden; give another reference")
-    if first_post is None:
-        found = (rounds[place] for place in range(start, last))
-        return _rounds(round_ for round_ in found if not (hide_failed and round_.state == "failed"))
-    return _posts(rounds[start], first_post, first_post if last_post is None else last_post, ref)
+    found = (rounds[at] for at in range(start, place.last))
+    return (round_ for round_ in found if not (hide_failed and round_.state == "failed"))
+
+
+def _found_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
+    """Return the posts at *place* in its round; none for a query alone. Raises ``UnknownReference``."""
+    first, last = place.first_post or 0, place.last_post or 0
+    posts = tuple(post for post in round_.post_list if first <= post.number <= last)
+    if not posts and not (first == 0 and (last == 0 or round_.user_query)):
+        raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
+    return posts
 
 
 def round_text(round_: Round) -> str:
@@ -123,15 +181,11 @@ def _rounds(rounds: Iterator[Round]) -> Iterator[str]:
         yield from _lines(round_, 0, round_.post_list)
 
 
-def _posts(round_: Round, first: int, last: int, ref: str) -> Iterator[str]:
-    found = [post for post in round_.post_list if first <= post.number <= last]
-    if first == last == 0:
-        return iter((round_.user_query,))
-    if not found and not (first == 0 < last and round_.user_query):
-        raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
+def _posts(round_: Round, place: Reference, posts: Sequence[Post]) -> Iterator[str]:
+    first, last = place.first_post or 0, place.last_post or 0
     if first == last:
-        return iter((text_with_calls(found[0]),))
-    return iter((f"[Round {round_.number}, posts {first} to {last}]", *_lines(round_, first, found)))
+        return iter((text_with_calls(posts[0]) if first else round_.user_query,))
+    return iter((f"[Round {round_.number}, posts {first} to {last}]", *_lines(round_, first, posts)))
 
 
 def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from memory import Memory
-from memory.errors import ContextError, MessageError, StaleCompaction
-from memory.messages import ASSISTANT, from_post, from_round, query_message, repeats_query
+from memory.errors import ContextError, MessageError, StaleCompaction, UnknownReference
+from memory.messages import ASSISTANT, from_post, query_message, repeats_query
 from memory.overlays import Reduction
-from memory.references import posts_reference, range_reference
+from memory.references import messages_behind, parsed, posts_reference, range_reference
 from memory.rounds import USER, Round
-from memory.visibility import seen_by, sees
+from memory.visibility import sees
 
 from ..background import ContextCompactor
 from ..ledger import ledger_of
@@ -26,8 +25,6 @@ from .compression_events import CompressionEvent, CompressionEvents
 from .explicit_offloads import ExplicitOffloads
 
 __all__ = ["AutoContextMemory", "NotDeleted"]
-
-_LOG_REFERENCE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
 
 class NotDeleted(ContextError, ValueError):
@@ -198,7 +195,7 @@ class AutoContextMemory:
         Raises ``MessageError`` where *ref_id* has other ones, which stay; where it looks like a place in the log, as
         ``r12.p3`` does; and for what is not a chat message.
         """
-        if not isinstance(ref_id, str) or not ref_id or _LOG_REFERENCE.fullmatch(ref_id):
+        if not isinstance(ref_id, str) or not ref_id or _is_reference(ref_id):
             raise MessageError("an offload's id is any text, but neither empty nor one of the log's own, like r12.p3")
         self._offloads.keep(ref_id, messages)
 
@@ -234,18 +231,17 @@ class AutoContextMemory:
                     yield posts_reference(round_, one.first_number, one.last_number)
 
     def _from_log(self, ref: str) -> list[Message]:
-        self.memory.reload(ref, role=self.role)  # raises where there is nothing to see
-        match = _LOG_REFERENCE.fullmatch(ref)
-        assert match is not None  # noqa: S101  (or there would have been nothing to see)
-        first, end, low, high = (int(part) if part is not None else None for part in match.groups())
-        assert first is not None  # noqa: S101  (the first group always matches)
-        rounds = self.memory.conversation.rounds[first - 1 : end or first]
-        seen = [seen_by(self.role, round_) for round_ in rounds if round_.state != "failed"]
-        if low is None:
-            return [message for round_ in seen for message in from_round(round_, self.role)]
-        asked = query_message(seen[0]) if low == 0 else None
-        posts = [post for post in seen[0].post_list if low <= post.number <= (low if high is None else high)]
-        return [*([asked] if asked is not None else []), *(from_post(post, self.role) for post in posts)]
+        return messages_behind(
+            self.memory.snapshot.rounds(self.role, include_failed=True), ref, self.role, hide_failed=True
+        )
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        parsed(text)
+    except UnknownReference:
+        return False
+    return True
 
 
 def _ids(unit: Unit) -> tuple[str, ...]:

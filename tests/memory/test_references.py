@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from memory import Attachment, Memory, Post, Round, ToolCall, UnknownReference
 from memory.references import (
     Passage,
+    Reference,
     folded,
+    messages_behind,
+    parsed,
     passage_behind,
+    place_reference,
     post_reference,
     posts_reference,
     range_reference,
@@ -44,6 +48,40 @@ def test_references_say_which_posts_of_a_round() -> None:
     assert posts_reference(round_, 0, 0) == "r12.p0" == post_reference(round_, None)
     assert posts_reference(round_, 0, 2) == "r12.p0-p2"
     assert (range_reference(12, 12), range_reference(3, 9)) == ("r12", "r3-r9")
+
+
+@pytest.mark.parametrize(
+    ("ref", "meant"),
+    [
+        ("r12", Reference(12, 12)),
+        ("r3-r9", Reference(3, 9)),
+        ("r3-9", Reference(3, 9)),
+        ("r9-r3", Reference(9, 3)),
+        ("r12.p3", Reference(12, 12, 3, 3)),
+        ("r12.p0", Reference(12, 12, 0, 0)),
+        ("r12.p3-p17", Reference(12, 12, 3, 17)),
+        ("r12.p3-r12.p17", Reference(12, 12, 3, 17)),
+    ],
+)
+def test_a_reference_is_read_without_looking_at_the_log(ref: str, meant: Reference) -> None:
+    """What it names need not be there."""
+    assert parsed(ref) == meant
+
+
+@given(st.integers(0, 10**12 - 1), st.integers(0, 10**12 - 1), st.integers(0, 10**12 - 1))
+def test_what_is_written_as_a_reference_is_read_as_it_was_meant(number: int, first: int, last: int) -> None:
+    """Each way in which this library writes one."""
+    round_ = Round(user_query="", number=number)
+    assert parsed(place_reference(number, first)) == Reference(number, number, first, first)
+    assert parsed(posts_reference(round_, first, last)) == Reference(number, number, first, last)
+    assert parsed(range_reference(first, last)) == Reference(first, last)
+
+
+@pytest.mark.parametrize("ref", ["", "12", "R1", "r1.p", "r1-", "r1.p1-r2.p2", "r1 ", "r" + "1" * 13])
+def test_what_is_not_written_like_a_reference_is_unknown(ref: str) -> None:
+    """Whatever there is in the log."""
+    with pytest.raises(UnknownReference, match="is not a reference"):
+        parsed(ref)
 
 
 def test_several_posts_are_reloaded_in_one() -> None:
@@ -135,6 +173,55 @@ def test_a_role_reads_only_its_own_of_several_posts() -> None:
     assert memory.reload("r1.p1-p4", role="A") == "[Round 1, posts 1 to 4]\nA to B: A tells B\nB to A: B tells A"
     with pytest.raises(UnknownReference):
         memory.reload("r1.p2-p3", role="A")
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def messages_of(memory: Memory, ref: str, role: str = "Planner") -> list[dict[str, object]]:
+    return messages_behind(memory.snapshot.rounds(role, include_failed=True), ref, role, hide_failed=True)
+
+
+def test_messages_behind_whole_rounds_are_those_of_the_conversation() -> None:
+    """In order, as the role would send them; without what failed."""
+    memory = round_of_posts(3)
+    memory.finish_round(memory.create_round("in vain"), state="failed")
+    memory.create_round("next")
+    assert messages_of(memory, "r1") == memory.messages("Planner")[:3]
+    assert messages_of(memory, "r1-r3") == memory.messages("Planner")
+
+
+def test_messages_behind_posts_from_the_query_on_have_it_once() -> None:
+    """As in the text: the post that repeats it is left out where the query is there, and only there."""
+    memory = round_of_posts(3)
+    asked, second, third = memory.messages("Planner")
+    assert messages_of(memory, "r1.p0") == messages_of(memory, "r1.p0-p1") == messages_of(memory, "r1.p1") == [asked]
+    assert messages_of(memory, "r1.p0-p2") == messages_of(memory, "r1.p1-p2") == [asked, second]
+    assert messages_of(memory, "r1.p2-p9") == [second, third]
+
+
+def test_messages_behind_a_query_have_what_was_attached_to_it() -> None:
+    """Where the post that repeats it is asked for, which has the attachment."""
+    memory = Memory()
+    file = Attachment(type="file", content="a,b")
+    memory.add_post(memory.create_round("q"), send_from="User", send_to="P", message="q", attachment_list=(file,))
+    assert messages_of(memory, "r1.p0-p1", "P") == [{"role": "user", "content": "q\n\n[file]\na,b"}]
+    assert messages_of(memory, "r1.p0", "P") == [{"role": "user", "content": "q"}]
+
+
+@pytest.mark.parametrize("role", ["", "Planner"])
+@pytest.mark.parametrize("ref", ["r2", "r2.p0", "r2.p1", "r2.p1-p2", "r3", "r1.p9", "r1.p3-p2", "p1"])
+def test_messages_that_nobody_may_see_are_an_unknown_reference(ref: str, role: str) -> None:
+    """What failed, what is not there, and what is no reference."""
+    memory = round_of_posts(3)
+    failed = memory.create_round("in vain")
+    memory.add_post(failed, send_from="User", send_to="Planner", message="in vain")
+    memory.finish_round(failed, state="failed")
+    with pytest.raises(UnknownReference):
+        messages_of(memory, ref, role)
+
+
+# -- passages ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_passage_is_the_text_behind_the_reference() -> None:
