@@ -63,8 +63,8 @@ class Pressure(Stage):
 
     command: ClassVar[str] = "compactor demo --pressure"
     due: ClassVar[str] = (
-        f"Strategies ran, from light to heavy, while a prompt was over {MARK:,} tokens; the last {RETAIN}\n"
-        "rounds were not compacted."
+        f"Strategies ran, from light to heavy, while a prompt was over {MARK:,} tokens;\n"
+        f"the last {RETAIN} rounds were not compacted."
     )
 
     looked_up: list[LookedUp] = field(default_factory=list)

@@ -125,6 +125,8 @@ class Stage:
     agents: list[Agent] = field(default_factory=list)
     #: Rounds done, and how long the host's own calls took in each, in seconds.
     held_up: list[float] = field(default_factory=list)
+    #: The longest of these calls, in seconds.
+    longest_call: float = 0.0
     #: What is said at this moment, for whoever watches.
     asked: str = ""
     doing: str = ""
@@ -228,7 +230,9 @@ class Stage:
         try:
             yield
         finally:
-            self._held += time.perf_counter() - began
+            took = time.perf_counter() - began
+            self._held += took
+            self.longest_call = max(self.longest_call, took)
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
@@ -240,5 +244,6 @@ class Stage:
             "summarizer": "extractive",
             "summarizer_latency_seconds": self.latency,
             "longest_turn_ms": round(1000 * max(self.held_up, default=0.0), 3),
+            "longest_call_ms": round(1000 * self.longest_call, 3),
             "roles": {agent.role: agent.figures() for agent in self.agents},
         }

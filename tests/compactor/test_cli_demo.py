@@ -89,6 +89,7 @@ def test_the_time_a_turn_is_held_up_is_measured_turn_by_turn(played: Demo) -> No
     assert len(played.held_up) == 24
     assert all(seconds > 0 for seconds in played.held_up)
     assert played.figures()["longest_turn_ms"] == round(1000 * max(played.held_up), 3)
+    assert played.longest_call > 0
 
 
 def test_each_role_has_its_own_prompt_and_sees_its_own_posts(played: Demo) -> None:
@@ -187,7 +188,7 @@ def test_without_a_terminal_it_prints_plain_lines_and_a_table() -> None:
         )
         assert re.search(rf"round  10  {role} +prompt: [\d,]+ tokens of [\d,]+", done.out)
     assert "12 rounds in one Memory, two agents" in done.out
-    assert re.search(r"Longest time that a turn was held up: [\d.]+ ms\.", done.out)
+    assert re.search(r"Longest time that a turn was held up: [\d.]+ ms\. Longest of all calls: [\d.]+ ms\.", done.out)
     assert re.search(r"prompts over the budget \W+0 of \d+", done.out)
     assert "compactor replay FILE --show" in done.out
 
