@@ -184,9 +184,9 @@ class MemoryWithCompress:
             await self._compress_while_due(compress_func, compression_trigger_func)
         messages = [one.message for one in self._window.now()]
         if filter_func is not None:
-            first = blocks(messages)
-            refused = {first[at] for at, message in enumerate(messages) if not filter_func(at, copy.deepcopy(message))}
-            messages = [message for at, message in enumerate(messages) if first[at] not in refused]
+            refused = {at for at, message in enumerate(messages) if not filter_func(at, copy.deepcopy(message))}
+            paired = zip(messages, blocks(messages), strict=True)
+            messages = [message for message, block in paired if not block & refused]
         return messages if recent_n is None or recent_n <= 0 else _newest(messages, recent_n)
 
     async def direct_update_memory(self, messages: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None) -> None:
@@ -218,9 +218,9 @@ class MemoryWithCompress:
                 raise TypeError("indices are whole numbers: places in the list that get_memory() returns, from 0")
             if wrong := [index for index in gone if not 0 <= index < len(shown)]:
                 raise IndexError(f"no message at {wrong[:5]}: {len(shown)} are shown, counted from 0")
-            first = blocks([one.message for one in shown])
-            going = {first[index] for index in gone}
-            self._window.show(one.item for at, one in enumerate(shown) if first[at] not in going)
+            block = blocks([one.message for one in shown])
+            going = set().union(*(block[index] for index in gone))
+            self._window.show(one.item for at, one in enumerate(shown) if at not in going)
 
     async def size(self) -> int:
         """Return how many messages were added since the last ``clear``, shown or not."""
@@ -436,9 +436,9 @@ async def _ended(run: Future[None]) -> None:
 
 def _newest(messages: list[Message], number: int) -> list[Message]:
     """Return the newest *number* messages, and the calls that results among them answer."""
-    first = blocks(messages)
+    block = blocks(messages)
     start = max(len(messages) - number, 0)
-    while (earliest := min(first[start:], default=start)) < start:
+    while (earliest := min(map(min, block[start:]), default=start)) < start:
         start = earliest
     return messages[start:]
 
@@ -468,9 +468,8 @@ def _checked(answer: object) -> list[Message]:
         messages = to_messages(answer)
     except NotAMessage as error:
         raise CompressionFailed(f"compress_func returned what is no message: {error}") from error
-    first = blocks(messages)
-    for place in range(len(messages)):
-        if is_orphan(messages, first, place) or waits(messages, first, place):
+    for message, block in zip(messages, blocks(messages), strict=True):
+        if is_orphan(message, block) or waits(message, block):
             raise CompressionFailed("compress_func parted a tool call from its result; keep or leave out both")
     return messages
 

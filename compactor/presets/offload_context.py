@@ -27,9 +27,10 @@ from ..summarizers.instructions import is_prohibition
 from ..summarizers.llm_api import as_summarizer
 from ..tokens import TokenCounter, counter_for
 from ..transcript import LEAST_ROOM, Room, Step, steps
-from ..units import FUNCTION, PROMPT_TOKENS, Message, count_message
+from ..units import PROMPT_TOKENS, Message, count_message
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
+from .pairs import together
 
 __all__ = [
     "COMPACT_RATIO",
@@ -207,17 +208,6 @@ class _Talk:
                 break
         return found
 
-    def together(self) -> list[set[int]]:
-        """Return for each place the places that stand or fall with it: a call and all its results."""
-        groups = [{place} for place in range(len(self.posts))]
-        for call, results in paired(self.posts, ASSISTANT).items():
-            for result in results.values():
-                _join(groups, call, result)
-        for earlier, place in zip(self.spoken, self.spoken[1:], strict=False):
-            if self.posts[place].send_from == FUNCTION and self.posts[earlier].send_from == ASSISTANT:
-                _join(groups, earlier, place)
-        return groups
-
     def waiting(self) -> set[int]:
         """Return the place of a call that waits for some of its results, with those it has; empty where none does."""
         answers = paired(self.posts, ASSISTANT)
@@ -228,12 +218,6 @@ class _Talk:
             if self.posts[place].tool_call_id is None:
                 break
         return set()
-
-
-def _join(groups: list[set[int]], one: int, other: int) -> None:
-    groups[one] |= groups[other]
-    for place in groups[one]:
-        groups[place] = groups[one]
 
 
 @dataclass(slots=True)
@@ -364,8 +348,8 @@ def _kept(talk: _Talk, keep: int) -> set[int]:
     spoken = talk.spoken
     recent = spoken[max(len(spoken) - keep, 0) :]
     stays = {place for place in recent if talk.snapshot(place) is None} | talk.question() | talk.waiting()
-    groups = talk.together()
-    stays = stays.union(*(groups[place] for place in stays))
+    block = together(talk.posts)
+    stays = stays.union(*(block[place] for place in stays))
     return stays.union(place for place in range(len(talk.messages)) if talk.is_system(place))
 
 

@@ -2,65 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
-from memory.messages import ASSISTANT, FUNCTION, TOOL, parse
+from memory.messages import ASSISTANT, FUNCTION, TOOL, paired, parse
+from memory.rounds import Post
 
-if TYPE_CHECKING:
-    from .shown import Shown
+from .shown import Shown
 
-__all__ = ["blocks", "end_of_answered", "is_orphan", "stretches", "waits", "with_orphan_told"]
+__all__ = ["blocks", "end_of_answered", "is_orphan", "stretches", "together", "waits"]
 
 Message = dict[str, Any]
+Block = set[int]
+
+_SYSTEM = ("system", "developer")
 
 
-def _calls_in(message: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the calls in a message; an empty one for a call in the form that came before ids."""
-    if message["role"] != ASSISTANT:
-        return []
-    ids = [str(call["id"]) for call in message.get("tool_calls") or ()]
-    return ids or ([""] if message.get("function_call") else [])
+def together(posts: Sequence[Post]) -> list[Block]:
+    """Return, for each post, the places of all that it stands or falls with: a call and its results.
 
-
-def blocks(messages: Sequence[Message]) -> list[int]:
-    """Return, for each message, the place of the first of those that it stands or falls with: a result's is its call's.
-
-    A result that answers no call before it stands for itself.
+    A result in the form that came before tool calls has no id: it belongs to what the agent said right before it.
     """
-    first: list[int] = []
-    callers: dict[str, int] = {}
-    for place, message in enumerate(messages):
-        first.append(callers.get(answered, place) if (answered := _answered(message)) is not None else place)
-        callers.update(dict.fromkeys(_calls_in(message), place))
-    return first
+    found = [{place} for place in range(len(posts))]
+    for call, results in paired(posts, ASSISTANT).items():
+        for result in results.values():
+            _join(found, call, result)
+    spoken = [place for place, post in enumerate(posts) if post.send_from not in _SYSTEM]
+    for earlier, place in pairwise(spoken):
+        if posts[place].send_from == FUNCTION and posts[earlier].send_from == ASSISTANT:
+            _join(found, earlier, place)
+    return found
 
 
-def _answered(message: Message) -> str | None:
-    if message["role"] == TOOL:
-        return str(message.get("tool_call_id"))
-    return "" if message["role"] == FUNCTION else None
+def _join(found: list[Block], one: int, other: int) -> None:
+    found[one] |= found[other]
+    for place in found[one]:
+        found[place] = found[one]
 
 
-def is_orphan(messages: Sequence[Message], first: Sequence[int], place: int) -> bool:
-    """Return whether a message is a result whose call is not among *messages*; *first* are their blocks."""
-    return messages[place]["role"] == TOOL and first[place] == place
+def blocks(messages: Sequence[Message]) -> list[Block]:
+    """Return the same for messages."""
+    return together([parse(message).post for message in messages])
 
 
-def waits(messages: Sequence[Message], first: Sequence[int], place: int) -> bool:
-    """Return whether a message has calls of which some have no result among *messages*."""
-    called = len(_calls_in(messages[place]))
-    return called > 0 and called >= first.count(place)  # which counts the message itself
+def is_orphan(message: Message, block: Block) -> bool:
+    """Return whether a *message* of that *block* is a result of a call that is not there, or has its result."""
+    return message["role"] == TOOL and len(block) == 1
 
 
-def with_orphan_told(messages: Sequence[Message]) -> list[Message]:
-    """Return *messages*, a result whose call is not among them as a message that says what it is."""
-    first = blocks(messages)
-    return [_late(one) if is_orphan(messages, first, place) else one for place, one in enumerate(messages)]
+def waits(message: Message, block: Block) -> bool:
+    """Return whether a *message* of that *block* has calls of which some have no result."""
+    return _calls(message) >= len(block)  # which counts the message itself
 
 
-def _late(message: Message) -> Message:
-    return {"role": "user", "content": f"[Late result of a tool call]\n{parse(message).post.message}"}
+def _calls(message: Message) -> int:
+    """Return how many calls a message has; one in the form that came before tool calls."""
+    if message["role"] != ASSISTANT:
+        return 0
+    return len(message.get("tool_calls") or ()) or int(bool(message.get("function_call")))
 
 
 def stretches(shown: Sequence[Shown]) -> list[tuple[int, int]]:
@@ -70,23 +70,23 @@ def stretches(shown: Sequence[Shown]) -> list[tuple[int, int]]:
     read yet; calls that wait for results. No stretch parts a call from its results.
     """
     messages = [one.message for one in shown]
-    first = blocks(messages)
+    block = blocks(messages)
     opened = end_of_answered(shown)
     read = max((place for place, message in enumerate(messages) if message["role"] == ASSISTANT), default=-1)
     stays = [one.is_header or one.pinned for one in shown]
     for place in range(opened, len(shown)):
         asked = messages[place]["role"] == "user" and not shown[place].compressed
-        stays[place] |= asked or place > read or waits(messages, first, place)
-    while torn := [place for place in range(len(shown)) if _is_torn(first[place], place, stays)]:
-        for place in torn:
-            stays[first[place]] = stays[place] = True
+        stays[place] |= asked or place > read or waits(messages[place], block[place])
+    while torn := [one for one in block if _is_torn(one, stays)]:
+        for place in set().union(*torn):
+            stays[place] = True
     edges = [place for place in range(len(shown) + 1) if _stays(stays, place) != _stays(stays, place - 1)]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def _is_torn(start: int, place: int, stays: Sequence[bool]) -> bool:
-    """Return whether something stays between a call and its result, or one of them, and not both do."""
-    return any(stays[start : place + 1]) and not (stays[start] and stays[place])
+def _is_torn(block: Block, stays: Sequence[bool]) -> bool:
+    """Return whether something stays in or between a call and its results, and not all of them do."""
+    return any(stays[min(block) : max(block) + 1]) and not all(stays[place] for place in block)
 
 
 def _stays(stays: Sequence[bool], place: int) -> bool:
@@ -101,7 +101,7 @@ def end_of_answered(shown: Sequence[Shown]) -> int:
     follows = "user"
     for place in range(len(shown) - 1, -1, -1):
         role = shown[place].message["role"]
-        if follows == "user" and role == ASSISTANT and not _calls_in(shown[place].message):
+        if follows == "user" and role == ASSISTANT and not _calls(shown[place].message):
             return place + 1
         follows = follows if role in ("system", "developer") else role
     return 0

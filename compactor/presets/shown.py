@@ -11,11 +11,9 @@ from memory import Memory
 from memory.errors import MessageError
 from memory.forking import renewed_after_fork
 from memory.frozen import FrozenMapping, freeze_mapping, thaw
-from memory.messages import ASSISTANT, from_post, parse, query_message, repeats_query
+from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_message, repeats_query
 from memory.redaction import REDACTED
 from memory.references import posts_reference, range_reference
-
-from .pairs import with_orphan_told
 
 __all__ = [
     "Item",
@@ -30,6 +28,7 @@ __all__ = [
     "places_of",
     "references",
     "to_messages",
+    "with_orphan_told",
 ]
 
 Message = dict[str, Any]
@@ -148,6 +147,18 @@ def to_messages(given: object) -> list[Message]:
         except MessageError as error:
             raise NotAMessage(f"message {place}: {error}; nothing was stored") from error
     return checked
+
+
+def with_orphan_told(messages: Sequence[Message]) -> list[Message]:
+    """Return *messages*, a result that answers no call among them as a message that says what it is."""
+    posts = [parse(message).post for message in messages]
+    answers = {place for results in paired(posts, ASSISTANT).values() for place in results.values()}
+    return [
+        {"role": "user", "content": f"[Late result of a tool call]\n{posts[place].message}"}
+        if message["role"] == TOOL and place not in answers
+        else message
+        for place, message in enumerate(messages)
+    ]
 
 
 def references(places: Iterable[Said], log: Log) -> tuple[str, ...]:

@@ -448,6 +448,14 @@ def test_a_result_that_comes_after_its_call_was_hidden_is_no_orphan() -> None:
     assert memory.memory.messages()[-1] == result("a", "late news")
 
 
+def test_a_second_result_of_a_call_answers_no_other() -> None:
+    """It reads as a message that says what it is, as in prompts; the call that still waits is not compressed."""
+    work = [user("go"), calls("a", "b"), result("a"), result("a", "again"), answer("..."), calls("c")]
+    late = user("[Late result of a tool call]\nagain")
+
+    assert shown(filled(work)) == [*work[:3], late, SHORT, calls("c")]
+
+
 def test_clear_hides_everything_and_counts_anew() -> None:
     """The log keeps it; what comes next stands alone."""
     memory = filled([SYSTEM, *turns(2)])
@@ -504,8 +512,18 @@ def test_a_redacted_message_leaves_what_was_made_from_it() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [[], "text", None, user(), [{"role": "wizard"}], ["text"], [calls("a")], [result("a")]],
-    ids=["nothing", "text", "none", "one", "no-role", "texts", "open-call", "orphan"],
+    [
+        [],
+        "text",
+        None,
+        user(),
+        [{"role": "wizard"}],
+        ["text"],
+        [calls("a")],
+        [result("a")],
+        [calls("a", "b"), result("a"), result("a")],
+    ],
+    ids=["nothing", "text", "none", "one", "no-role", "texts", "open-call", "orphan", "one-twice"],
 )
 def test_a_compress_func_that_gives_no_conversation_changes_nothing(made: Any) -> None:
     """The error names the remedy, an event tells of it, and the next reading tries again."""
