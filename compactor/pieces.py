@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from memory.references import post_reference, range_reference
+from memory.references import place_reference, post_reference, range_reference
 from memory.rounds import Round
 
 from .units import Message, Unit
@@ -109,12 +109,12 @@ def ends(pieces: Sequence[Piece]) -> tuple[str, ...]:
 
     Not those at their ends: a result that came late stands behind its call.
     """
-    places = [
-        (piece.round_.number, post.number if post else 0, post_reference(piece.round_, post))
-        for piece in pieces
-        for post in piece.unit.posts
+    if not pieces:
+        return ()
+    numbers = [
+        (piece.round_.number, post.number if post is not None else 0) for piece in pieces for post in piece.unit.posts
     ]
-    return (min(places)[2], max(places)[2]) if places else ()
+    return place_reference(*min(numbers)), place_reference(*max(numbers))
 
 
 def note(rounds: Sequence[int], first_post: str = "", last_post: str = "") -> Message:

