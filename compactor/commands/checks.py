@@ -46,9 +46,11 @@ def waiting(messages: Messages) -> int:
     return 0
 
 
-def is_whole(message: Mapping[str, Any], messages: Messages) -> bool:
-    """Return whether *message* stands among *messages* as it is."""
-    return any(message == one for one in messages)
+def is_whole(message: Mapping[str, Any], messages: Messages, earlier: Messages = ()) -> bool:
+    """Return whether *message* stands among *messages* as it is, and none of those *earlier* behind it: an earlier one
+    that says the same, "yes" for instance, does not stand for it."""
+    place = max((place for place, one in enumerate(messages) if one == message), default=None)
+    return place is not None and not any(one in earlier for one in messages[place + 1 :] if one["role"] == "user")
 
 
 def _calls(message: Mapping[str, Any]) -> Counter[str]:

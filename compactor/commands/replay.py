@@ -133,13 +133,13 @@ class _Raw:
         self.count = count
         self.messages: list[Mapping[str, Any]] = []
         self.tokens = PROMPT_TOKENS
-        self.query: Mapping[str, Any] | None = None
+        self.queries: list[Mapping[str, Any]] = []
 
     def add(self, message: Mapping[str, Any]) -> None:
         self.messages.append(message)
         self.tokens += count_message(message, self.count)
         if message["role"] == "user":
-            self.query = message
+            self.queries.append(message)
 
 
 class _StepClock(FakeClock):
@@ -190,7 +190,8 @@ def _compose(memory: Memory, setup: Setup, result: Replayed, raw: _Raw, place: i
     result.prompts_over_budget += counted > setup.budget
     result.torn_calls += checks.torn(prompt.messages)
     result.torn_calls += max(checks.waiting(prompt.messages) - checks.waiting(raw.messages), 0)
-    result.queries_not_whole += raw.query is not None and not checks.is_whole(raw.query, prompt.messages)
+    for query in raw.queries[-1:]:
+        result.queries_not_whole += not checks.is_whole(query, prompt.messages, raw.queries[:-1])
     result.prompt_tokens, result.raw_tokens, result.last_prompt = counted, raw.tokens, prompt
     result.tokens_of_all_prompts += counted
     result.raw_tokens_of_all_prompts += raw.tokens

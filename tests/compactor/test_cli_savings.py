@@ -75,6 +75,14 @@ def test_calls_that_wait_at_the_end_are_counted(messages: list[Mapping[str, Any]
 def test_a_message_is_whole_only_as_it_was_said() -> None:
     assert checks.is_whole(ASKED, [call("a"), dict(ASKED)])
     assert not checks.is_whole(ASKED, [{"role": "user", "content": "Whi"}])
+    assert not checks.is_whole(ASKED, [])
+
+
+def test_an_earlier_message_that_says_the_same_does_not_stand_for_the_newest() -> None:
+    """Users say "yes" many times; the one that is answered now must be there itself."""
+    yes, no, told = ({"role": "user", "content": text} for text in ("yes", "no", "[told by nobody]"))
+    assert checks.is_whole(yes, [yes, call("a"), no, yes, told], [yes, no])
+    assert not checks.is_whole(yes, [yes, call("a"), no, told], [yes, no])
 
 
 def test_tokens_are_those_that_compose_counts() -> None:
