@@ -6,8 +6,6 @@ that the model can act on, and is never an exception.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from .errors import UnknownReference
 from .messages import ASSISTANT
 from .references import Passage, passage_behind, range_reference
 from .search import ranked, words_of
+from .tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 
 if TYPE_CHECKING:
     from .memory import Memory
@@ -32,15 +31,13 @@ PAGE, LONGEST_PAGE = 4_000, 19_500
 LONGEST_PATTERN, AROUND, MOST_COUNTED = 200, 80, 1_000
 #: Hits of a search where the model asked for no other number, and at most.
 HITS, MOST_HITS = 5, 20
-#: Numbers beyond are taken for this one.
-HUGE = 10**12
 
 _PAGED = {
     "offset": ("integer", False, "Character to start at, from 0 (the default). An answer says with which to go on."),
     "limit": ("integer", False, f"Most characters to return: {PAGE} by default, at most {LONGEST_PAGE}."),
 }
 #: What each tool is for; its parameters: JSON type, whether it must be given, and what it means.
-_TOOLS: dict[str, tuple[str, dict[str, tuple[str, bool, str]]]] = {
+_TOOLS: dict[str, tuple[str, Parameters]] = {
     "context_reload": (
         "Return the original text behind a reference such as r12.p3, which stands in the conversation wherever a text"
         " was shortened, summarised or left out. Use it when you need the exact words, numbers or ids.",
@@ -76,10 +73,6 @@ _TOOLS: dict[str, tuple[str, dict[str, tuple[str, bool, str]]]] = {
 }
 
 
-class _Refused(Exception):
-    """The arguments are no good; the message tells the model what to give instead."""
-
-
 class Recall:
     """Answers the recall tools for one role: only what it sees is there, and failed rounds are not.
 
@@ -101,7 +94,7 @@ class Recall:
         They satisfy strict mode, where every parameter is required and what may be left out is given as null; ``call``
         takes a parameter that is missing like one that is null.
         """
-        return [_schema(name, *_TOOLS[name]) for name in RECALL_TOOLS]
+        return [schema(name, *_TOOLS[name]) for name in RECALL_TOOLS]
 
     def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> str:
         """Return the answer to a model's call: *arguments* as it wrote them, JSON in a string, or read already.
@@ -112,39 +105,39 @@ class Recall:
         if known is None:
             return f"Error: there is no such tool; there are {', '.join(RECALL_TOOLS)}."
         try:
-            return known(_read(arguments, _TOOLS[name][1]))
-        except (_Refused, UnknownReference) as refused:
+            return known(read_arguments(arguments, _TOOLS[name][1]))
+        except (Refused, UnknownReference) as refused:
             return f"Error: {refused}."
 
     # -- the tools ---------------------------------------------------------------------------------------------------
 
     def _context_reload(self, given: Mapping[str, Any]) -> str:
-        pattern = _text(given, "pattern") if given.get("pattern") is not None else ""
+        pattern = text_in(given, "pattern") if given.get("pattern") is not None else ""
         if len(pattern) > LONGEST_PATTERN:
-            raise _Refused(f"pattern is at most {LONGEST_PATTERN} characters; give a few words of it")
-        ref = _reference(_text(given, "ref"))
+            raise Refused(f"pattern is at most {LONGEST_PATTERN} characters; give a few words of it")
+        ref = _reference(text_in(given, "ref"))
         passage = passage_behind(self._all_rounds(), ref, hide_failed=True)
         return _found(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
 
     def _read_rounds(self, given: Mapping[str, Any]) -> str:
         rounds = self._all_rounds()
         if not rounds:
-            raise _Refused("there are no rounds yet")
-        first = _number(given, "start", None, 1, HUGE)
-        last = _number(given, "end", first, 1, HUGE)
+            raise Refused("there are no rounds yet")
+        first = number_in(given, "start", None, 1, HUGE)
+        last = number_in(given, "end", first, 1, HUGE)
         if first > len(rounds):
-            raise _Refused(f"there is no round {first}; give a start from 1 to {len(rounds)}")
+            raise Refused(f"there is no round {first}; give a start from 1 to {len(rounds)}")
         if last < first:
-            raise _Refused(f"end is before start; give an end from {first} to {len(rounds)}")
+            raise Refused(f"end is before start; give an end from {first} to {len(rounds)}")
         ref = range_reference(first, min(last, len(rounds)))
         return _page(passage_behind(rounds, ref, hide_failed=True), ref, given)
 
     def _search_history(self, given: Mapping[str, Any]) -> str:
-        words = words_of(_text(given, "query"))
+        words = words_of(text_in(given, "query"))
         if not words:
-            raise _Refused("query is empty; give one or more words to look for")
-        skip = _number(given, "offset", 0, 0, HUGE)
-        limit = _number(given, "limit", HITS, 1, MOST_HITS)
+            raise Refused("query is empty; give one or more words to look for")
+        skip = number_in(given, "offset", 0, 0, HUGE)
+        limit = number_in(given, "limit", HITS, 1, MOST_HITS)
         hits = ranked(self._memory.snapshot.rounds(self._role), words, apart_from=RECALL_TOOLS)
         if not hits:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
@@ -160,47 +153,8 @@ class Recall:
         return self._memory.snapshot.rounds(self._role, include_failed=True)
 
 
-# -- arguments -------------------------------------------------------------------------------------------------------
-
-_WHOLE = re.compile(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
 #: What models copy along with a reference.
 _BESIDE = "\t\n\r []()<>`'\".,;:"
-
-
-def _read(arguments: object, parameters: Mapping[str, object]) -> Mapping[str, Any]:
-    """Return *arguments* read from JSON. Raises ``_Refused`` for what is no object, or names no parameter."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise _Refused(f"the arguments are not JSON; give an object with {', '.join(parameters)}") from error
-    if arguments is None:
-        return {}
-    if not isinstance(arguments, Mapping):
-        raise _Refused(f"the arguments are not an object; give one with {', '.join(parameters)}")
-    if any(name not in parameters for name in arguments):
-        raise _Refused(f"there are arguments that this tool does not have; it has {', '.join(parameters)}")
-    return arguments
-
-
-def _text(given: Mapping[str, Any], name: str) -> str:
-    value = given.get(name)
-    if not isinstance(value, str):
-        raise _Refused(f"{name} must be given, as a string" if value is None else f"{name} must be a string")
-    return value
-
-
-def _number(given: Mapping[str, Any], name: str, default: int | None, least: int, most: int) -> int:
-    """Return a whole number, brought between *least* and *most*; the default where none is given. 4.0 and "4" are 4."""
-    value: Any = given.get(name)
-    if value is None and default is not None:
-        return default
-    written = isinstance(value, str) and _WHOLE.fullmatch(value)
-    if written or (isinstance(value, float) and value.is_integer()):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _Refused(f"{name} must be a whole number, such as {max(least, 1)}")
-    return min(max(value, least), most)
 
 
 def _reference(text: str) -> str:
@@ -208,22 +162,13 @@ def _reference(text: str) -> str:
     return text.strip(_BESIDE).lower().removeprefix("reload").lstrip(_BESIDE)
 
 
-def _schema(name: str, description: str, parameters: Mapping[str, tuple[str, bool, str]]) -> dict[str, Any]:
-    properties = {
-        parameter: {"type": kind if required else [kind, "null"], "description": meaning}
-        for parameter, (kind, required, meaning) in parameters.items()
-    }
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
-
-
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
     """Return one line that says what follows, and then the text as it is."""
-    start = _number(given, "offset", 0, 0, HUGE)
-    stop = min(start + _number(given, "limit", PAGE, 1, LONGEST_PAGE), len(passage))
+    start = number_in(given, "offset", 0, 0, HUGE)
+    stop = min(start + number_in(given, "limit", PAGE, 1, LONGEST_PAGE), len(passage))
     if not len(passage):
         return f"[{ref} is empty: there is no text in it]"
     if start >= len(passage):
@@ -234,9 +179,9 @@ def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
 
 def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
     """Return the places where *pattern* stands, each with its offset and some of the text around it."""
-    start = _number(given, "offset", 0, 0, HUGE)
+    start = number_in(given, "offset", 0, 0, HUGE)
     width = AROUND + len(pattern) + AROUND
-    room = max(_number(given, "limit", PAGE, 1, LONGEST_PAGE) // (width + 40), 1)
+    room = max(number_in(given, "limit", PAGE, 1, LONGEST_PAGE) // (width + 40), 1)
     count, seen = 0, start
     shown: list[int] = []
     go_on: int | None = None

@@ -25,6 +25,7 @@ from memory.events import Event, Redacted
 from memory.redaction import place_of
 from memory.references import posts_reference
 from memory.rounds import Post
+from memory.tool_schema import Refused
 
 from .offload_tools import (
     LONGEST_ANSWER,
@@ -32,7 +33,6 @@ from .offload_tools import (
     MOST_LINES,
     MOST_MATCHES,
     OFFLOAD_TOOLS,
-    Refused,
     TimeOver,
     given_fields,
     lines_with,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from memory.tool_schema import HUGE, Parameters, number_in, read_arguments, schema, text_in
 
 __all__ = [
     "LONGEST_ANSWER",
@@ -13,7 +14,6 @@ __all__ = [
     "MOST_LINES",
     "MOST_MATCHES",
     "OFFLOAD_TOOLS",
-    "Refused",
     "TimeOver",
     "given_fields",
     "is_file_answer",
@@ -30,13 +30,11 @@ LONGEST_ANSWER = 6_000
 MOST_LINES, MOST_MATCHES = 1_000, 100
 #: The longest pattern, and how many characters are shown on either side of where it stands in a long line.
 LONGEST_PATTERN, AROUND = 200, 80
-#: Numbers beyond are taken for this one.
-HUGE = 10**12
 #: Characters looked at between two looks at the clock.
 _WINDOW = 1 << 16
 
 #: What each tool is for; its parameters: JSON type, whether it must be given, and what it means.
-_TOOLS: dict[str, tuple[str, dict[str, tuple[str, bool, str]]]] = {
+_TOOLS: dict[str, tuple[str, Parameters]] = {
     "read_file": (
         "Return lines of a file to which a long text of this conversation was moved. Use it when you need the exact"
         " words, numbers or ids.",
@@ -61,11 +59,6 @@ _TOOLS: dict[str, tuple[str, dict[str, tuple[str, bool, str]]]] = {
 #: What a parameter is called where many prompts come from.
 _OTHER_NAMES = {"absolute_path": "path"}
 _ANSWER = re.compile(r"\[(?:file [\w.-]+: lines |grep: )")
-_WHOLE = re.compile(r"\s*\d{1,30}\s*", re.ASCII)
-
-
-class Refused(Exception):
-    """The arguments are no good; the message tells the model what to give instead."""
 
 
 class TimeOver(Exception):
@@ -74,65 +67,18 @@ class TimeOver(Exception):
 
 def schemas() -> list[dict[str, Any]]:
     """Return the tools' schemas in OpenAI's format, fit for strict mode: what may be left out may be null."""
-    return [_schema(name, *_TOOLS[name]) for name in OFFLOAD_TOOLS]
-
-
-def _schema(name: str, description: str, parameters: Mapping[str, tuple[str, bool, str]]) -> dict[str, Any]:
-    properties = {
-        parameter: {"type": kind if required else [kind, "null"], "description": meaning}
-        for parameter, (kind, required, meaning) in parameters.items()
-    }
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    return [schema(name, *_TOOLS[name]) for name in OFFLOAD_TOOLS]
 
 
 def given_fields(tool: str, arguments: object) -> dict[str, Any]:
     """Return what a model's call of *tool* gives, checked. Raises ``Refused``."""
     parameters = _TOOLS[tool][1]
-    given = {_OTHER_NAMES.get(name, name): value for name, value in _read(arguments, parameters).items()}
-    if any(name not in parameters for name in given):
-        raise Refused(f"there are arguments that this tool does not have; it has {', '.join(parameters)}")
-    fields = {
-        name: _text(name, given[name]) if kind == "string" else _number(name, given[name])
-        for name, (kind, _, _) in parameters.items()
-        if given.get(name) is not None
+    given = read_arguments(arguments, parameters, _OTHER_NAMES)
+    return {
+        name: text_in(given, name) if kind == "string" else number_in(given, name, None, 0, HUGE)
+        for name, (kind, required, _) in parameters.items()
+        if required or given.get(name) is not None
     }
-    for name, (_, required, _) in parameters.items():
-        if required and name not in fields:
-            raise Refused(f"{name} must be given, as a string")
-    return fields
-
-
-def _read(arguments: object, parameters: Mapping[str, object]) -> Mapping[str, Any]:
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise Refused(f"the arguments are not JSON; give an object with {', '.join(parameters)}") from error
-    if arguments is None:
-        return {}
-    if not isinstance(arguments, Mapping):
-        raise Refused(f"the arguments are not an object; give one with {', '.join(parameters)}")
-    return arguments
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise Refused(f"{name} must be a string")
-    return value
-
-
-def _number(name: str, value: object) -> int:
-    if (isinstance(value, str) and _WHOLE.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Refused(f"{name} must be a whole number from 0 on")
-    return min(value, HUGE)
 
 
 def is_file_answer(text: str) -> bool:

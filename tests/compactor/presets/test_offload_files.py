@@ -565,10 +565,17 @@ def test_bad_arguments_are_answered(name: str, arguments: Any, files: OffloadFil
     assert len(answer) < 300
 
 
-@pytest.mark.parametrize("number", [-1, 1.5, "x", True, [], {}, float("nan"), "9" * 31])
+@pytest.mark.parametrize("number", [1.5, "x", True, [], {}, float("nan"), "9" * 31])
 def test_a_bad_number_is_answered(number: Any, files: OffloadFiles) -> None:
-    """So is a negative one."""
+    """With what it has to be."""
     assert "whole number" in files.call("read_file", {"path": files.write("one", "text"), "offset": number})
+
+
+@pytest.mark.parametrize("number", [-1, "-1", -2.0, -(10**30)])
+def test_a_negative_number_is_taken_for_the_least(number: Any, files: OffloadFiles) -> None:
+    """As the recall tools take it: the beginning, and one line."""
+    given = {"path": files.write("one", "first\nsecond"), "offset": number, "limit": number, "column": number}
+    assert files.call("read_file", given).endswith("\nfirst")
 
 
 @pytest.mark.parametrize("number", [10**30, "9" * 30, 1e300])
