@@ -678,6 +678,19 @@ def test_a_summary_of_a_summary_is_not_made_shorter_each_time() -> None:
         assert request.target_tokens == (100 * (step - 1) + 90 if step else 0) + new
 
 
+@pytest.mark.parametrize("reread", [True, False])
+def test_what_was_offloaded_is_read_in_full_again_unless_it_is_not_to_be(reread: bool) -> None:
+    """Whoever offloads on purpose need not pay for the whole text after all."""
+    memory = memory_of(user(), *pairs(4), ON, closed=False)
+    round_ = memory.conversation.rounds[0]
+    offloaded = Reduction.over(round_, [round_.post_list[1]], "offloaded", "[200 characters; reload r1.p2]")
+    assert memory.journal(ROLE).reduce(offloaded, base=0) is not None
+    (reduction,), (request,) = apply(memory, compress_tool_runs(scope="current", reread=reread))
+    assert spans([reduction]) == [(1, 8)]
+    assert (f"c0: {LONG}" in quoted(request)) is reread
+    assert ("reload r1.p2" in quoted(request)) is not reread
+
+
 def test_a_few_new_calls_beside_a_long_summary_wait_for_more() -> None:
     """All would be read and written anew, to save next to nothing."""
     memory = memory_of(user(), *pairs(8), ON, closed=False)
