@@ -34,7 +34,7 @@ from .summarizers import (  # noqa: E402
 )
 from .summarizers.extractive import ExtractiveSummarizer  # noqa: E402
 from .tokens import TokenCounter, count_tokens  # noqa: E402
-from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, when  # noqa: E402
+from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when  # noqa: E402
 from .view import View  # noqa: E402
 
 __all__ = [
@@ -76,5 +76,6 @@ __all__ = [
     "offload_large",
     "over_messages",
     "over_tokens",
+    "over_usage",
     "when",
 ]

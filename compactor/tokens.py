@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
@@ -125,8 +125,13 @@ _WINDOWS = {
 DEFAULT_WINDOW = 128_000
 
 
-def window_of(model: str) -> int | None:
-    """Return the context window of *model* in tokens; None where nobody knows the model."""
-    name = _bare(model)
+def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | None:
+    """Return the context window of *model* in tokens: of *windows*, that of the longest name that it begins with; else
+    the one that this library knows; else None. What stands before the last slash of a name is its provider's."""
+    name, full = _bare(model), model.lower()
+    own = {given.lower(): tokens for given, tokens in (windows or {}).items()}
+    fitting = [given for given in own if given and (name.startswith(given) or full.startswith(given))]
+    if fitting:
+        return own[max(fitting, key=len)]
     known = [prefix for prefix in _WINDOWS if name.startswith(prefix)]
     return _WINDOWS[max(known, key=len)] if known else None

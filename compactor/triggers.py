@@ -5,13 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
+
+from .config import CompactorConfig, whole_number
 
 if TYPE_CHECKING:
-    from .config import CompactorConfig
     from .view import View
 
-__all__ = ["Condition", "Trigger", "Verdict", "after_rounds", "default_trigger", "over_messages", "over_tokens", "when"]
+__all__ = [
+    "Condition",
+    "Trigger",
+    "Verdict",
+    "after_rounds",
+    "default_trigger",
+    "over_messages",
+    "over_tokens",
+    "over_usage",
+    "when",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +71,13 @@ class Trigger:
 
 def after_rounds(n: int) -> Trigger:
     """Hold when more than *n* visible rounds stand after the compaction's end."""
-    _at_least(n, 0, "rounds")
+    whole_number("rounds", n)
     return Trigger(lambda view: Verdict(view.tail_length > n), f"after_rounds({n})")
 
 
 def over_messages(n: int) -> Trigger:
     """Hold when the tail is more than *n* chat messages."""
-    _at_least(n, 0, "messages")
+    whole_number("messages", n)
     return Trigger(lambda view: Verdict(view.messages > n), f"over_messages({n})")
 
 
@@ -77,13 +88,25 @@ def over_tokens(n: float) -> Trigger:
     if share and not n > 0:
         raise ValueError(f"a share of the window lies between 0 and 1, not at {n}; for tokens give a whole number")
     if not share:
-        _at_least(n, 1, "tokens")
+        whole_number("tokens", n, 1)
 
     def judge(view: View) -> Verdict:
         mark = int(n * view.window) if share else int(n)
         return Verdict(True, mark) if view.corrected_tokens > mark else Verdict(False)
 
     return Trigger(judge, f"over_tokens({n})")
+
+
+def over_usage(n: int) -> Trigger:
+    """Hold from *n* tokens on: of the last response's prompt as its provider counted it, or else as we do."""
+    whole_number("tokens", n, 1)
+
+    def judge(view: View) -> Verdict:
+        counted = view.usage.input_tokens
+        holds = (view.corrected_tokens if counted is None else counted) >= n
+        return Verdict(holds, n if holds else None)
+
+    return Trigger(judge, f"over_usage({n})")
 
 
 def when(condition: Condition) -> Trigger:
@@ -137,8 +160,3 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
 
 def _lowest(said: list[Verdict]) -> int | None:
     return min((verdict.mark for verdict in said if verdict.mark is not None), default=None)
-
-
-def _at_least(n: float, least: int, what: str) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise ValueError(f"the number of {what} must be a whole number from {least} on, not {cast(object, n)!r}")

@@ -13,7 +13,7 @@ from memory.overlays import Overlay, Reduction
 from prompts import PromptTemplate, load
 
 from ..acceptance import LEAST_SAVING
-from ..config import CompactorConfig, ConfigError
+from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
@@ -85,8 +85,7 @@ def auto_context(
         ("offload_single_preview", offload_single_preview, 0),
         ("min_consecutive_tool_messages", min_consecutive_tool_messages, 0),
     ):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ConfigError((name, f"should be a whole number from {least} on, not {number!r}"))
+        whole_number(name, number, least)
     for name, share, most in (
         ("token_ratio", token_ratio, 1.0),
         ("current_round_compression_ratio", current_round_compression_ratio, LEAST_SAVING - 0.01),
@@ -132,8 +131,7 @@ def _config(
 ) -> CompactorConfig:
     """Return *given* with what the preset sets in it; with *prompt* in the place of its own where there is one."""
     given = given if given is not None else CompactorConfig()
-    retain = given.retain_recent if "retain_recent" in given.model_fields_set else RETAIN_RECENT
-    config = given.merged(max_tokens=max_token, token_ratio=float(token_ratio), retain_recent=retain)
+    config = given.filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=float(token_ratio))
     return config if prompt is None else config.asking(prompt)
 
 

@@ -222,6 +222,24 @@ def test_a_window_goes_by_the_longest_beginning_of_the_name(model: str, window: 
     assert window_of(model) == window
 
 
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("My-Model-Large-2", 70_000),
+        ("local/my-model-small", 50_000),
+        ("local/other", 9_000),
+        ("gpt-4o-mini", 64_000),
+        ("gpt-4", 8_192),
+        ("nobody-knows", None),
+        ("", None),
+    ],
+)
+def test_a_hosts_own_windows_come_first(model: str, window: int | None) -> None:
+    """The longest that fits, with the provider's name or without, in capitals or not; then those that are known."""
+    own = {"my-model": 50_000, "my-model-large": 70_000, "gpt-4o-mini": 64_000, "Local/other": 9_000, "": 1}
+    assert window_of(model, own) == window
+
+
 # -- speed, threads, network ------------------------------------------------------------------------------------------
 
 

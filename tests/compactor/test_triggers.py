@@ -10,7 +10,7 @@ from chats import answer, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, View, after_rounds, over_messages, over_tokens, when
+from compactor import CompactorConfig, View, after_rounds, over_messages, over_tokens, over_usage, when
 from compactor.ledger import Ledger
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
 from compactor.triggers import Trigger, Verdict, default_trigger
@@ -90,7 +90,22 @@ def test_a_share_is_of_the_models_window(model: str, window: int) -> None:
     assert over_tokens(1).verdict(view) == Verdict(True, 1)
 
 
-@pytest.mark.parametrize("made", [after_rounds, over_messages, over_tokens])
+def test_over_usage_goes_by_what_the_provider_counted() -> None:
+    """From the mark on; by our own count where the provider said nothing since the prompt last changed."""
+    memory = chat(3)
+    own = view_of(memory).tokens
+
+    assert over_usage(own).verdict(view_of(memory)) == Verdict(True, own)
+    assert over_usage(own + 1).verdict(view_of(memory)) == Verdict(False)
+
+    memory.record_usage("assistant", own + 100, counted=own + 100)
+
+    assert over_usage(own + 100).verdict(view_of(memory)) == Verdict(True, own + 100)
+    assert not over_usage(own + 101)(view_of(memory))
+    assert repr(over_usage(5) | over_usage(6)) == "(over_usage(5) | over_usage(6))"
+
+
+@pytest.mark.parametrize("made", [after_rounds, over_messages, over_tokens, over_usage])
 @pytest.mark.parametrize("n", [-1, True, "10", None, float("nan"), float("inf"), 1.5, -0.5, 0.0])
 def test_nonsense_is_refused_when_the_trigger_is_made(made: Callable[[Any], Trigger], n: object) -> None:
     """Not when it is first looked at, in a thread."""

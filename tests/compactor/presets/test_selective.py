@@ -13,7 +13,7 @@ from chats import answer, assert_legal, calls, result, user, words
 from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
 from compactor.background import State
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
-from compactor.presets.selective import RULES, over_usage, selective, window_for
+from compactor.presets.selective import RULES, selective
 from compactor.summarizers import SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
@@ -306,7 +306,6 @@ def test_windows_go_by_the_beginning_of_a_name(model: str, window: int) -> None:
 
     made = selective(model=model, windows=own)
 
-    assert window_for(model, own) == window
     assert made["config"].max_tokens == window
     assert repr(made["trigger"]) == f"over_usage({int(window * 0.8)})"
 
@@ -328,7 +327,8 @@ def test_defaults_are_those_its_users_know() -> None:
     made = selective()
     config = made["config"]
 
-    assert set(made) == {"config", "summarizer", "trigger", "strategies"}
+    assert set(made) == {"config", "trigger", "strategies"}
+    assert set(selective(summarizer=ScriptedSummarizer([]))) == {*made, "summarizer"}
     assert isinstance(config, CompactorConfig)
     assert dict(RULES) == {"tool_result": 3, "skill_prompt": 0, "assistant": 5, "skill_metadata": 0, "user": 5}
     assert (config.max_tokens, config.token_ratio, config.retain_recent) == (128_000, 0.8, 0)
@@ -338,13 +338,20 @@ def test_defaults_are_those_its_users_know() -> None:
         "compact_rounds",
     ]
 
-    other = selective(
-        max_token=1_000, threshold_ratio=1, summary_retry_attempts=0, cooldown_failures=3, retain_recent=1
-    )
+    other = selective(max_token=1_000, threshold_ratio=1, summary_retry_attempts=0, cooldown_failures=3)
 
     assert repr(other["trigger"]) == "over_usage(1000)"
     assert (other["config"].summary_attempts, other["config"].circuit_failures) == (1, 3)
-    assert other["config"].retain_recent == 1
+
+
+def test_the_rest_comes_from_a_config() -> None:
+    """What selective has a name for is its own; the model is that of the configuration where it is not given."""
+    given = CompactorConfig(model="gpt-4", retain_recent=1, call_timeout=7, circuit_failures=9, max_tokens=5)
+    config, other = selective(config=given)["config"], selective(config=given, model="gpt-4o")["config"]
+
+    assert (config.model, config.max_tokens) == ("gpt-4", 8_192)
+    assert (config.retain_recent, config.call_timeout, config.circuit_failures) == (1, 7, 2)
+    assert (other.model, other.max_tokens) == ("gpt-4o", 128_000)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +367,6 @@ def test_defaults_are_those_its_users_know() -> None:
         ({"summary_retry_attempts": True}, "summary_retry_attempts"),
         ({"cooldown_failures": 0}, "circuit_failures"),
         ({"cooldown_seconds": 0.0}, "circuit_reset"),
-        ({"novelty": 1}, "novelty"),
         ({"rules": {"tool_result": -1}}, "keep_recent"),
         ({"rules": [("", 1)]}, "kind"),
     ],
@@ -372,11 +378,6 @@ def test_nonsense_is_refused_when_it_is_made(options: dict[str, Any], named: str
     with pytest.raises(ValueError, match=named) as raised:
         make(**options)
     assert isinstance(raised.value, ConfigError) or "rules" in options
-
-
-def test_its_trigger_combines_with_others() -> None:
-    """It is a trigger like any other."""
-    assert repr(over_usage(5) | over_usage(6)) == "(over_usage(5) | over_usage(6))"
 
 
 # -- real dialogues ----------------------------------------------------------------------------------------------------
