@@ -54,12 +54,14 @@ class Cycle:
         compaction, kept = rounds.anchored(state.current), bool(getattr(self.journal, "keeps_reductions", False))
         return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
 
-    def run(self, ask: Ask, allowed: Callable[[], str | None], *, forced: bool = False) -> CompactedMessage | None:
+    def run(
+        self, ask: Ask, allowed: Callable[[], str | None], *, attempts: int | None = None, forced: bool = False
+    ) -> CompactedMessage | None:
         """Return the last compaction that was published; None where there was a reason not to.
 
-        *allowed* says just before each publication why it may not happen any more, or None. Raises what getter,
-        journal, trigger, strategies and summarizer raise, ``SummaryRejected``, and ``StaleCompaction`` where what was
-        read is no longer current.
+        *allowed* says just before each publication why it may not happen any more, or None. A summary is asked for at
+        most *attempts* times; None: as the configuration says. Raises what getter, journal, trigger, strategies and
+        summarizer raise, ``SummaryRejected``, and ``StaleCompaction`` where what was read is no longer current.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         state = self.journal.read()
@@ -71,7 +73,7 @@ class Cycle:
             self._skipped(skip, view, state.generation)
             return None
         plan = self._plan()
-        work = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic)
+        work = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic, attempts)
         passing = _Pass(self, replace(view, work=work), work, state.generation, allowed)
         for number, strategy in enumerate(self.strategies):
             if number and passing.changed and not forced and not self.trigger(passing.view):

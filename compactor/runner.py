@@ -24,6 +24,7 @@ from .errors import CompactionFailed, CompactionTimeout, SummaryRejected
 from .eventlog import EventLog
 from .events import Discarded, Failed, Published, Reduced, Skip, Skipped, Stopped
 from .summarizers.base import Summarizer, Summary, SummaryRequest
+from .work import attempts_with
 from .workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]
@@ -291,9 +292,9 @@ class Runner:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            ask = partial(self._ask, run)
-            ask.deterministic = getattr(self._summarizer, "deterministic", False)  # type: ignore[attr-defined]
-            result = self._cycle.run(ask, partial(self._forbidden, run), forced=run.forced)
+            attempts = attempts_with(self._summarizer, self._cycle.config)
+            ask, forbidden = partial(self._ask, run), partial(self._forbidden, run)
+            result = self._cycle.run(ask, forbidden, attempts=attempts, forced=run.forced)
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if not self._close(run):

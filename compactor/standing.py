@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Round
 
-from .summarizers.base import SummaryRequest
 from .summarizers.instructions import is_prohibition
 from .summarizers.statements import Section, sentences
 from .tokens import TokenCounter
 
-__all__ = ["HEADING", "LONGEST", "MOST", "STANDING", "carried", "in_force", "lost", "restored", "standing_sentences"]
+__all__ = ["HEADING", "LONGEST", "MOST", "STANDING", "in_force", "lost", "restored", "standing_sentences"]
 
 #: Under this key of its ``extra`` a compaction carries them, oldest first.
 STANDING = "standing"
@@ -44,12 +43,6 @@ def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tupl
     before = previous.extra.get(STANDING, ()) if previous is not None else ()
     kept = (text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
     return _newest((*kept, *standing_sentences(rounds)))
-
-
-def carried(request: SummaryRequest) -> Mapping[str, tuple[str, ...]]:
-    """Return the ``extra`` of the compaction that is made from the answer to *request*."""
-    standing = in_force(request.previous, request.rounds)
-    return {STANDING: standing} if standing else {}
 
 
 def lost(standing: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:

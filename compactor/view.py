@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -42,8 +42,11 @@ class Work(Protocol):
     def plan(self) -> str | None:
         """The agent's plan as text, where there is one."""
 
-    def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
-        """Return an accepted summary of *source*. Raises what the summarizer raises, or ``SummaryRejected``."""
+    def summarize(
+        self, request: SummaryRequest, source: Source, view: View, standing: Sequence[str] | None = None
+    ) -> Summary:
+        """Return an accepted summary of *source*, with what the user forbade: *standing*; None: what *request* says of
+        it. Raises what the summarizer raises, or ``SummaryRejected``."""
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,27 @@
-"""What a strategy that asks a model may use while one cycle lasts: it asks, checks the answer and tells of both."""
+"""How a summary is asked for: until an answer passes the checks; and what a strategy asks with while a cycle lasts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from memory.events import Event
 from prompts import escape_tags
 
-from .acceptance import Accepted, Source, accept
+from .acceptance import Source, accept
 from .config import CompactorConfig
 from .errors import SummaryRejected
 from .events import Prepared, Rejected, Started
 from .standing import in_force, lost, restored
 from .summarizers.base import Summary, SummaryRequest
+from .tokens import TokenCounter
 from .view import View
 
-__all__ = ["FAULTS", "REFUSED", "Ask", "CycleWork", "asked_again"]
+__all__ = ["FAULTS", "Answer", "Ask", "CycleWork", "accepted", "asked_again", "attempts_with", "refusal_in"]
 
-#: Asks the summarizer, within its deadline; raises what the summarizer raises. One that says that it is
-#: ``deterministic`` is not asked the same again.
+#: Asks the summarizer, within its deadline; raises what the summarizer raises.
 Ask = Callable[[SummaryRequest], "str | Summary"]
 
 #: What a model is told of an answer that did not pass a check, by the check's name.
@@ -35,8 +36,9 @@ FAULTS = {
     "oversized": "it was far longer than asked for; keep only what is still needed",
     "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
 }
-#: How the note begins.
-REFUSED = "\n\nAn earlier answer to this was refused: "
+#: How the note begins, and how it ends.
+_REFUSED = "\n\nAn earlier answer to this was refused: "
+_ANEW = " Write it anew without that fault, and answer with the summary alone."
 #: So many of them are named.
 _MOST_NAMED = 20
 #: At least so many tokens are there for sentences that a summary lost, however short it should be.
@@ -55,9 +57,12 @@ class CycleWork:
     _ask: Ask
     _emit: Callable[[Event], None]
     _monotonic: Callable[[], float]
+    #: How often a summary is asked for in all; None: as the configuration says.
+    attempts: int | None = None
     #: Since the last publication: when it began, and the requests that were made.
     began: float = field(default=0.0, init=False)
     requests: int = field(default=0, init=False)
+    _asked_at: float = field(default=0.0, init=False)
 
     def begin(self) -> None:
         """Count requests and time from here on."""
@@ -67,78 +72,115 @@ class CycleWork:
     def seconds(self) -> float:
         return self._monotonic() - self.began
 
-    def summarize(self, request: SummaryRequest, source: Source, view: View) -> Summary:
+    def summarize(
+        self, request: SummaryRequest, source: Source, view: View, standing: Sequence[str] | None = None
+    ) -> Summary:
         """Return an accepted summary, with what the user forbade and it had lost, and with what all attempts took.
 
-        A refused answer is asked for again at once, with the reason, up to ``config.summary_attempts`` in all.
+        *standing* is what he forbade; None: what *request* says of it.
         """
         before, began = source.previous_tokens + source.tokens, self._monotonic()
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
         self._emit(Started(**span, tokens_before=before))
-        pinned = _pinned(request, view)
-        standing = in_force(request.previous, request.rounds) if request.kind == "rounds" else ()
-        previous = request.previous.summary if request.previous else ""
-        source = replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned, *standing))
-        accepted, usage = self._accepted(request, source, view, span)
-        text, count = restored(
-            accepted.summary.text,
-            lost(standing, (accepted.summary.text, *pinned)),
-            self._room(request.target_tokens),
+        pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
+        standing = in_force(request.previous, request.rounds) if standing is None else standing
+        attempts = self.config.summary_attempts if self.attempts is None else self.attempts
+        made = accepted(
+            self._counted,
+            request,
+            replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
             view.ledger.count,
+            attempts=attempts,
+            standing=lost(standing, pinned) if request.kind == "rounds" else (),
+            room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
+            tell=partial(self._refused, span, attempts),
         )
-        summary = Summary(text, usage, accepted.summary.model)
         self._emit(
             Prepared(
                 **span,
                 tokens_before=before,
-                tokens_after=view.ledger.count(text) if count else accepted.tokens,
+                tokens_after=made.tokens,
                 seconds=self._monotonic() - began,
-                usage=summary.usage,
-                model=summary.model,
-                restored=count,
-                unknown_identifiers=accepted.unknown,
+                usage=made.summary.usage,
+                model=made.summary.model,
+                restored=made.restored,
+                unknown_identifiers=made.unknown,
             )
         )
-        return summary
+        return made.summary
 
-    def _accepted(
-        self, request: SummaryRequest, source: Source, view: View, span: Mapping[str, Any]
-    ) -> tuple[Accepted, Mapping[str, int] | None]:
-        """Return the first answer that passes, and the usage of all."""
-        attempts = 1 if getattr(self._ask, "deterministic", False) else self.config.summary_attempts
-        asked, usage, attempt = request, None, 1
-        while True:
-            self.requests += 1
-            began = self._monotonic()
-            answer = self._ask(asked)
-            usage = _added(usage, answer)
-            try:
-                accepted = accept(
-                    answer, source, target_tokens=request.target_tokens, count=view.ledger.count, kind=request.kind
-                )
-            except SummaryRejected as rejected:
-                self._emit(
-                    Rejected(
-                        **span,
-                        check=rejected.check,
-                        attempt=attempt,
-                        attempts=attempts,
-                        unknown_identifiers=len(rejected.identifiers),
-                        seconds=self._monotonic() - began,
-                        usage=answer.usage if isinstance(answer, Summary) else None,
-                        model=answer.model if isinstance(answer, Summary) else None,
-                    )
-                )
-                if attempt >= attempts:
-                    raise
-                asked, attempt = asked_again(request, rejected), attempt + 1
-            else:
-                return accepted, usage
+    def _counted(self, request: SummaryRequest) -> str | Summary:
+        self.requests += 1
+        self._asked_at = self._monotonic()
+        return self._ask(request)
 
-    def _room(self, target_tokens: int | None) -> int:
-        """Return the tokens that there are for lost sentences: half of what a summary should have."""
-        return _USUAL_ROOM if target_tokens is None else max(_LEAST_ROOM, target_tokens // 2)
+    def _refused(
+        self, span: Mapping[str, Any], attempts: int, rejected: SummaryRejected, attempt: int, answer: object
+    ) -> None:
+        self._emit(
+            Rejected(
+                **span,
+                check=rejected.check,
+                attempt=attempt,
+                attempts=attempts,
+                unknown_identifiers=len(rejected.identifiers),
+                seconds=self._monotonic() - self._asked_at,
+                usage=answer.usage if isinstance(answer, Summary) else None,
+                model=answer.model if isinstance(answer, Summary) else None,
+            )
+        )
+
+
+class Answer(NamedTuple):
+    """A summary that may be shown."""
+
+    #: With the sentences that it had lost, and with what all attempts took.
+    summary: Summary
+    tokens: int
+    #: How many sentences had been lost.
+    restored: int
+    #: Identifiers that stand nowhere in its source.
+    unknown: tuple[str, ...]
+
+
+def attempts_with(summarizer: object, config: CompactorConfig) -> int:
+    """Return how often *summarizer* is asked in all; once where it says that it would answer the same again."""
+    return 1 if getattr(summarizer, "deterministic", False) else config.summary_attempts
+
+
+def accepted(
+    ask: Ask,
+    request: SummaryRequest,
+    source: Source,
+    count: TokenCounter,
+    *,
+    attempts: int,
+    standing: Sequence[str] = (),
+    room: int = 0,
+    tell: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
+) -> Answer:
+    """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
+
+    A refused answer is asked for again at once, with the reason, up to *attempts* in all; *tell* hears of each: why,
+    its number from 1, and the answer. Raises what *ask* raises, and the last ``SummaryRejected``.
+    """
+    source = replace(source, beside=(*source.beside, *standing))
+    asked, usage, attempt = request, None, 1
+    while True:
+        answer = ask(asked)
+        usage = _added(usage, answer)
+        try:
+            made = accept(answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind)
+            break
+        except SummaryRejected as rejected:
+            tell(rejected, attempt, answer)
+            if attempt >= attempts:
+                raise
+            asked, attempt = asked_again(request, rejected), attempt + 1
+    text, back = restored(made.summary.text, lost(standing, (made.summary.text,)), room, count)
+    tokens = count(text) if back else made.tokens
+    return Answer(Summary(text, usage, made.summary.model), tokens, back, made.unknown)
 
 
 def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
@@ -148,10 +190,7 @@ def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRe
     """
     named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
     fault = FAULTS.get(rejected.check, "it was no usable summary")
-    note = (
-        f"{REFUSED}{fault}{f' ({named})' if named else ''}."
-        " Write it anew without that fault, and answer with the summary alone."
-    )
+    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}.{_ANEW}"
     messages = list(request.messages)
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
@@ -163,6 +202,12 @@ def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRe
             messages[place] = {**message, "content": said}
             break
     return replace(request, messages=messages)
+
+
+def refusal_in(request: SummaryRequest) -> str:
+    """Return the note that ``asked_again`` has put at the end of *request*; empty where it has not."""
+    said = str(request.messages[-1].get("content")) if request.messages else ""
+    return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""
 
 
 def _pinned(request: SummaryRequest, view: View) -> tuple[str, ...]:

@@ -26,10 +26,10 @@ from memory.messages import ASSISTANT, parse
 from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
-from ..acceptance import Source, accept
+from ..acceptance import Source
 from ..config import CompactorConfig
 from ..errors import SummaryRejected
-from ..standing import lost, restored, standing_sentences
+from ..standing import standing_sentences
 from ..strategies import compact_rounds, compress_tool_runs
 from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
 from ..tokens import count_tokens
@@ -37,6 +37,7 @@ from ..transcript import quote
 from ..triggers import over_tokens, when
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View
+from ..work import accepted, attempts_with
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, Message, NotAMessage, Shown, Window, originals, places_of, references, to_messages
 from .shown_state import State, StateError, encoded
@@ -393,17 +394,24 @@ class MemoryWithCompress:
             rounds=rounds,
             end_index=len(rounds),
             target_tokens=target,
+            messages=[{"role": "user", "content": ""}],  # the prompt is the summarizer's; why it is refused goes below
         )
         log, items = self._window.log(), [one.item for one in stretch]
         read = map(log.read, originals(items))
         standing = standing_sentences(_rounds_of(message for message in read if message is not None))
         said = "\n".join(map(quote, rounds))
-        source = Source(said, count_tokens(said), count_tokens(previous), (previous, *standing))
-        text = accept(
-            self._ask(request), source, target_tokens=target, count=count_tokens, kind=request.kind
-        ).summary.text
-        text, _ = restored(text, lost(standing, (text,)), max(target // 2, _LEAST_ROOM), count_tokens)
-        return {"role": "user", "content": _framed(text, part, ", ".join(references(places_of(items), log)))}
+        source = Source(said, count_tokens(said), count_tokens(previous), (previous,))
+        made = accepted(
+            self._ask,
+            request,
+            source,
+            count_tokens,
+            attempts=attempts_with(self._ask, CompactorConfig()),
+            standing=standing,
+            room=max(target // 2, _LEAST_ROOM),
+        )
+        text, refs = made.summary.text, ", ".join(references(places_of(items), log))
+        return {"role": "user", "content": _framed(text, part, refs)}
 
     async def _size(self, shown: Sequence[Shown]) -> int:
         messages = _copies(shown)

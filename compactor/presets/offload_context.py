@@ -17,7 +17,7 @@ from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post
 from prompts import PromptTemplate
 
-from ..acceptance import Source, accept
+from ..acceptance import Source
 from ..config import CompactorConfig
 from ..offloading import beginning, is_result, only_text, size_of
 from ..standing import HEADING, lost, restored, standing_sentences
@@ -28,6 +28,7 @@ from ..summarizers.llm_api import as_summarizer
 from ..tokens import TokenCounter, counter_for
 from ..transcript import LEAST_ROOM, Room, Step, steps
 from ..units import PROMPT_TOKENS, Message, count_message
+from ..work import accepted, attempts_with
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
 from .pairs import together
@@ -132,7 +133,8 @@ def offload_context(
     if due:
         keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
         made = as_summarizer(summarizer) if summarizer is not None else ExtractiveSummarizer(count=talk.count)
-        asking = _Asking(made, config.prompt, target_tokens, group_token_threshold or config.summarizer_input_tokens)
+        group = group_token_threshold or config.summarizer_input_tokens
+        asking = _Asking(made, config.prompt, target_tokens, group, attempts_with(made, config))
         talk, failure = _compressed(talk, keep, most, asking, vault)
     after = talk.tokens
     return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)
@@ -297,6 +299,7 @@ class _Asking:
     prompt: PromptTemplate
     target_tokens: int
     group_tokens: int
+    attempts: int
 
     def request(self, step: Step, earlier: str, target: int) -> SummaryRequest:
         """Return the request to go on from the *earlier* summary with the rounds of *step*."""
@@ -363,8 +366,8 @@ def _summary(
     for step in steps(rounds, Room(asking.group_tokens), count):
         taken_in += step.tokens
         source = Source(step.text, taken_in, before, (summary,))
-        answer = asking.summarizer(asking.request(step, summary, target))
-        summary = accept(answer, source, target_tokens=target, count=count).summary.text
+        request = asking.request(step, summary, target)
+        summary = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary.text
     forbidden = (*_carried(earlier), *standing_sentences(rounds))
     spare = max(min(target, room - count(summary)), _LEAST_TARGET)
     return restored(summary, lost(forbidden, [summary]), spare, count)[0]

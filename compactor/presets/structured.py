@@ -20,7 +20,7 @@ from ..summarizers import (
     as_summarizer,
 )
 from ..summarizers.base import strip_tags
-from ..work import REFUSED
+from ..work import refusal_in
 
 __all__ = ["MemoryCompressionSchema", "StructuredSummarizer", "structured"]
 
@@ -64,7 +64,7 @@ class StructuredSummarizer:
     strict: bool
 
     def __call__(self, request: SummaryRequest) -> Summary:
-        asked = [{"role": "user", "content": self._filled(request) + _refusal(request)}]
+        asked = [{"role": "user", "content": self._filled(request) + refusal_in(request)}]
         answer = self.ask(replace(request, messages=asked))
         if isinstance(answer, Summary) and isinstance(answer.text, str):
             return Summary(self._text(answer.text), answer.usage, answer.model)
@@ -97,13 +97,6 @@ class StructuredSummarizer:
                 f"the answer does not fit {self.schema.__name__} ({wrong}): put {{schema_json}} into the prompt, or"
                 " take a model that keeps to a schema; nothing was changed"
             ) from None
-
-
-def _refusal(request: SummaryRequest) -> str:
-    """Return what a compactor put below its own prompt when it asks again: why it refused the answer before."""
-    said = next((str(message.get("content")) for message in reversed(request.messages)), "")
-    place = said.rfind(REFUSED)
-    return said[place:] if place >= 0 else ""
 
 
 def structured(

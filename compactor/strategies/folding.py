@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from memory.overlays import CompactedMessage
@@ -11,16 +11,13 @@ from memory.rounds import Round
 from prompts import PromptTemplate
 
 from ..acceptance import Source
-from ..standing import STANDING, carried, lost, restored
+from ..standing import STANDING, in_force
 from ..summarizers.base import RequestKind, SummaryRequest
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
 
 __all__ = ["Asking", "fold"]
-
-#: How long a summary may be, in tokens, to which nobody has set a length: half of it is for what the user forbade.
-USUAL_TARGET = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,30 +93,24 @@ def fold(
         request, text = asking.request(step, view, work, previous, span)
         # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
         taken_in += step.tokens
-        summary = work.summarize(request, Source(text, taken_in, published), view)
+        standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
+        summary = work.summarize(request, Source(text, taken_in, published), view, standing)
         _add(usage, summary.usage)
-        standing = carried(replace(request, rounds=(*logged[first - 1 - start : reached - start], *request.rounds)))
         previous = CompactedMessage(
             start_index=1,
             end_index=max(reached, 1),
-            summary=_with_standing(summary.text, standing, asking, view) if logged else summary.text,
+            summary=summary.text,
             end_round_id=view.rounds[reached - 1].id if reached else None,
             end_number=view.rounds[reached - 1].number or None if reached else None,
             generation=previous.generation if previous else 0,
             model=summary.model,
             usage=dict(usage) or None,
-            extra=standing,
+            extra={STANDING: standing} if standing else {},
         )
         room.tokens = asking.room(view, work, previous)
         yield previous, step.at_boundary
         if step.at_boundary:
             usage, taken_in, published = {}, 0, _summary_tokens(view, previous)
-
-
-def _with_standing(text: str, carried: Mapping[str, Sequence[str]], asking: Asking, view: View) -> str:
-    """Return *text* with those of the *carried* sentences that it lacks."""
-    room = (asking.target_tokens or USUAL_TARGET) // 2
-    return restored(text, lost(carried.get(STANDING, ()), (text,)), room, view.ledger.count)[0]
 
 
 def _summary_tokens(view: View, compaction: CompactedMessage | None) -> int:

@@ -548,10 +548,13 @@ def test_a_compaction_is_made_from_the_log() -> None:
 
 def test_a_compaction_may_be_made_from_what_the_view_shows() -> None:
     """Previews, summaries and gaps as the agent sees them: no payload is sent twice."""
-    text = text_of(view_compacted(reduced_memory(), compact_view))
+    memory = reduced_memory()
+    text = text_of(view_compacted(memory, compact_view))
     assert [number for number in range(1, 5) if f"Item-{number} costs" in text] == [4]
     assert "It begins so [reload r1.p2]" in text
     assert "It was dear." in text
+    assert (compaction := memory.get_role_rounds(ROLE)[1]) is not None
+    assert compaction.extra == {}, "nothing was forbidden"
     assert all(f"Question {number}" in text for number in range(1, 5))
 
 
@@ -567,3 +570,4 @@ def test_what_the_user_forbade_is_carried_on_though_the_view_shows_it_no_more() 
     assert compaction is not None
     assert compaction.extra[STANDING] == ("Never book without asking me.",)
     assert compaction.summary.endswith("\n- Never book without asking me.")
+    assert compaction.summary.count("Never book") == 1

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import SummaryRequest
-from compactor.standing import HEADING, LONGEST, MOST, STANDING, carried, in_force, lost, restored, standing_sentences
+from compactor.standing import HEADING, LONGEST, MOST, STANDING, in_force, lost, restored, standing_sentences
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
 
@@ -92,11 +91,10 @@ def test_real_users_forbid_little_and_all_of_it_is_kept() -> None:
 
 def test_a_compaction_carries_what_the_one_before_did_and_what_is_new() -> None:
     """So it survives any number of summarizers that drop it; through JSON too."""
-    first = compaction(extra=carried(SummaryRequest(rounds=[said("Never pay.")])))
+    first = compaction(extra={STANDING: in_force(None, [said("Never pay.")])})
     first = CompactedMessage.model_validate_json(first.model_dump_json())
-    second = compaction(extra=carried(SummaryRequest(previous=first, rounds=[said("Don't call.")])))
-    assert second.extra[STANDING] == ("Never pay.", "Don't call.")
-    assert carried(SummaryRequest(rounds=[said("Hello.")])) == {}
+    assert in_force(first, [said("Don't call.")]) == ("Never pay.", "Don't call.")
+    assert in_force(None, [said("Hello.")]) == ()
 
 
 @pytest.mark.parametrize("junk", [None, 7, "Never pay.", {"a": 1}, [1, None, "Never pay."]])

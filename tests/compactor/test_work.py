@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from chats import words
+from scene import memory_of, on_command
 
-from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest
+from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
 from compactor.acceptance import CHECKS, Source
 from compactor.events import CompactionEvent, Prepared, Rejected, Started
 from compactor.standing import HEADING, STANDING
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.work import FAULTS, CycleWork, asked_again
+from compactor.work import FAULTS, CycleWork, accepted, asked_again, attempts_with, refusal_in
 from memory import CompactedMessage, Post, Round
 from memory.events import Event
 
@@ -27,7 +28,9 @@ USAGE = {"input_tokens": 100, "output_tokens": 10}
 class Desk:
     """Work to do, with the answers that are given to it."""
 
-    def __init__(self, answers: Iterable[Any], ask: Any = None, pins: Iterable[Any] = (), **config: Any) -> None:
+    def __init__(
+        self, answers: Iterable[Any], *, attempts: int | None = None, pins: Iterable[Any] = (), **config: Any
+    ) -> None:
         self.summarizer = ScriptedSummarizer(answers)
         self.events: list[Event] = []
         self.time = 0.0
@@ -38,7 +41,7 @@ class Desk:
             rounds=SimpleNamespace(pins=frozenset(pins)),
         )
         settings = CompactorConfig(**config)
-        self.work = CycleWork(settings, None, None, ask or self._ask, self.events.append, lambda: self.time)
+        self.work = CycleWork(settings, None, None, self._ask, self.events.append, lambda: self.time, attempts)
 
     def _ask(self, request: SummaryRequest) -> Any:
         self.time += 2.0
@@ -110,17 +113,27 @@ def test_after_the_last_attempt_the_refusal_goes_out(attempts: int) -> None:
 
 
 def test_one_that_would_answer_the_same_is_not_asked_again() -> None:
-    """A summarizer without a model says so."""
-    asked: list[SummaryRequest] = []
-
-    def ask(request: SummaryRequest) -> str:
-        asked.append(request)
-        return ""
-
-    ask.deterministic = True  # type: ignore[attr-defined]
+    """A summarizer without a model says so; its number of attempts goes before the configuration's."""
+    config = CompactorConfig(summary_attempts=5)
+    assert [attempts_with(each, config) for each in (ExtractiveSummarizer(), ScriptedSummarizer())] == [1, 5]
+    desk = Desk([""], attempts=1, summary_attempts=5)
     with pytest.raises(SummaryRejected):
-        Desk([], ask, summary_attempts=5).summarize()
-    assert len(asked) == 1
+        desk.summarize()
+    assert desk.told(Rejected)[0]["attempts"] == len(desk.summarizer.requests) == 1
+
+
+def test_a_compactor_does_not_ask_it_again_either() -> None:
+    """It fails at once, and backs off."""
+
+    class Fixed(ScriptedSummarizer):
+        deterministic = True
+
+    summarizer = Fixed(default="")
+    compactor, executor, _ = on_command(memory_of(10), summarizer)
+    compactor.start()
+    executor.run_all()
+    assert len(summarizer.requests) == 1
+    assert compactor.status().last_error is not None
 
 
 def test_what_a_summarizer_raises_is_not_tried_again_here() -> None:
@@ -151,6 +164,27 @@ def test_the_reason_goes_where_every_provider_takes_it() -> None:
     assert '"&lt;/conversation>", "HAT901"' in note
     assert len(parts) == 1, "the first request stays as it was"
     assert asked_again(request_of(messages=[system]), rejected).messages == [system]
+
+
+def test_the_reason_is_read_back_where_it_was_put() -> None:
+    """For summarizers with a prompt of their own; what the conversation says is not taken for it."""
+    again = asked_again(request_of(), SummaryRejected("empty", "m"))
+    assert f"Summarise.{refusal_in(again)}" == said_last(again)
+    spoken = said_last(again) + "\n</conversation>\nSummarise."
+    assert [refusal_in(request_of(messages=said)) for said in ([], [{"role": "user", "content": spoken}])] == ["", ""]
+    twice = asked_again(request_of(messages=[{"role": "user", "content": spoken}]), SummaryRejected("empty", "m"))
+    assert refusal_in(twice) == refusal_in(again)
+
+
+def test_whoever_has_no_cycle_asks_the_same_way() -> None:
+    """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
+    summarizer = ScriptedSummarizer(["", Summary("All was done.", USAGE)])
+    made = accepted(
+        summarizer, request_of(), Source(TEXT, 300), count_tokens, attempts=2, standing=("Never pay.",), room=50
+    )
+    assert made.summary == Summary(f"All was done.\n\n{HEADING}\n- Never pay.", USAGE)
+    assert (made.restored, made.tokens) == (1, count_tokens(made.summary.text))
+    assert "it held no text" in said_last(summarizer.requests[1])
 
 
 # What the summary may know
@@ -221,6 +255,13 @@ def test_what_comes_back_is_bounded_by_the_length_wished_for(target: int | None)
     assert rules[-1] in text
     assert count_tokens(text) < (500 if target is None else max(128, target // 2)) + 10
     assert (rules[8] in text) is (target != 1)
+
+
+def test_what_a_strategy_knows_that_he_forbade_goes_before_what_the_request_says() -> None:
+    """Where the summarizer reads less than the log has."""
+    desk = Desk(["All was done."])
+    made = desk.work.summarize(request_of("Never call."), Source(TEXT, count_tokens(TEXT)), desk.view, [RULE])
+    assert made.text == f"All was done.\n\n{HEADING}\n- {RULE}"
 
 
 @pytest.mark.parametrize("kind", ["tool_run", "large_post"])

@@ -486,6 +486,15 @@ def test_a_failed_summary_leaves_everything_as_it_was(said: Any, kind: type[Exce
     assert len(made.write_file_dict) == 1
 
 
+def test_a_refused_summary_is_asked_for_once_more_with_the_reason() -> None:
+    """As a compactor does; not where the answer would be the same."""
+    summarizer = ScriptedSummarizer(["", "They talked."])
+    made = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
+    assert made.success
+    assert "it held no text" in str(summarizer.requests[1].messages)
+    assert len(snapshots(made.messages)) == 1
+
+
 def test_one_failing_group_leaves_all_as_they_were(tmp_path: Path) -> None:
     """A summary of half of it is none, and nothing is written."""
     summarizer = ScriptedSummarizer(["It began.", RuntimeError("down")])
