@@ -36,6 +36,7 @@ class HostRounds(Sequence[Round]):
     #: Only a Memory has them.
     reductions = Reductions()
     usage = Usage()
+    redactions = 0
     pins: frozenset[tuple[str, int]] = frozenset()
 
     def __init__(self, rounds: Iterable[Any], role: str) -> None:

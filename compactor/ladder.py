@@ -284,7 +284,9 @@ class Ladder:
         shorter. The newest stays, clipped as far as it takes, where it can."""
         limit = max(int((self._limit - self._head_tokens) * LARGEST_SHARE), SHORTEST_CLIP)
         room = self._limit - self._head_tokens - self._note_tokens - _sum(draft.ahead)
-        pieces = [self._clipped(piece, limit) for piece in draft.pieces]
+        # What the agent has just read back is not taken from it again, but for lack of any room.
+        back = {number for number, piece in enumerate(draft.pieces) if self._view.read_back(piece.round_, piece.unit)}
+        pieces = [piece if number in back else self._clipped(piece, limit) for number, piece in enumerate(draft.pieces)]
         room -= _sum(piece for piece in pieces if piece.verbatim)
         free = [number for number, piece in enumerate(pieces) if not piece.stays]
         waiting = [number for number, piece in enumerate(pieces) if piece.unit.pending and not piece.verbatim]
@@ -296,7 +298,7 @@ class Ladder:
             else:
                 room -= pieces[number].tokens
         if free:
-            pieces[free[-1]] = self._clipped_to(pieces[free[-1]], limit, room)
+            pieces[free[-1]] = self._clipped_to(pieces[free[-1]], max(limit, room) if free[-1] in back else limit, room)
         target -= _sum(draft.pieces) - _sum(pieces) + sum(pieces[number].tokens for number in gone)
         for number in free:
             # The newest stays where it fits by itself, though the mark may be behind it.

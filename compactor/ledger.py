@@ -37,6 +37,8 @@ class Placed(Protocol):
     def pins(self) -> Set[tuple[str, int]]: ...
     @property
     def epoch(self) -> object: ...
+    @property
+    def redactions(self) -> int: ...
 
 
 class Overlaid(NamedTuple):
@@ -114,7 +116,7 @@ class Ledger:
 
         Those new since the last call are counted, and those that read otherwise now.
         """
-        seen = (rounds.epoch, _erased(rounds), reductions.version, rounds.pins)
+        seen = (rounds.epoch, rounds.redactions, reductions.version, rounds.pins)
         pinned: dict[str, frozenset[int]] = {}
         for round_id, number in rounds.pins:
             pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
@@ -204,11 +206,6 @@ def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:
 def _name(round_: Round, post: Post | None) -> str:
     """Return what tells a post in its round from the others, and from itself before it was overlaid or erased."""
     return f"{post.number}:{hash(post.message)}" if post is not None else f":{hash(round_.user_query)}"
-
-
-def _erased(rounds: Placed) -> int:
-    """Return how often something was erased from the log: closed rounds stay as they are but for that."""
-    return getattr(getattr(rounds, "_snapshot", None), "redactions", 0)
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

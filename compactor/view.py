@@ -195,9 +195,11 @@ class View:
     def reducible(self, round_: Round, unit: Unit) -> bool:
         """Return whether a unit may be reduced: not what waits for something or is pinned, and not what was reloaded in
         the newest round, where the agent still works with it."""
-        if unit.pending or self.is_pinned(round_, unit):
-            return False
-        return round_.id != self._newest_id or not set(unit.tools) & set(RECALL_TOOLS)
+        return not (unit.pending or self.is_pinned(round_, unit) or self.read_back(round_, unit))
+
+    def read_back(self, round_: Round, unit: Unit) -> bool:
+        """Return whether a unit is what the agent reads back in the newest round."""
+        return round_.id == self._newest_id and not set(unit.tools).isdisjoint(RECALL_TOOLS)
 
     @cached_property
     def _newest_id(self) -> str:

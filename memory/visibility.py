@@ -77,6 +77,11 @@ class Rounds(Sequence[Round]):
         return self._snapshot.pins
 
     @property
+    def redactions(self) -> int:
+        """How often something was erased from the log: closed rounds stay as they are but for that."""
+        return self._snapshot.redactions
+
+    @property
     def usage(self) -> Usage:
         """What its role's provider counted of prompts."""
         return self._snapshot.usage(self.role)

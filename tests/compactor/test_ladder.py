@@ -763,3 +763,20 @@ def test_rounds_that_other_hosts_left_open_are_left_out_post_by_post() -> None:
     assert "the posts from r1.p0 to" in note_of(prompt)
     assert "open" in left_out_texts(second, prompt)
     assert_legal(prompt, 500)
+
+
+def test_what_was_just_read_back_is_not_clipped_while_it_fits() -> None:
+    """Though it is more than half of what there is room for, which any other text may not be: else the agent would
+    read it back again."""
+
+    def shown(tool: str, budget: int) -> str:
+        call = calls("c")
+        call["tool_calls"][0]["function"]["name"] = tool
+        memory = Memory.from_messages([user("What was it?"), answer(words(500)), call, result("c", words(600))])
+        prompt = compose(memory, budget=budget)
+        assert_legal(prompt, budget)
+        return str(prompt.messages[-1]["content"])
+
+    assert shown("context_reload", 1_000) == words(600)
+    assert "reload r1.p3" in shown("look_up", 1_000)
+    assert "reload r1.p3" in shown("context_reload", 400)
