@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from .events import Discarded, Evaluated, Exhausted, PlanFailed, Published, Redu
 from .host_rounds import rounds_for
 from .ledger import Ledger
 from .plan import plan_text
+from .tokens import TokenCounter
 from .triggers import Trigger, Verdict
+from .units import Message, count_message
 from .view import View
 from .work import Ask, CycleWork
 
@@ -135,6 +138,7 @@ class _Pass:
         self._base = base
         self._allowed = allowed
         self._failed: list[Exception] = []
+        self._read: dict[int, _Reading] = {}
         #: The snapshot, with what this pass has published.
         self.view = view
         self.published: CompactedMessage | None = None
@@ -143,6 +147,7 @@ class _Pass:
     def apply(self, strategy: Strategy) -> None:
         """Publish what *strategy* gives, as it gives it. Where it fails, that is told, and remembered."""
         self._work.begin()
+        self._read = {}  # each reads the rounds anew, and what one gives does not overlap
         name = name_of(strategy)
         try:
             for overlay in strategy(self.view):
@@ -186,9 +191,12 @@ class _Pass:
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
             self._cycle.emit(Discarded(role=self._cycle.role, generation=self._base, reason=why))
             return
-        before, place = self.view, (self.view.rounds.end_of(made.round_id) or 1) - 1
-        self.view, self.changed = replace(before, published=reductions, as_composed=False), True
-        ids = {post.number: post.id for post in before.rounds[place].post_list}
+        place = (self.view.rounds.end_of(made.round_id) or 1) - 1
+        if place not in self._read:
+            self._read[place] = _Reading.of(self.view, place)
+        read = self._read[place]
+        before, after = read.tokens(made, self.view.ledger.count)
+        self.view, self.changed = replace(self.view, published=reductions, as_composed=False), True
         self._cycle.emit(
             Reduced(
                 role=self._cycle.role,
@@ -198,11 +206,11 @@ class _Pass:
                 round_id=made.round_id,
                 first_post_id=made.first_post_id,
                 last_post_id=made.last_post_id,
-                previous_post_id=ids.get(max((number for number in ids if number < made.first_number), default=0), ""),
-                next_post_id=ids.get(min((number for number in ids if number > made.last_number), default=0), ""),
-                posts=sum(map(made.covers, ids)),
-                tokens_before=before.tokens_of(place),
-                tokens_after=self.view.tokens_of(place),
+                previous_post_id=read.id_at(bisect_left(read.numbers, made.first_number) - 1),
+                next_post_id=read.id_at(bisect_right(read.numbers, made.last_number)),
+                posts=len(read.covered_by(made)),
+                tokens_before=before,
+                tokens_after=after,
                 seconds=self._work.seconds,
                 usage=made.usage,
                 model=made.model,
@@ -244,6 +252,47 @@ class _Pass:
         self.published = published.model_copy(update={"end_index": made.end_index})
         self.view = replace(view, compaction=self.published, as_composed=False)
         self._base, self.changed = published.generation, True
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A round as a strategy has read it: so that many reductions of one round are told of without reading it again."""
+
+    #: Its posts by number, ascending, as the log has them.
+    numbers: Sequence[int]
+    ids: Sequence[str]
+    #: Its messages and what each takes, by the number of the post, as it reads now; 0 is the query.
+    messages: Mapping[int, list[tuple[Message, int]]]
+
+    @classmethod
+    def of(cls, view: View, place: int) -> _Reading:
+        posts = view.rounds[place].post_list
+        messages: dict[int, list[tuple[Message, int]]] = {}
+        for round_, unit in view.units(place):
+            for post, message, tokens in zip(unit.posts, unit.messages, view.costs(round_, unit), strict=True):
+                messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
+        return cls([post.number for post in posts], [post.id for post in posts], messages)
+
+    def id_at(self, place: int) -> str:
+        """Return the id of the post at *place*; empty where there is none."""
+        return self.ids[place] if 0 <= place < len(self.ids) else ""
+
+    def covered_by(self, made: Reduction) -> Sequence[int]:
+        first, last = bisect_left(self.numbers, made.first_number), bisect_right(self.numbers, made.last_number)
+        return self.numbers[first:last]
+
+    def tokens(self, made: Reduction, count: TokenCounter) -> tuple[int, int]:
+        """Return what the messages that *made* covers take, and what stands in their place."""
+        numbers = [*((0,) if made.covers(0) else ()), *self.covered_by(made)]
+        found = [pair for number in numbers for pair in self.messages.get(number, ())]
+        before = sum(tokens for _, tokens in found)
+        if made.kind == "dropped":
+            return before, 0
+        text: Message = {"role": "user", "content": made.text}
+        if made.kind == "offloaded" and found:
+            text = {**found[0][0], "content": made.text}
+        rest = sum(tokens for _, tokens in found[1:]) if made.kind == "offloaded" else 0
+        return before, count_message(text, count) + rest
 
 
 def name_of(strategy: Strategy) -> str:

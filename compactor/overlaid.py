@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any
@@ -33,7 +34,7 @@ def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round
     before = [one for one in reductions if one.kind == "summarised" and (one.covers(0) or one.covers(again))]
     posts = [_summary(one, round_, role) for one in before]
     for post in shown.post_list:
-        reduction = next((one for one in reductions if one.covers(post.number)), None)
+        reduction = _covering(reductions, post.number)
         if reduction is None:
             posts.append(post)
         elif reduction.kind == "offloaded":
@@ -44,6 +45,13 @@ def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round
     if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
         return round_
     return shown.model_copy(update={"post_list": tuple(kept)})
+
+
+def _covering(reductions: Sequence[Reduction], number: int) -> Reduction | None:
+    """Return which of *reductions*, in the order of their posts, covers the post of that number."""
+    place = bisect_left(reductions, number, key=lambda one: one.last_number)
+    found = reductions[place] if place < len(reductions) else None
+    return found if found is not None and found.covers(number) else None
 
 
 def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:

@@ -158,10 +158,6 @@ class View:
         growing = sum(sum(self.costs(round_, unit)) for round_, unit in self._growing())
         return self.closed_tokens(end, self.closed) + growing
 
-    def tokens_of(self, place: int) -> int:
-        """Return the tokens of one round as it reads now."""
-        return sum(sum(self.costs(round_, unit)) for round_, unit in self.units(place))
-
     def closed_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of the closed ones among rounds *start* to *stop*, as a slice counts them."""
         stop = min(stop, self.closed)
