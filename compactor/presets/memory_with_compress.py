@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal
 
@@ -60,8 +59,8 @@ FilterFunc = Callable[[int, Message], bool]
 Part = Literal["past", "work"]
 Reason = Literal["failed", "no_progress", "stale", "over_limit"]
 
-#: The compression within which this code runs.
-_RUN: ContextVar[Future[None] | None] = ContextVar("_RUN", default=None)
+#: The memories within whose compression this code runs.
+_COMPRESSED: ContextVar[tuple[object, ...]] = ContextVar("_COMPRESSED", default=())
 _OPENED, _CLOSED = "<compressed_memory>", "</compressed_memory>"
 _TAG = re.compile(r"<(?=\s*/?\s*compressed_memory\b)", re.IGNORECASE)
 #: In tokens: of a summary, and of the sentences in which the user forbade something and which it lost.
@@ -144,8 +143,8 @@ class MemoryWithCompress:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._adding = threading.RLock()  # one add() at a time, so that calls and results stay together
-        self._run: Future[None] | None = None  # the compression in progress, guarded by the window's lock
+        # One add(), load_state_dict() or clear() at a time: so calls and results stay together, and so does a history.
+        self._adding = threading.RLock()
 
     # -- what its users call ------------------------------------------------------------------------------------------
 
@@ -197,7 +196,7 @@ class MemoryWithCompress:
         new = to_messages(messages)
         with self._window.lock:
             log = self._window.log()
-            known = [*self._window.now(), *(Shown(place, log.message(place) or {}) for place in log.places())]
+            known = [*self._window.now(log), *(Shown(place, log.message(place) or {}) for place in log.places())]
             items: list[Item] = []
             for message in new:
                 same = next((one.item for one in known if one.message == message and one.item not in items), None)
@@ -205,7 +204,7 @@ class MemoryWithCompress:
                     same = Made(freeze_mapping(message))
                     self._direct = (*self._direct, same.message)
                 items.append(same)
-            self._window.show(items)
+            self._window.show(items, log)
 
     async def delete(self, indices: Iterable[int] | int) -> None:
         """Show the messages at *indices* no more; a call goes with its results. They stay in the log.
@@ -213,7 +212,8 @@ class MemoryWithCompress:
         Raises ``IndexError`` where there is no such message; nothing is deleted then.
         """
         with self._window.lock:
-            shown = self._window.now()
+            log = self._window.log()
+            shown = self._window.now(log)
             gone = [indices] if isinstance(indices, int) else list(indices)
             if any(isinstance(index, bool) or not isinstance(index, int) for index in gone):
                 raise TypeError("indices are whole numbers: places in the list that get_memory() returns, from 0")
@@ -221,7 +221,7 @@ class MemoryWithCompress:
                 raise IndexError(f"no message at {wrong[:5]}: {len(shown)} are shown, counted from 0")
             block = blocks([one.message for one in shown])
             going = set().union(*(block[index] for index in gone))
-            self._window.show(one.item for at, one in enumerate(shown) if at not in going)
+            self._window.show((one.item for at, one in enumerate(shown) if at not in going), log)
 
     async def size(self) -> int:
         """Return how many messages were added since the last ``clear``, shown or not."""
@@ -229,7 +229,8 @@ class MemoryWithCompress:
 
     async def clear(self) -> None:
         """Show nothing, and count from 0. The log keeps what it has; to forget for good, ``memory.redact``."""
-        self._window.clear()
+        with self._adding:
+            self._window.clear()
 
     def references(self, index: int) -> tuple[str, ...]:
         """Return what the shown message at *index* is or stands for, each for ``memory.reload``.
@@ -249,7 +250,8 @@ class MemoryWithCompress:
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         with self._window.lock:
-            shown, log = self._window.now(), self._window.log()
+            log = self._window.log()
+            shown = self._window.now(log)
             history = self._window.history(log)
             numbers: dict[Item, int] = {item: number for number, item in enumerate(history)}
             return {
@@ -269,7 +271,7 @@ class MemoryWithCompress:
         """
         state = State.of(state_dict, strict=strict)
         window = self._window
-        with self._adding, window.lock:
+        with self._adding:
             log = window.log()
             history = window.history(log)
             known = len(history) if state.history is None else len(state.history)
@@ -278,42 +280,34 @@ class MemoryWithCompress:
                 window.clear()
                 for message in state.history:
                     self.memory.append(message)
+            with window.lock:  # not before: hooks hear of what is appended
                 log = window.log()
                 history = window.history(log)
-            if state.history is not None or state.shown is not None:
-                items = state.items(history[:known], log)
-                window.show([*items, *history[known:]] if state.history is not None else items)
-            self.max_token = state.max_token or self.max_token
-            if state.direct is not None:
-                self._direct = tuple(map(freeze_mapping, state.direct))
+                if state.history is not None or state.shown is not None:
+                    items = state.items(history[:known], log)
+                    window.show([*items, *history[known:]] if state.history is not None else items, log)
+                self.max_token = state.max_token or self.max_token
+                if state.direct is not None:
+                    self._direct = tuple(map(freeze_mapping, state.direct))
 
     # -- compressing --------------------------------------------------------------------------------------------------
 
     async def _compress_while_due(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
-        """Compress stretch by stretch, oldest first, until it is not due any more; one task at a time."""
-        run: Future[None] = Future()
-        while (running := self._begin(run)) is not run:
-            if running is None:  # called by a compress_func of this memory: it would wait for itself
-                return
-            await _ended(running)
-        token = _RUN.set(run)
+        """Compress stretch by stretch, oldest first, until it is not due any more.
+
+        Others may do so at the same time: where their result comes first, ours is stale, and is discarded.
+        """
+        outer = _COMPRESSED.get()
+        if self in outer:  # a compress_func of this memory reads it: it is shown what there is
+            return
+        token = _COMPRESSED.set((*outer, self))
         try:
             await self._compress_stretches(
                 compress_func or self.compress_func, trigger or self.compression_trigger_func
             )
         finally:
-            with self._window.lock:
-                self._run = None
-            run.set_result(None)
             with contextlib.suppress(ValueError):  # thrown away unfinished, it ends in somebody else's context
-                _RUN.reset(token)
-
-    def _begin(self, run: Future[None]) -> Future[None] | None:
-        """Return *run* where it may begin, the one to wait for where another has, None within that one."""
-        with self._window.lock:
-            if self._run is None:
-                self._run = run
-            return None if self._run is _RUN.get() else self._run
+                _COMPRESSED.reset(token)
 
     async def _compress_stretches(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
         done = 0
@@ -428,18 +422,6 @@ class MemoryWithCompress:
 
 def _rounds_of(messages: Iterable[Message]) -> tuple[Round, ...]:
     return Memory.from_messages(messages).conversation.rounds[:]
-
-
-async def _ended(run: Future[None]) -> None:
-    """Wait for a compression in whichever loop. Who stops waiting leaves it alone: ``wrap_future`` would cancel it."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-    def tell(_run: Future[None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile, with whoever waited in it
-            loop.call_soon_threadsafe(ended.set)
-
-    run.add_done_callback(tell)
-    await ended.wait()
 
 
 def _newest(messages: list[Message], number: int) -> list[Message]:

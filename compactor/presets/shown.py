@@ -192,7 +192,7 @@ class Window:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        #: Guards what is shown. Whoever does several things that belong together holds it; nobody while awaiting.
+        #: Guards what is shown. Whoever does several things that belong together holds it; nobody who waits or appends.
         self.lock = threading.RLock()
 
     def log(self) -> Log:
@@ -202,33 +202,36 @@ class Window:
         """Return all messages of the log since it was cleared last, shown or not."""
         return [item for item in log.places() if item > self._cleared]
 
-    def now(self) -> list[Shown]:
-        """Return what is shown; a result whose call is not shown any more as a message that says what it is."""
+    def now(self, log: Log | None = None) -> list[Shown]:
+        """Return what is shown; a result whose call is not shown any more as a message that says what it is.
+
+        Of the *log* as it was read under the lock, for who goes on with it; None: as it is now.
+        """
         with self.lock:
-            log = self.log()
+            log = self.log() if log is None else log
             if log.redactions != self.redactions:
                 self._items = tuple(left for item in self._items for left in _unless_redacted(item, log))
                 self.redactions = log.redactions
             new = [item for item in log.places(self._settled + 1) if item.post > self._taken.get(item.round, -1)]
-            self._settled = log.rounds.settled
-            self._taken = {item.round: item.post for item in log.places(self._settled + 1)}
             read = [(item, log.read(item)) for item in (*self._items, *new)]
-            self._items = tuple(item for item, message in read if message is not None)
+            self.show((item for item, message in read if message is not None), log)
             messages = with_orphan_told([message for _, message in read if message is not None])
             pairs = zip(self._items, messages, strict=True)
             return [Shown(item, message, log.is_pinned(item)) for item, message in pairs]
 
-    def show(self, items: Iterable[Item]) -> None:
-        """Show *items* instead of all that is shown."""
+    def show(self, items: Iterable[Item], log: Log) -> None:
+        """Show *items* instead of all that is shown of *log*; what is appended after that comes behind them."""
         with self.lock:
-            self.now()
             self._items = tuple(items)
+            self._settled = log.rounds.settled
+            self._taken = {item.round: item.post for item in log.places(self._settled + 1)}
 
     def clear(self) -> None:
         """Show nothing, and let history begin anew."""
         with self.lock:
-            self.show(())
-            self._cleared = max(self.log().places(), default=self._cleared)
+            log = self.log()
+            self.show((), log)
+            self._cleared = max(log.places(), default=self._cleared)
 
     def replace(self, old: Sequence[Item], new: Sequence[Item], redactions: int) -> bool:
         """Show *new* for *old*, and return whether that was possible.

@@ -26,6 +26,7 @@ from compactor.presets.memory_with_compress import (
     StateError,
     memory_with_compress,
 )
+from compactor.presets.shown import Window
 from compactor.testing import ScriptedSummarizer
 from compactor.work import asked_again
 from memory import ContextError, Memory, MessageError
@@ -836,44 +837,25 @@ def test_a_result_made_from_what_is_no_longer_shown_is_discarded(change: str) ->
     run(work())
 
 
-def test_two_readers_ask_once() -> None:
-    """The second waits for the first; one that is cancelled while it waits cancels nobody else."""
+def test_of_two_readers_the_first_result_is_used() -> None:
+    """Both ask, neither waits for the other, and what comes second is discarded with an event."""
 
     async def work() -> None:
-        compress = Waiting()
-        memory = MemoryWithCompress(10, compress_func=compress)
+        first, second = Waiting(), Waiting()
+        memory = MemoryWithCompress(100)
+        events = heard(memory)
         await memory.add(turns(1))
-        readers = [asyncio.create_task(memory.get_memory()) for _ in range(3)]
-        await compress.begun.wait()
-        await asyncio.sleep(0)
-        readers[1].cancel()
-        await asyncio.gather(readers[1], return_exceptions=True)
-        compress.go_on.set()
-        assert await readers[0] == await readers[2] == [SHORT]
-        assert len(compress.seen) == 1
+        readers = [asyncio.create_task(memory.get_memory(compress_func=each)) for each in (first, second)]
+        await asyncio.gather(first.begun.wait(), second.begun.wait())
+        second.go_on.set()
+        assert await readers[1] == [SHORT]
+        await memory.add(turn(2))
+        memory.max_token = 10_000
+        first.go_on.set()
+        assert await readers[0] == [SHORT, *turn(2)]
+        assert reasons(events) == ["stale"]
 
     run(work())
-
-
-def test_a_reader_whose_loop_is_gone_disturbs_nobody() -> None:
-    """It waited in a loop of its own, gave up and closed it; the compression ends all the same."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def compress(_messages: list[Message]) -> list[Message]:
-        begun.set()
-        assert go_on.wait(20)
-        return [SHORT]
-
-    memory = filled(turns(1), compress_func=compress)
-    reader = threading.Thread(target=shown, args=(memory,))
-    reader.start()
-    assert begun.wait(20)
-    with pytest.raises(TimeoutError):
-        run(asyncio.wait_for(memory.get_memory(), 0.01))
-    go_on.set()
-    reader.join(20)
-
-    assert shown(memory) == [SHORT]
 
 
 def test_a_reader_that_is_thrown_away_leaves_the_next_to_do_it() -> None:
@@ -952,6 +934,36 @@ def test_a_plain_function_does_not_hold_up_the_event_loop() -> None:
     assert threads[1] != threading.main_thread().name
 
 
+def test_two_memories_may_read_each_other() -> None:
+    """Each compresses the other's; neither itself again."""
+    one, other = filled(turns(1), compress_func=None), filled(turns(2), compress_func=None)
+    seen: list[list[Message]] = []
+
+    async def compress_one(_messages: list[Message]) -> list[Message]:
+        return await other.get_memory()
+
+    async def compress_other(_messages: list[Message]) -> list[Message]:
+        seen.append(await one.get_memory())
+        return [SHORT]
+
+    one.compress_func, other.compress_func = compress_one, compress_other
+
+    assert shown(one) == [SHORT]
+    assert seen == [turns(1)]
+
+
+def test_what_is_appended_at_the_same_moment_is_shown() -> None:
+    """Behind what is shown instead of all that was there before."""
+    memory = Memory.from_messages(turns(1))
+    window = Window(memory)
+    log = window.log()
+    memory.append(user("and P-200?"))
+
+    window.show(list(log.places())[:1], log)
+
+    assert [one.message for one in window.now()] == [turn(1)[0], user("and P-200?")]
+
+
 def test_threads_with_loops_of_their_own_lose_nothing() -> None:
     """Each adds and reads; all that was added is in the log, calls beside their results."""
     memory = MemoryWithCompress(500, compress_func=lambda messages: [SHORT])
@@ -1023,6 +1035,23 @@ def test_a_state_goes_with_the_log_it_came_from() -> None:
 
     assert shown(other) == [*state["memory_storage"], answer("done")]
     assert log.messages() == before
+
+
+def test_hooks_may_wait_for_who_reads_while_a_state_is_loaded() -> None:
+    """What is shown is not locked while its messages are appended."""
+    memory = MemoryWithCompress()
+    readers: list[threading.Thread] = []
+
+    def read_elsewhere(_rounds: int) -> None:
+        readers.append(threading.Thread(target=shown, args=(memory,), daemon=True))
+        readers[-1].start()
+        readers[-1].join(5)
+
+    memory.memory.on_round_added(read_elsewhere)
+    memory.load_state_dict(filled(turns(1), max_token=10_000).state_dict())
+
+    assert [reader.is_alive() for reader in readers] == [False]
+    assert shown(memory) == turns(1)
 
 
 def test_a_state_takes_the_place_of_another_conversation() -> None:
