@@ -91,6 +91,9 @@ class ContextCompactor:
         self.role = role
         #: Asks the host for the agent's plan as it stands.
         self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
+        chosen_strategies = (compact_rounds,) if strategies is None else tuple(strategies)
+        if isinstance(rounds_getter, RoundsGetter):
+            chosen_strategies = tuple(_for_memory(one, rounds_getter.memory) for one in chosen_strategies)
         clock = clock if clock is not None else SYSTEM_CLOCK
         chosen = summarizer if summarizer is not None else llm_api
         count = counter if counter is not None else counter_for(self.config.model)
@@ -106,7 +109,7 @@ class ContextCompactor:
             rounds_getter=rounds_getter,
             journal=self._journal,
             trigger=when(trigger) if trigger is not None else default_trigger(self.config),
-            strategies=(compact_rounds,) if strategies is None else tuple(strategies),
+            strategies=chosen_strategies,
             ledger=ledger if ledger is not None else Ledger(role, count),
             emit=self._events.tell,
             monotonic=clock.monotonic,
@@ -234,3 +237,9 @@ class ContextCompactor:
     def _refuse_inside(self, name: str) -> None:
         if self._events.inside:
             raise RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
+
+
+def _for_memory(strategy: Strategy, memory: Memory) -> Strategy:
+    """Return *strategy*; where it keeps something of its own beside the log, the one that hears of what is redacted."""
+    for_memory = getattr(strategy, "for_memory", None)
+    return strategy if for_memory is None else for_memory(memory)

@@ -23,7 +23,8 @@ from .errors import Conflict, MessageError, RoundClosed, StoreError, UnknownRoun
 from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .forking import renewed_after_fork
 from .hooks import Hooks, Notifications, describe
-from .journal import RoleJournal
+from .journal import RoleJournal, withdrawals
+from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
 from .redaction import erasures, place_of, redaction_of, unfinished
 from .references import place_reference, text_behind
@@ -155,7 +156,15 @@ class Memory:
                 return
             if present.state == "failed":
                 raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
-            yield RoundFailed(round_id=round_id) if state == "failed" else RoundFinished(round_id=round_id)
+            if state == "finished":
+                yield RoundFinished(round_id=round_id)
+                return
+            yield RoundFailed(round_id=round_id)
+            for role, reductions in now.reductions.items():
+                # The newest query is another now, perhaps one that was reduced.
+                asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
+                if asked is not None:
+                    yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
 
         closed = self._write(records, lambda now: self._require(now, round_id))
         self._announce()
@@ -216,6 +225,10 @@ class Memory:
                 number = 0  # prompts show the query in its place
             if ((round_.id, number) in now.pins) is not pinned:
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
+                if pinned:  # what it says is shown again at once
+                    for role, reductions in now.reductions.items():
+                        over = (one for one in reductions.of(round_.id) if is_over(one, number, round_))
+                        yield from withdrawals(role, over)
 
         self._write(records, lambda _now: None)
 
@@ -224,25 +237,24 @@ class Memory:
         reductions that were made from it; those in the making are discarded. Takes what ``pin`` takes.
 
         Ids, senders and the names of tools stay. Where a round's first post repeats the user's query, both are erased.
-        Reads the whole log. Should the store fail meanwhile, call it again; a resume goes on with it, too. Raises
-        ``UnknownReference`` where there is no such post.
+        Reads the whole log. Should the store fail meanwhile, call it again; a resume goes on with it, too. Whoever
+        keeps texts elsewhere is told each time, by a ``Redacted`` event. Raises ``UnknownReference`` where there is no
+        such post.
         """
-
-        erased: list[str] = []
+        references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
+            nonlocal references
             found = redaction_of(now, post)
-            if found is not None:
-                place = now.numbers[found.round_id]
-                erased[:] = [place_reference(place, number) for number in found.numbers]
+            references = tuple(place_reference(now.numbers[found.round_id], number) for number in found.numbers)
+            if unfinished(now, found):
                 yield found
 
         self._write(records, lambda _now: None)
         try:
             self._erase()
         finally:
-            if erased:
-                self.tell(Redacted(at=self._clock(), session=self.session_id, references=tuple(erased)))
+            self.tell(Redacted(at=self._clock(), session=self.session_id, references=references))
             self._announce()
 
     def note_prompt(self, role: str, tokens: int) -> None:

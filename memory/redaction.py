@@ -43,12 +43,11 @@ def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
     raise UnknownReference(f"there is no {what} in this session")
 
 
-def redaction_of(now: Snapshot, what: Post | str) -> PostRedacted | None:
-    """Return what erases a post, and the query with it where it repeats that; None where it was erased before."""
+def redaction_of(now: Snapshot, what: Post | str) -> PostRedacted:
+    """Return what erases a post, and the query with it where it repeats that. May raise ``UnknownReference``."""
     round_, number = place_of(now.rounds(include_failed=True), what)
     twice = number <= 1 and round_.post_list and repeats_query(round_.post_list[0], round_)
-    record = PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
-    return record if unfinished(now, record) else None
+    return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
 
 
 def unfinished(now: Snapshot, record: PostRedacted) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from memory import Memory
 from memory.frozen import freeze_mapping
 from memory.messages import text_of
 from memory.overlays import Reduction
 from memory.references import post_reference
+from memory.rounds import Post, Round
 
 from ..config import CompactorConfig
 from ..cycle import Strategy
@@ -47,9 +50,7 @@ def context_offload(
     max_token: int | None = None,
     compact_ratio_threshold: float = COMPACT_RATIO,
     preview_char_length: int = PREVIEW,
-    target_tokens: int = 1_000,
-    prompt: str = "",
-    model: str = "",
+    config: CompactorConfig | None = None,
 ) -> Mapping[str, Any]:
     """Return what ``ContextCompactor.for_role(memory, role, **context_offload(...))`` takes beside memory and role.
 
@@ -62,22 +63,27 @@ def context_offload(
     2, which is the newest round). No request holds much more conversation than *group_token_threshold* tokens.
 
     With *store_dir*, what is offloaded is also written to files in a folder for *chat_id* there, which must be the
-    session's own; ``OffloadFiles(store_dir, chat_id)`` reads and redacts them. The log has it all, files or not.
+    session's own; ``OffloadFiles(store_dir, chat_id)`` reads them. What is redacted in the compactor's memory is erased
+    from them too, or ``FilesNotErased`` told there. The log has it all, files or not.
+
+    What else there is to set comes from *config*; of ``target_tokens``, no more than a quarter of the limit.
     """
     most = max_total_tokens if max_token is None else max_token
-    check_settings(
-        context_manage_mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, target_tokens
-    )
+    check_settings(context_manage_mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count)
     if store_dir is not None and not chat_id:
         raise ValueError(
             "store_dir needs a chat_id, so that no session reads another's files; memory.session_id will do"
         )
-    target = max(min(target_tokens, int(most * LARGEST_SUMMARY)), _LEAST_TARGET)
-    config = CompactorConfig(max_tokens=most, target_tokens=target, prompt_template_path=prompt, model=model)
+    given = (config if config is not None else CompactorConfig()).merged(max_tokens=most)
+    largest = max(int(most * LARGEST_SUMMARY), _LEAST_TARGET)
+    target = largest if given.target_tokens is None else min(given.target_tokens, largest)
     kept = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
-    changes: dict[str, Any] = {"retain_recent": max(-(-kept // 2), 1)}
+    changes: dict[str, Any] = {"target_tokens": target}
+    if keep_recent_count is not None or "retain_recent" not in given.model_fields_set:
+        changes["retain_recent"] = max(-(-kept // 2), 1)
     if group_token_threshold:
-        changes["summarizer_input_tokens"] = group_token_threshold + _beside(config, target, counter_for(model))
+        beside = _beside(given, target, counter_for(given.model))
+        changes["summarizer_input_tokens"] = group_token_threshold + beside
     offload = offload_large(
         max_tool_message_tokens,
         KEEP_COMPACT if keep_recent_count is None else keep_recent_count,
@@ -86,14 +92,14 @@ def context_offload(
         kinds="tool_result",
     )
     files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
-    compact: tuple[Strategy, ...] = (_previewed(offload, preview_char_length, files),)
+    compact: tuple[Strategy, ...] = (_Previews(offload, preview_char_length, files),)
     compress: tuple[Strategy, ...] = (compact_view, compress_tool_runs(keep_last=kept, scope="current", reread=False))
     chosen = {"compact": compact, "compress": compress, "auto": compact + compress}
     return {
-        "config": config.merged(**changes),
-        "summarizer": summarizer,
+        "config": given.merged(**changes),
         "trigger": _not_enough(most, compact_ratio_threshold if context_manage_mode == "auto" else 1),
         "strategies": chosen[context_manage_mode],
+        **({} if summarizer is None else {"summarizer": summarizer}),
     }
 
 
@@ -127,15 +133,30 @@ def _saved(view: View) -> int:
     return total
 
 
-def _previewed(
-    offload: Callable[[View], Iterator[Reduction]], length: int, files: OffloadFiles | None
-) -> Callable[[View], Iterator[Reduction]]:
-    """Return *offload* with previews of *length* characters, and with files that the texts name, where there are
-    *files*: each is written before the text that names it is given."""
+@dataclass(frozen=True)
+class _Previews:
+    """``offload_large`` with previews of so many characters, and with files that the texts name, where there are any:
+    each is written before the text that names it is given, and goes when its post is redacted."""
 
-    def strategy(view: View) -> Iterator[Reduction]:
+    offload: Callable[[View], Iterator[Reduction]]
+    length: int
+    files: OffloadFiles | None
+    memory: Memory | None = None
+
+    @property
+    def __name__(self) -> str:
+        return "offload_large"
+
+    def for_memory(self, memory: Memory) -> Strategy:
+        """Return the same for the rounds of *memory*, whose redactions reach the files from now on."""
+        if self.files is None:
+            return self
+        self.files.watch(memory)
+        return replace(self, memory=memory)
+
+    def __call__(self, view: View) -> Iterator[Reduction]:
         count = view.ledger.count
-        for reduction in offload(view):
+        for reduction in self.offload(view):
             place = (view.rounds.end_of(reduction.round_id) or 1) - 1
             round_ = view.rounds[place]
             post = next(post for post in round_.post_list if post.number == reduction.first_number)
@@ -143,13 +164,18 @@ def _previewed(
             if place == view.total - 1 and is_file_answer(text):
                 continue  # the agent has just read it, and would have to read it again
             where = f"; reload {reference}"
-            if files is not None:
-                named = f" in the file {files.path_of(reference, text)}{where}"
-                if count(preview_of(text, length, named, count)) < count(text):
-                    where = f" in the file {files.write(reference, text)}{where}"
-            shorter = preview_of(text, length, where, count)
+            if self.files is not None:
+                named = f" in the file {self.files.path_of(reference, text)}{where}"
+                if count(preview_of(text, self.length, named, count)) < count(text):
+                    where = f" in the file {self.files.write(reference, text)}{where}"
+                    if self._is_redacted(round_, post):
+                        self.files.erase(reference)
+                        continue
+            shorter = preview_of(text, self.length, where, count)
             if (saved := count(text) - count(shorter)) > 0:
                 yield reduction.model_copy(update={"text": shorter, "extra": freeze_mapping({SAVED: saved})})
 
-    strategy.__name__ = strategy.__qualname__ = "offload_large"
-    return strategy
+    def _is_redacted(self, round_: Round, post: Post) -> bool:
+        """Return whether *post* was redacted since it was read: whoever did that may have found no file yet."""
+        now = None if self.memory is None else self.memory.snapshot.round(round_.id)
+        return now is not None and any(one.number == post.number and one != post for one in now.post_list)

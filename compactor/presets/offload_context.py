@@ -140,7 +140,9 @@ def offload_context(
     return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)
 
 
-def check_settings(mode: str, total: int, tool: int, group: int | None, keep: int | None, target: int) -> None:
+def check_settings(
+    mode: str, total: int, tool: int, group: int | None, keep: int | None, target: int | None = None
+) -> None:
     """Raise ``ValueError`` for numbers that mean nothing, and for a mode that there is not."""
     if mode not in MODES:
         raise ValueError(f"context_manage_mode is one of {', '.join(MODES)}, not {mode!r}")

@@ -12,19 +12,17 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
+from weakref import WeakSet
 
 from memory import Memory
 from memory.errors import ContextError
 from memory.events import Event, Redacted
-from memory.redaction import place_of
-from memory.references import posts_reference
-from memory.rounds import Post
 from memory.tool_schema import Refused
 
 from .offload_tools import (
@@ -40,7 +38,7 @@ from .offload_tools import (
     schemas,
 )
 
-__all__ = ["OffloadError", "OffloadFiles", "chat_folder", "file_name"]
+__all__ = ["FilesNotErased", "OffloadError", "OffloadFiles", "chat_folder", "file_name"]
 
 #: Seconds that one search may take.
 SEARCH_SECONDS = 2.0
@@ -65,6 +63,18 @@ _NO_LEAVE = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 class OffloadError(ContextError):
     """A payload could not be written as a file: nothing of it is there, and the messages are as they were."""
+
+
+class FilesNotErased(Event):
+    """Files still hold what was redacted; redact it again once they can be removed."""
+
+    name: ClassVar[str] = "offload.not_erased"
+    level: ClassVar[str] = "warning"
+    session: str = ""
+    #: ``r3.p2``, or ``r3.p0`` for the user's query.
+    references: tuple[str, ...]
+    #: What went wrong with the last of them, and the remedy.
+    error: str
 
 
 def chat_folder(chat_id: str) -> str:
@@ -119,6 +129,7 @@ class OffloadFiles:
         self._root = os.path.join(self._store, self._folder)
         #: What every path begins with: *store_dir* as it was given, and the chat's folder.
         self.prefix = f"{os.fspath(store_dir).replace(os.sep, '/').rstrip('/')}/{self._folder}"
+        self._watched: WeakSet[Memory] = WeakSet()
         self._search_seconds = search_seconds
         self._monotonic = monotonic
 
@@ -151,30 +162,51 @@ class OffloadFiles:
         """Remove the files named after *stem*, and return how many there were: for what may no longer be kept."""
         name_of_stem = re.compile(rf"{re.escape(_slug(stem))}-{_HASH}(-\d+)?\.\w+")
         erased = 0
-        for name in self._names():
-            if name_of_stem.fullmatch(name):
-                try:
+        try:
+            for name in self._listed():
+                if name_of_stem.fullmatch(name):
                     os.unlink(os.path.join(self._root, name))
-                except OSError as error:
-                    raise OffloadError(_said(error, self._root)) from error
-                erased += 1
+                    erased += 1
+        except FileNotFoundError:  # no folder yet, or somebody else was faster
+            return erased
+        except OSError as error:
+            raise OffloadError(_said(error, self._root)) from error
         return erased
 
-    def redact(self, memory: Memory, post: Post | str) -> None:
-        """Erase what a post says from *memory*, as its ``redact`` does, and from the files named after its reference.
-
-        Takes what that takes. Raises ``OffloadError`` where a file cannot be removed: call it again then. A hook that
-        hears of what others redact (``on_event``) cannot tell of that.
-        """
-        round_, number = place_of(memory.conversation.rounds, post)
-        memory.redact(post)
-        self.erase(posts_reference(round_, number, number))
-
     def on_event(self, event: Event) -> None:
-        """Erase the files of what was redacted: for ``memory.on_event(files.on_event)``."""
+        """Erase the files of what was redacted: for ``memory.on_event(files.on_event)``, where no preset does it.
+
+        Raises ``OffloadError`` where a file cannot be removed, after it has tried all of them.
+        """
         if isinstance(event, Redacted):
-            for reference in event.references:
+            for error in self._erased(event.references).values():
+                raise error
+
+    def watch(self, memory: Memory) -> None:
+        """Erase from now on the files of what is redacted in *memory*; a memory that is watched already is not twice.
+
+        Tells ``FilesNotErased`` there of files that cannot be removed; to redact again is to try again.
+        """
+        if memory in self._watched:
+            return
+        self._watched.add(memory)
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Redacted) and (failed := self._erased(event.references)):
+                (*_, error) = failed.values()
+                memory.tell(FilesNotErased(session=event.session, references=tuple(failed), error=str(error)))
+
+        memory.on_event(on_event)
+
+    def _erased(self, references: Iterable[str]) -> dict[str, OffloadError]:
+        """Erase the files of *references*, and return those that failed."""
+        failed = {}
+        for reference in references:
+            try:
                 self.erase(reference)
+            except OffloadError as error:
+                failed[reference] = error
+        return failed
 
     def _create(self, name: str, raw: bytes) -> bool:
         """Make the file with all of its content; False where there is one of that name."""
@@ -290,16 +322,19 @@ class OffloadFiles:
         return os.path.realpath(self._root) == os.path.join(os.path.realpath(self._store), self._folder)
 
     def _names(self) -> list[str]:
-        """Return the names of the files there are."""
+        """Return the names of the files there are; none where the folder cannot be read."""
         try:
-            if not self._is_own_folder():
-                return []
-            with os.scandir(self._root) as entries:
-                return sorted(
-                    entry.name for entry in entries if _is_readable(entry.name) and entry.is_file(follow_symlinks=False)
-                )
+            return self._listed()
         except OSError:
             return []
+
+    def _listed(self) -> list[str]:
+        if not self._is_own_folder():
+            return []
+        with os.scandir(self._root) as entries:
+            return sorted(
+                entry.name for entry in entries if _is_readable(entry.name) and entry.is_file(follow_symlinks=False)
+            )
 
     def _is_folder(self, path: str) -> bool:
         known = {folder.replace("\\", "/") for folder in ("", ".", self.prefix, self._root)}

@@ -503,9 +503,12 @@ def test_redactions_from_several_threads_are_all_done() -> None:
 
 
 def test_hooks_hear_of_what_was_erased_by_its_place() -> None:
-    """Whoever keeps texts elsewhere, in files say, erases them there; nothing is told where nothing was erased."""
+    """Whoever keeps texts elsewhere, in files say, erases them there, and tries again when it is asked for again;
+    nothing is told of what is not there."""
     memory, heard = memory_of(2), []
     memory.on_event(heard.append)
     memory.redact("r2.p2")
     memory.redact("r2.p2")
-    assert [(event.name, event.references) for event in heard] == [("memory.redacted", ("r2.p2",))]
+    with pytest.raises(UnknownReference):
+        memory.redact("r2.p9")
+    assert [(event.name, event.references) for event in heard] == [("memory.redacted", ("r2.p2",))] * 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,7 @@ from typing import Any
 import pytest
 from chats import answer, assert_legal, calls, result, user, words
 
-from compactor import ContextCompactor, SummaryRequest, compose
-from compactor.config import ConfigError
+from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.errors import CompactionFailed
 from compactor.events import Evaluated, Published, Reduced, StrategyFailed
 from compactor.presets import OffloadError, OffloadFiles, context_offload
@@ -20,7 +17,8 @@ from compactor.presets.offload_context import MODES
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import InMemoryStore, Memory
-from memory.events import Event, HookFailed
+from memory.events import Event
+from prompts import PromptTemplate
 
 ROLE = "assistant"
 LIMIT = 4_000
@@ -205,7 +203,8 @@ def test_a_failed_summary_leaves_the_compaction() -> None:
 def test_the_defaults_are_those_its_users_know() -> None:
     """20,000 tokens; two messages, which are the newest round; and the keys that a compactor takes."""
     made = context_offload()
-    assert set(made) == {"config", "summarizer", "trigger", "strategies"}
+    assert set(made) == {"config", "trigger", "strategies"}
+    assert set(context_offload(summarizer=ScriptedSummarizer([]))) == {*made, "summarizer"}
     assert made["config"].max_tokens == 20_000
     assert made["config"].retain_recent == 1
     assert "20000" in repr(made["trigger"])
@@ -237,6 +236,19 @@ def test_a_summary_is_a_part_of_the_limit() -> None:
     assert context_offload()["config"].target_tokens == 1_000
     assert context_offload(max_total_tokens=2_000)["config"].target_tokens == 500
     assert context_offload(max_total_tokens=100)["config"].target_tokens == 64
+    for wished, given in ((300, 300), (900, 500), (None, 500)):
+        config = CompactorConfig(target_tokens=wished)
+        assert context_offload(max_total_tokens=2_000, config=config)["config"].target_tokens == given
+
+
+def test_the_rest_comes_from_a_config() -> None:
+    """What the preset has a name for is its own, where it is given; the tokenizer and the prompt are those of it."""
+    mine = PromptTemplate("mine", "{content}\n\nSum it up.")
+    given = CompactorConfig(model="gpt-4", retain_recent=4, call_timeout=7, max_tokens=5).asking(mine)
+    config = context_offload(config=given)["config"]
+    assert (config.model, config.retain_recent, config.call_timeout, config.prompt) == ("gpt-4", 4, 7, mine)
+    assert config.max_tokens == 20_000
+    assert context_offload(config=given, keep_recent_count=3)["config"].retain_recent == 2
 
 
 def test_a_group_bounds_the_requests() -> None:
@@ -260,8 +272,6 @@ def test_a_group_bounds_the_requests() -> None:
         ({"max_token": -1}, ValueError, "max_total_tokens"),
         ({"group_token_threshold": 3}, ValueError, "group_token_threshold"),
         ({"keep_recent_count": -1}, ValueError, "keep_recent_count"),
-        ({"target_tokens": True}, ValueError, "target_tokens"),
-        ({"prompt": "no such prompt"}, ConfigError, "prompt"),
         ({"store_dir": "store"}, ValueError, "chat_id"),
     ],
 )
@@ -369,41 +379,6 @@ def test_a_store_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
         compactor.compact_now(20)
     assert isinstance(raised.value.__cause__, OffloadError)
     assert all(f"item-{number} {words(600)}" in shown(memory) for number in range(1, 10))
-
-
-def test_redacting_erases_the_file_too(tmp_path: Path) -> None:
-    """And nothing else; by reference, or by the post itself; also where somebody else redacts."""
-    memory = busy(9)
-    run(memory, store_dir=tmp_path, chat_id="chat")
-    files = OffloadFiles(tmp_path, "chat")
-    memory.on_event(files.on_event)
-    memory.tell(HookFailed(hook="another", error="OSError"))
-    memory.redact("r3.p2")
-    files.redact(memory, memory.conversation.rounds[4].post_list[1])
-    files.redact(memory, "r8.p2")
-    left = [1, 2, 4, 6, 7, 9]
-    assert sorted(path.name[:6] for path in (tmp_path / "chat").iterdir()) == [f"r{number}-p2-" for number in left]
-    assert "0 lines" in files.grep("item-3 ")
-    assert [number for number in range(1, 10) if "item-" in memory.reload(f"r{number}.p2")] == left
-    files.redact(memory, "r3.p2")
-
-
-def test_what_cannot_be_erased_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is erased from the log all the same, and from the files by calling it again."""
-    memory = busy(9)
-    run(memory, store_dir=tmp_path, chat_id="chat")
-    files = OffloadFiles(tmp_path, "chat")
-
-    def denied(_path: str) -> None:
-        raise PermissionError(errno.EACCES, "denied")
-
-    monkeypatch.setattr(os, "unlink", denied)
-    with pytest.raises(OffloadError, match="allow it"):
-        files.redact(memory, "r3.p2")
-    assert "item-3 " not in memory.reload("r3.p2")
-    monkeypatch.undo()
-    files.redact(memory, "r3.p2")
-    assert "0 lines" in files.grep("item-3 ")
 
 
 def test_a_preview_may_be_left_out() -> None:

@@ -1,0 +1,174 @@
+"""What is redacted goes from the files of ``context_offload`` too, and nobody has to think of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import answer, calls, result, user, words
+
+from compactor import ContextCompactor
+from compactor.presets import OffloadError, OffloadFiles, context_offload
+from compactor.presets.offload_files import FilesNotErased
+from memory import HookFailed, Memory, Redacted
+from memory.events import Event
+
+ROLE = "assistant"
+
+
+def busy(rounds: int = 5) -> Memory:
+    """Rounds in each of which something long was looked up."""
+    memory = Memory("session")
+    for number in range(1, rounds + 1):
+        found = f"item-{number} {words(600)}"
+        for message in (user(f"Question {number}?"), calls(f"c{number}"), result(f"c{number}", found), answer()):
+            memory.append(message)
+    return memory
+
+
+def compactor_of(memory: Memory, store: Path) -> ContextCompactor:
+    options = context_offload(max_token=1_500, max_tool_message_tokens=200, store_dir=store, chat_id="chat")
+    return ContextCompactor.for_role(memory, ROLE, **options)
+
+
+def offloaded(store: Path, memory: Memory | None = None) -> Memory:
+    memory = memory if memory is not None else busy()
+    with compactor_of(memory, store) as compactor:
+        assert compactor.wait_idle(20)
+    return memory
+
+
+def names(store: Path) -> list[str]:
+    return sorted(path.name[:6] for path in (store / "chat").iterdir())
+
+
+def denied(_path: str) -> None:
+    raise PermissionError(errno.EACCES, "denied")
+
+
+def test_redacting_erases_the_file_too(tmp_path: Path) -> None:
+    """And nothing else; by reference, or by the post itself; when ``redact`` returns, it is done."""
+    memory = offloaded(tmp_path)
+    assert names(tmp_path) == [f"r{number}-p2-" for number in (1, 2, 3, 4, 5)]
+    memory.redact("r3.p2")
+    memory.redact(memory.conversation.rounds[4].post_list[1])
+    memory.redact("r1.p1")
+    assert names(tmp_path) == [f"r{number}-p2-" for number in (1, 2, 4)]
+    assert not any(b"item-3 " in path.read_bytes() for path in (tmp_path / "chat").iterdir())
+
+
+def test_files_of_an_earlier_run_are_erased_before_a_new_one_writes_any(tmp_path: Path) -> None:
+    """To make the compactor is enough."""
+    memory = Memory.from_messages(offloaded(tmp_path).messages(), "session")
+    compactor_of(memory, tmp_path)
+    memory.redact("r3.p2")
+    assert "r3-p2-" not in names(tmp_path)
+
+
+def test_what_cannot_be_erased_is_told_and_erased_by_redacting_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has it no more all the same. Nothing of it is told."""
+    memory = offloaded(tmp_path)
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+
+    monkeypatch.setattr(os, "unlink", denied)
+    memory.redact("r3.p2")
+
+    (told,) = [event for event in heard if isinstance(event, FilesNotErased)]
+    assert (told.level, told.session, told.references) == ("warning", "session", ("r3.p2",))
+    assert "allow it" in told.error
+    assert "item-3" not in told.error
+    assert "item-3" not in memory.reload("r3.p2")
+    assert "r3-p2-" in names(tmp_path)
+
+    monkeypatch.undo()
+    heard.clear()
+    memory.redact("r3.p2")
+
+    assert "r3-p2-" not in names(tmp_path)
+    assert [type(event) for event in heard] == [Redacted]
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody believes that there is no file because none can be seen."""
+    memory = offloaded(tmp_path)
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+    monkeypatch.setattr(os, "scandir", denied)
+    memory.redact("r3.p2")
+    assert [event.references for event in heard if isinstance(event, FilesNotErased)] == [("r3.p2",)]
+
+
+def test_the_others_are_erased_where_one_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reference is tried; what failed is named, or raised where a host listens itself."""
+    files, memory = OffloadFiles(tmp_path, "chat"), Memory("session")
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+    for _ in range(2):
+        files.watch(memory)
+    for reference in ("r1.p0", "r1.p1"):
+        files.write(reference, "text")
+    unlink = os.unlink
+
+    def only_one(path: str) -> None:
+        (denied if "r1-p0-" in path else unlink)(path)
+
+    monkeypatch.setattr(os, "unlink", only_one)
+    redacted = Redacted(session="session", references=("r1.p0", "r1.p1"))
+    memory.tell(redacted)
+    assert names(tmp_path) == ["r1-p0-"]
+    assert [event.references for event in heard if isinstance(event, FilesNotErased)] == [("r1.p0",)]
+    with pytest.raises(OffloadError, match="allow it"):
+        files.on_event(redacted)
+
+
+def test_a_host_may_listen_with_files_of_its_own(tmp_path: Path) -> None:
+    """By ``on_event``, without a compactor; other events mean nothing to it, and neither does a missing folder."""
+    memory, files = busy(1), OffloadFiles(tmp_path, "chat")
+    memory.on_event(files.on_event)
+    assert files.erase("r1.p2") == 0
+    files.write("r1.p2", "item-1")
+    memory.tell(HookFailed(hook="another", error="OSError"))
+    assert names(tmp_path) == ["r1-p2-"]
+    memory.redact("r1.p2")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_post_that_is_redacted_while_its_file_is_written_leaves_none(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it happens before the file is there or after; nothing is offloaded then."""
+    memory = busy()
+    write: Callable[..., str] = OffloadFiles.write
+
+    def interrupted(self: OffloadFiles, stem: str, *more: Any) -> str:
+        if moment == "before" and stem == "r3.p2":
+            memory.redact("r3.p2")
+        path = write(self, stem, *more)
+        if moment == "after" and stem == "r3.p2":
+            memory.redact("r3.p2")
+        return path
+
+    monkeypatch.setattr(OffloadFiles, "write", interrupted)
+    offloaded(tmp_path, memory)
+    assert "r3-p2-" not in names(tmp_path)
+    assert not any("item-3 " in str(message["content"]) for message in memory.messages())
+
+
+def test_without_files_nobody_listens() -> None:
+    """Nothing is kept beside the log."""
+    memory = busy(1)
+    preset = context_offload()
+    compactor = ContextCompactor.for_role(memory, ROLE, **preset)
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+    memory.redact("r1.p2")
+    assert [type(event) for event in heard] == [Redacted]
+    assert compactor.status().failures == 0
