@@ -19,7 +19,7 @@ from .summarizers.base import Summary, SummaryRequest
 from .tokens import TokenCounter
 from .view import View
 
-__all__ = ["FAULTS", "Answer", "Ask", "CycleWork", "accepted", "asked_again", "attempts_with", "refusal_in"]
+__all__ = ["FAULTS", "Answer", "Ask", "CycleWork", "accepted", "added", "asked_again", "attempts_with", "refusal_in"]
 
 #: Asks the summarizer, within its deadline; raises what the summarizer raises.
 Ask = Callable[[SummaryRequest], "str | Summary"]
@@ -166,10 +166,11 @@ def accepted(
     its number from 1, and the answer. Raises what *ask* raises, and the last ``SummaryRejected``.
     """
     source = replace(source, beside=(*source.beside, *standing))
-    asked, usage, attempt = request, None, 1
+    asked, attempt = request, 1
+    usage: Mapping[str, int] | None = None
     while True:
         answer = ask(asked)
-        usage = _added(usage, answer)
+        usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
         try:
             made = accept(answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind)
             break
@@ -222,9 +223,8 @@ def _pinned(request: SummaryRequest, view: View) -> tuple[str, ...]:
     return (*getattr(request.previous, "pinned", ()), *posts)
 
 
-def _added(usage: Mapping[str, int] | None, answer: object) -> Mapping[str, int] | None:
-    """Return *usage* and that of *answer*, where that is known."""
-    more = answer.usage if isinstance(answer, Summary) else None
+def added(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Return *usage* and *more* of it, as far as they are known."""
     if usage is None or more is None:
         return more if usage is None else usage
     return {key: usage.get(key, 0) + more.get(key, 0) for key in {**usage, **more}}

@@ -16,6 +16,7 @@ from ..summarizers.base import RequestKind, SummaryRequest
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
+from ..work import added
 
 __all__ = ["Asking", "fold"]
 
@@ -85,7 +86,7 @@ def fold(
     """
     reached = start
     room = Room(asking.room(view, work, previous))
-    usage: dict[str, int] = {}
+    usage: Mapping[str, int] | None = None
     taken_in, published = 0, _summary_tokens(view, previous)
     for step in steps(rounds, room, view.ledger.count):
         first, reached = reached + 1, start + step.whole
@@ -95,7 +96,7 @@ def fold(
         taken_in += step.tokens
         standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
         summary = work.summarize(request, Source(text, taken_in, published), view, standing)
-        _add(usage, summary.usage)
+        usage = added(usage, summary.usage)
         previous = CompactedMessage(
             start_index=1,
             end_index=max(reached, 1),
@@ -104,19 +105,14 @@ def fold(
             end_number=view.rounds[reached - 1].number or None if reached else None,
             generation=previous.generation if previous else 0,
             model=summary.model,
-            usage=dict(usage) or None,
+            usage=usage,
             extra={STANDING: standing} if standing else {},
         )
         room.tokens = asking.room(view, work, previous)
         yield previous, step.at_boundary
         if step.at_boundary:
-            usage, taken_in, published = {}, 0, _summary_tokens(view, previous)
+            usage, taken_in, published = None, 0, _summary_tokens(view, previous)
 
 
 def _summary_tokens(view: View, compaction: CompactedMessage | None) -> int:
     return view.ledger.count(compaction.summary) if compaction else 0
-
-
-def _add(total: dict[str, int], usage: Mapping[str, int] | None) -> None:
-    for key, tokens in (usage or {}).items():
-        total[key] = total.get(key, 0) + tokens

@@ -564,6 +564,7 @@ def test_what_the_user_forbade_is_carried_on_though_the_view_shows_it_no_more() 
     round_ = memory.create_round("Never book without asking me.")
     memory.add_post(round_, send_from=ROLE, send_to="User", message="There are three flights. " * 30)
     memory.finish_round(round_)
+    add_round(memory)
     assert memory.journal(ROLE).reduce(Reduction.over(round_, [None], "dropped"), base=0) is not None
     assert "Never book" not in text_of(view_compacted(memory, compact_view))
     compaction = memory.get_role_rounds(ROLE)[1]
