@@ -43,7 +43,7 @@ class StaleCompaction(ContextError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"compaction not published: {reason}; it is made again from what is current")
-        #: Why, in one word: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``stopped``.
+        #: Why, in one word: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``, ``stopped``.
         self.reason = reason
 
 

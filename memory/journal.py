@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from weakref import ref
 
 from .entries import CompactionPublished, CompactionReverted, ReductionPublished, ReductionWithdrawn
 from .errors import StaleCompaction
-from .overlay_rule import Ties, laid, ties_of
+from .overlay_rule import Ties, hides_words, is_over, laid, newest_asked, ties_of
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
 from .rounds import Record, Round
 from .snapshot import Snapshot
@@ -17,7 +17,7 @@ from .visibility import seen_by
 if TYPE_CHECKING:
     from .memory import Memory
 
-__all__ = ["RoleJournal"]
+__all__ = ["RoleJournal", "withdrawals"]
 
 
 class RoleJournal:
@@ -73,14 +73,8 @@ class RoleJournal:
         ends = (reduction.first_post_id, reduction.last_post_id)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            for one in now.reductions_of(self._role).of(reduction.round_id):
-                if (one.first_post_id, one.last_post_id) == ends:
-                    yield ReductionWithdrawn(
-                        role=self._role,
-                        round_id=one.round_id,
-                        first_number=one.first_number,
-                        last_number=one.last_number,
-                    )
+            found = now.reductions_of(self._role).of(reduction.round_id)
+            yield from withdrawals(self._role, (one for one in found if (one.first_post_id, one.last_post_id) == ends))
 
         return self._write_one(records) is not None
 
@@ -141,6 +135,11 @@ class RoleJournal:
             raise ValueError("an offloaded reduction stands for one post; make one for each")
         if ties.torn_by(reduction):
             raise StaleCompaction("torn")
+        if any(round_id == found.id and is_over(reduction, number, found) for round_id, number in now.pins):
+            raise StaleCompaction("pinned")
+        newest = newest_asked(reversed(now.rounds(self._role)))
+        if newest is not None and newest.id == found.id and hides_words(reduction, newest):
+            raise StaleCompaction("newest_query")
         return reduction
 
     def _ties_of(self, round_: Round) -> Ties:
@@ -150,3 +149,11 @@ class RoleJournal:
         ties = ties_of(seen_by(self._role, round_), self._role)
         self._ties = (ref(round_), ties)
         return ties
+
+
+def withdrawals(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:
+    """Give what takes live *reductions* of *role* out again."""
+    for one in reductions:
+        yield ReductionWithdrawn(
+            role=role, round_id=one.round_id, first_number=one.first_number, last_number=one.last_number
+        )

@@ -1,16 +1,16 @@
-"""Which of two overlays on a round stands, and which spans of a round may be covered at all."""
+"""Which of two overlays on a round stands, and what may not be covered at all: torn calls, and the newest query."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .messages import paired
+from .messages import paired, query_message, repeats_query
 from .overlays import Reduction
-from .rounds import Round
+from .rounds import USER, Round
 
-__all__ = ["Ties", "laid", "ties_of"]
+__all__ = ["Ties", "hides_words", "is_over", "laid", "newest_asked", "ties_of"]
 
 
 def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
@@ -30,6 +30,28 @@ def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | N
 def _contains(new: Reduction, old: Reduction) -> bool:
     wider = new.first_number < old.first_number or new.last_number > old.last_number
     return wider and new.first_number <= old.first_number and new.last_number >= old.last_number
+
+
+def newest_asked(newest_first: Iterable[Round]) -> Round | None:
+    """Return the first of these rounds in which the user speaks."""
+    return next((round_ for round_ in newest_first if _is_asked(round_)), None)
+
+
+def _is_asked(round_: Round) -> bool:
+    return query_message(round_) is not None or any(post.send_from == USER for post in round_.post_list)
+
+
+def hides_words(reduction: Reduction, round_: Round) -> bool:
+    """Return whether *reduction* is on anything that the user said in *round_*."""
+    posts = round_.post_list[: reduction.last_number]
+    said = (post.send_from == USER and reduction.covers(post.number) for post in posts)
+    return (reduction.covers(0) and query_message(round_) is not None) or any(said)
+
+
+def is_over(reduction: Reduction, number: int, round_: Round) -> bool:
+    """Return whether *reduction* is on the post of that *number*; a query and a post that repeats it are one."""
+    again = number == 0 and round_.post_list and repeats_query(round_.post_list[0], round_)
+    return reduction.covers(number) or bool(again and reduction.covers(round_.post_list[0].number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def test_where_ids_are_used_twice_the_number_decides() -> None:
 
 def test_the_query_can_be_reduced() -> None:
     """It is the post of number 0 and has no id."""
-    memory = memory_of()
+    memory = memory_of(2)
     assert memory.journal(ROLE).reduce(
         Reduction.over(memory.conversation.rounds[0], [None], "offloaded", "q..."), base=0
     )
@@ -240,7 +240,7 @@ def test_an_offloaded_reduction_of_several_posts_is_refused() -> None:
 )
 def test_of_two_reductions_one_stands(second: tuple[int, int], live: list[tuple[int, int]]) -> None:
     """A later one that contains an earlier one takes its place; one that meets it otherwise is ignored."""
-    memory = memory_of()
+    memory = memory_of(2)
     reduce(memory, 3, 6)
     number = memory.snapshot.number
     published = reduce(memory, *second)
@@ -250,7 +250,7 @@ def test_of_two_reductions_one_stands(second: tuple[int, int], live: list[tuple[
 
 def test_one_that_contains_one_and_cuts_another_is_ignored() -> None:
     """Half a replacement would tear the other."""
-    memory = memory_of()
+    memory = memory_of(2)
     for bounds in ((1, 2), (4, 6)):
         reduce(memory, *bounds)
     assert reduce(memory, 0, 5) is None
@@ -307,6 +307,7 @@ def conversation(*posts: tuple[str, ...], closed: bool = True) -> Memory:
 def test_a_call_is_not_torn_from_its_results(first: int, last: int, torn: bool, kind: str) -> None:
     """Providers refuse one without the other; parallel calls have several."""
     memory = conversation(("call", "a", "b"), ("b",), ("a",), (), ("call", "c"))
+    memory.create_round("a newer query")
     if not torn:
         assert reduce(memory, first, last, kind=kind) is not None
         return
@@ -469,3 +470,62 @@ def test_of_two_memories_that_reduce_the_same_posts_one_wins() -> None:
     assert reduce(one, 2, 5) is not None
     assert reduce(two, 3, 4) is None
     assert spans(two) == [(2, 5)]
+
+
+# the newest query, and what is pinned
+
+
+def asked(*queries: str) -> Memory:
+    """Return a Memory with a round of one answer for each query."""
+    memory = Memory("s", clock=lambda: NOON)
+    for number, query in enumerate(queries, 1):
+        memory.create_round(query, id=str(number))
+        memory.add_post(str(number), id=f"{number}.1", send_from="User", send_to=ROLE, message=query)
+        memory.add_post(str(number), id=f"{number}.2", send_from=ROLE, send_to="User", message="answer")
+        memory.finish_round(str(number))
+    return memory
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (1, 1), (0, 2), (1, 2)])
+def test_the_newest_query_is_never_reduced(first: int, last: int) -> None:
+    """Nor what the user says in it, whoever asks for that."""
+    memory = asked("first", "second")
+    with pytest.raises(StaleCompaction) as raised:
+        reduce(memory, first, last, round_id="2")
+    assert raised.value.reason == "newest_query"
+    assert reduce(memory, 2, 2, round_id="2") is not None
+    assert reduce(memory, first, last, round_id="1") is not None
+
+
+def test_a_query_that_becomes_the_newest_again_is_shown_again() -> None:
+    """The round behind it failed: what the user waits for now must not read as something else."""
+    memory = asked("first", "second", "third")
+    assert reduce(memory, 0, 1, round_id="2") is not None
+    assert reduce(memory, 2, 2, round_id="2") is not None
+    assert reduce(memory, 0, 1, round_id="1") is not None
+    memory.finish_round("3", "failed")
+    assert (spans(memory, "2"), spans(memory, "1")) == ([(2, 2)], [(0, 1)])
+    memory.finish_round("2", "failed")
+    assert spans(memory, "1") == []
+
+
+def test_a_pinned_post_is_not_reduced() -> None:
+    """Also where the pin comes while the reduction is being made: pins are looked at when it is published."""
+    memory = asked("first", "second")
+    memory.pin("r1.p2")
+    for first, last in ((2, 2), (0, 2)):
+        with pytest.raises(StaleCompaction) as raised:
+            reduce(memory, first, last, round_id="1")
+        assert raised.value.reason == "pinned"
+    memory.unpin("r1.p2")
+    assert reduce(memory, 2, 2, round_id="1") is not None
+
+
+@pytest.mark.parametrize("pinned", ["r1.p0", "r1.p1", "r1.p2"])
+def test_pinning_takes_out_what_was_reduced(pinned: str) -> None:
+    """What a pinned post says is shown again at once; other reductions stay."""
+    memory = asked("first", "second", "third")
+    assert reduce(memory, 0, 2, round_id="1") is not None
+    assert reduce(memory, 0, 2, round_id="2") is not None
+    memory.pin(pinned)
+    assert (spans(memory, "1"), spans(memory, "2")) == ([], [(0, 2)])
