@@ -172,8 +172,10 @@ class AutoContextMemory:
             raise NotDeleted(f"message {index} waits for a result or an approval; delete it when that has come")
         if tail.view.is_pinned(one.round_, one.unit):
             raise NotDeleted(f"message {index} is pinned; unpin it first")
-        if one.unit.from_user and one.place == tail.asked and (tail.latest_answer or (-1, 0)) < min(one.places):
-            raise NotDeleted(f"message {index} is the question that waits for an answer; it can go once there is one")
+        if one.unit.from_user and one.place == tail.asked:
+            raise NotDeleted(
+                f"message {index} is the newest question, which each prompt asks; it can go behind a newer one"
+            )
         return one
 
     def _said(self, round_: Round) -> Iterator[Message]:

@@ -646,16 +646,6 @@ def test_a_hosts_own_summary_is_taken_in_whole() -> None:
     assert request.previous.summary == "One line of the host's: ok."
 
 
-def test_a_hosts_summary_that_stands_for_the_query_stays() -> None:
-    """What the user said is in it, so no summary of calls takes its place."""
-    memory = memory_of(user("Which?"), *pairs(6), ON, closed=False)
-    round_ = memory.conversation.rounds[0]
-    own = Reduction.over(round_, [None, *round_.post_list[:4]], "summarised", "The user asked which; ok.")
-    assert memory.journal(ROLE).reduce(own, base=0) is not None
-    assert spans(apply(memory, CURRENT)[0]) == [(5, 12)]
-    assert shown(memory)[0] == user("The user asked which; ok.")
-
-
 def test_nothing_is_asked_where_there_is_nothing_new() -> None:
     """No call but those that are summarised; words alone are none."""
     memory = memory_of(user(), *pairs(4), ON, closed=False)

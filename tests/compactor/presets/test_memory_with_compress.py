@@ -539,6 +539,23 @@ def test_a_compress_func_that_gives_no_conversation_changes_nothing(made: Any) -
     assert shown(memory, compress_func=shortened) == [SHORT]
 
 
+CALLS = st.lists(st.sampled_from("ab"), min_size=1, max_size=2).map(lambda ids: calls(*ids))
+RESULTS = st.sampled_from("ab").map(result)
+
+
+@given(st.lists(CALLS | RESULTS, min_size=1, max_size=6))
+def test_what_a_compress_func_hands_back_has_one_result_for_each_call(made: list[Message]) -> None:
+    """Or it is refused: however often an id is used, called and answered."""
+    memory = filled(turns(2), compress_func=lambda _messages: made)
+    try:
+        now = shown(memory)
+    except CompressionFailed:
+        assert len(memory.state_dict()["memory_storage"]) == 8
+        return
+    called = [call["id"] for message in now for call in message.get("tool_calls", ())]
+    assert sorted(called) == sorted(message["tool_call_id"] for message in now if message["role"] == "tool")
+
+
 def test_what_a_function_raises_reaches_the_caller() -> None:
     """Its own error, with everything as it was; the event names its class alone."""
 
