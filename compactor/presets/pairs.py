@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from memory.messages import ASSISTANT, FUNCTION, TOOL, paired, parse
 from memory.rounds import Post
 
-from .shown import Shown
+from .shown import Message, Shown
 
 __all__ = ["blocks", "end_of_answered", "is_orphan", "stretches", "together", "waits"]
 
-Message = dict[str, Any]
 Block = set[int]
 
 _SYSTEM = ("system", "developer")
