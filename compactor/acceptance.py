@@ -3,11 +3,11 @@
 ``not_text``     something else than a text, or a ``Summary`` of one
 ``empty``        no letter and no digit
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
-``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
 ``echo``         a stretch of what it should sum up, word for word
 ``larger``       longer than all that it replaces
 ``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
 ``oversized``    over twice as long as it was asked to be
+``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
 ``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
 """
 
@@ -26,6 +26,7 @@ from .identifiers import identifiers, unknown
 from .replies import is_reply
 from .summarizers.base import RequestKind, Summary, strip_tags
 from .tokens import TokenCounter
+from .voice import in_own_voice
 
 __all__ = [
     "CHECKS",
@@ -36,7 +37,6 @@ __all__ = [
     "Accepted",
     "Source",
     "accept",
-    "in_own_voice",
     "repeats",
 ]
 
@@ -131,12 +131,6 @@ def repeats(text: str, source: str) -> bool:
     return 2 * len(said) >= len(read) and said in read
 
 
-def in_own_voice(text: str) -> bool:
-    """Return whether a sentence of *text* tells in the first person what its speaker did or will do. What stands in
-    quotation marks, in code, or behind the arrow of a result is somebody else's."""
-    return _OWN_VOICE.search(_OTHERS.sub(" … ", text)) is not None
-
-
 # -- the checks: each says what is wrong, or None ---------------------------------------------------------------------
 
 
@@ -156,12 +150,6 @@ def _greeting(made: _Candidate) -> str | None:
     if not is_reply(made.text):
         return None
     return "the summarizer replied to the conversation instead of summarising it; look at its prompt"
-
-
-def _voice(made: _Candidate) -> str | None:
-    if made.kind != "tool_run" or not in_own_voice(made.text):
-        return None
-    return "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"
 
 
 def _echo(made: _Candidate) -> str | None:
@@ -194,6 +182,12 @@ def _oversized(made: _Candidate) -> str | None:
     )
 
 
+def _voice(made: _Candidate) -> str | None:
+    if made.kind != "tool_run" or not in_own_voice(made.text):
+        return None
+    return "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"
+
+
 def _invented(made: _Candidate) -> str | None:
     found, among = len(made.unknown), len(made.names)
     if found <= MOST_INVENTED or found <= MOST_INVENTED_SHARE * among:
@@ -206,11 +200,11 @@ CHECKS: dict[str, Callable[[_Candidate], str | None]] = {
     "not_text": _not_text,
     "empty": _empty,
     "greeting": _greeting,
-    "voice": _voice,
     "echo": _echo,
     "larger": _larger,
     "no_progress": _no_progress,
     "oversized": _oversized,
+    "voice": _voice,
     "invented": _invented,
 }
 
@@ -219,25 +213,3 @@ _TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
 
 def _bare(text: str) -> str:
     return " ".join(_TAG.sub(" ", text.replace("&lt;", "<")).split())
-
-
-# Bounded: a quotation mark that is never closed must not be looked for to the end, from each one.
-_OTHERS = re.compile(
-    r'"[^"\n]{0,2000}"|“[^”\n]{0,2000}”|„[^“”\n]{0,2000}[“”]|«[^»\n]{0,2000}»|「[^」\n]{0,2000}」'
-    r"|```.{0,20000}?```|`[^`\n]{0,2000}`|(?:→|->|=>)[^\n]{0,4000}",
-    re.DOTALL,
-)
-_LEAD = (
-    r"(?:(?:then|next|first|firstly|second|secondly|third|finally|lastly|after (?:that|this)|afterwards|subsequently|so"
-    r"|and|but|also|now|here|earlier|previously|as (?:the|an) (?:assistant|agent)|in (?:total|summary|short)),? ){0,3}"
-)
-_OWN_VOICE = re.compile(
-    rf"""(?:^|[.!?;…]\s|[。！？；]) [\s>*_#()\d.•–-]{{0,20}}
-      (?: {_LEAD.replace(" ", chr(92) + " ")}
-          (?: (?:i|we) (?: ['’](?:ve|d|ll|m|re)\b | \ (?!/|-)[a-z] )
-            | my\ (?:next|first|last|search|query|call|tool) )
-        | ich\ (?:habe|werde|rief) | j['’](?:ai|appelle) | je\ (?:vais|suis) | he\ (?:llamado|buscado|ejecutado|usado)
-        | ho\ (?:chiamato|cercato|eseguito|usato) | (?:eu\ )?(?:chamei|executei|pesquisei) | я\ \w | ik\ heb
-        | 我(?:已|们|調用|调用|搜索|查询|使用|执行|運行|运行|先|将|會|会) | 私は | 제가 | 저는 )""",
-    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
-)

@@ -10,10 +10,11 @@ import pytest
 from chats import words
 
 from compactor import Summary, SummaryRejected, acceptance
-from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Source, accept, in_own_voice, repeats
+from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Source, accept, repeats
 from compactor.replies import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
+from compactor.voice import in_own_voice
 from memory import Post, Round
 
 SOURCE = words(1_000)
@@ -305,6 +306,11 @@ OWN_VOICE = (
     "Ich habe die Datei gelesen.",
     "J'ai appelé l'outil.",
     "我已调用搜索工具。",
+    "Having called f, I found it.",
+    "Done.\n- Having run f(a, b) on api.get, I saw 3 rows.",
+    "After reading out.csv, we dropped it.",
+    "f was called by me and I saw nothing.",
+    "The file had then been opened by us.",
 )
 OTHER_VOICE = (
     "search was called twice; three flights were found.",
@@ -316,6 +322,11 @@ OTHER_VOICE = (
     "User: I want my money back.",
     "i) search was called\nii) book was called",
     "Inventory: I-95 and J-12 were checked.",
+    "Having called f, the assistant found it. After that, I/O was tested.",
+    "Before paying, “I want to see it,” was said.",
+    "User: Having lost my card, I need a new one.",
+    "get_order was called by the agent; by mean, 3 rows.",
+    'get_note gave "this was written by me".',
 )
 
 
@@ -333,6 +344,49 @@ def test_what_others_said_is_not_the_assistants_voice(answer: str) -> None:
     """Quotations, code and results."""
     assert not in_own_voice(answer)
     assert accepted(answer, kind="tool_run")
+
+
+def test_a_voice_is_listened_for_only_in_what_has_the_right_size() -> None:
+    """The cheap checks come first; a summary that is too long says so in whatever voice."""
+    answer = "I called search. " + words(1_200).replace("word", "term")
+
+    for source, target, check in ((words(100), None, "larger"), (words(1_250), None, "no_progress")):
+        with pytest.raises(SummaryRejected) as rejected:
+            accepted(answer, source, target, kind="tool_run")
+        assert rejected.value.check == check
+    with pytest.raises(SummaryRejected) as rejected:
+        accepted(answer, words(9_000), 100, kind="tool_run")
+    assert rejected.value.check == "oversized"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "- ",
+        "- \n",
+        "I ",
+        ". ",
+        ".\n",
+        '"',
+        "“",
+        "«",
+        "「",
+        "„",
+        "`",
+        "```",
+        "` ",
+        "5",
+        ". then ",
+        ". having a ",
+        "was ",
+    ],
+    ids=repr,
+)
+def test_a_voice_is_listened_for_in_one_go(mark: str) -> None:
+    """Twice the text, twice the time: neither list marks nor quotations that never close are read again and again."""
+    began = time.perf_counter()
+    in_own_voice(mark * (300_000 // len(mark)))
+    assert time.perf_counter() - began < 4  # what is quadratic takes minutes
 
 
 def test_every_check_is_documented() -> None:
