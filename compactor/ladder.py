@@ -12,8 +12,9 @@ from memory.references import post_reference, range_reference
 from memory.rounds import Round
 
 from .clipping import clip_message, clip_text
-from .pieces import Draft, Fitted, Head, Piece, Reduced, ends, note
+from .pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
 from .rungs import RUNGS, shortened
+from .standing import STANDING, lost, restored
 from .units import PROMPT_TOKENS, Message, Unit, count_message
 from .view import View
 
@@ -30,6 +31,8 @@ PROTECTED_SHARE = 0.25
 LARGEST_SHARE = 0.5
 #: No text is clipped to fewer tokens than this.
 SHORTEST_CLIP = 24
+#: What each of ``RUNGS`` does to a text.
+_DONE_BY: tuple[By, ...] = ("offloaded", "cleared")
 
 
 class Ladder:
@@ -47,7 +50,9 @@ class Ladder:
         self._seen: dict[int, list[tuple[Round, Unit]]] = {}
         self._known: dict[int, list[Piece]] = {}
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
-        self._note_tokens = self._cost(note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2))
+        self._dropped_from = self._first_dropped()
+        longest = note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self._dropped_from)
+        self._note_tokens = self._cost(longest)
         self._put(head)
         #: The newest round, or the first open one: from here on there are no sums.
         self._newest = max(view.end, min(view.closed, view.total - 1))
@@ -98,9 +103,19 @@ class Ladder:
     def _note(self, draft: Draft) -> list[Message]:
         rounds = [*self._covered_omitted[:1], *self._covered_omitted[-1:]]
         rounds += [self._view.sums.numbers[place] for place in (*draft.rounds[:1], *draft.rounds[-1:])]
-        if not draft.says_so or not (rounds or draft.units):
+        if not draft.says_so or not (rounds or draft.units or self._dropped_from):
             return []
-        return [note(rounds, *ends(draft.units))]
+        first, last = ends(draft.units) or ("", "")
+        return [note(rounds, first, last, dropped_from=self._dropped_from)]
+
+    def _first_dropped(self) -> int:
+        """Return the log number of the tail's first round of which posts are dropped; 0 where there is none."""
+        view, found = self._view, 0
+        for round_id, reductions in view.reductions.by_round.items():
+            end = view.rounds.end_of(round_id) or 0
+            if end > view.end and (not found or end < found) and any(one.kind == "dropped" for one in reductions):
+                found = end
+        return view.rounds[found - 1].number if found else 0
 
     def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
@@ -135,6 +150,8 @@ class Ladder:
         """Return a round's units for their messages alone: the ledger knows what all of them cost."""
         if place == self._asked:
             return self._pieces(place)
+        if not self._view.sums.costs[place].messages:  # all of it was dropped
+            return []
         return [Piece(round_, unit, ()) for round_, unit in self._units(place)]
 
     def _units(self, place: int) -> list[tuple[Round, Unit]]:
@@ -175,20 +192,34 @@ class Ladder:
         room = self._limit - must - self._head_tokens
         if room >= 0 or compaction is None or message is None:
             return
-        ref, whole, least = range_reference(1, compaction.last_round), self._cost(message), SHORTEST_CLIP
-        least += self._cost(_reading(message, compaction, ""))
+        ref, whole = range_reference(1, compaction.last_round), self._cost(message)
         # Half of what there is, so that something of the tail is shown, where that is enough for a summary at all.
-        limit = next((some for some in ((whole + room - self._note_tokens) // 2, whole + room) if some >= least), 0)
-        asked, shorter = SHORTEST_CLIP + limit - least, message
-        while asked >= SHORTEST_CLIP and self._cost(shorter) > limit:
-            shorter = _reading(message, compaction, clip_text(compaction.summary, asked, ref, self._count))
-            asked -= 8
-        if self._cost(shorter) <= limit:
-            self._clipped_head = (Reduced(ref, whole, self._cost(shorter)),)
+        half = (whole + room - self._note_tokens) // 2
+        shorter = self._clipped_compaction(half, ref) or self._clipped_compaction(whole + room, ref)
+        if shorter is not None:
+            self._clipped_head = (Reduced(ref, whole, self._cost(shorter), "clipped"),)
             return self._put(replace(self._head, compaction=shorter))
         self._covered_omitted = tuple(range(1, compaction.last_round + 1))
         pinned = {**message, "content": "\n".join((PINNED, *compaction.pinned))} if compaction.pinned else None
         return self._put(replace(self._head, compaction=pinned))
+
+    def _clipped_compaction(self, limit: int, ref: str) -> Message | None:
+        """Return the compaction's message in at most *limit* tokens, all that is pinned and was forbidden in it. None
+        where there is no room for that and some of the summary."""
+        compaction, message = self._view.compaction, self._head.compaction
+        assert compaction is not None  # noqa: S101  (only then is there a message)
+        assert message is not None  # noqa: S101  (as above)
+        standing = compaction.extra.get(STANDING, ())
+        asked = limit + SHORTEST_CLIP - self._cost(_reading(message, compaction, ""))
+        while asked >= SHORTEST_CLIP:
+            text = clip_text(compaction.summary, asked, ref, self._count)
+            text, _ = restored(text, lost(standing, (text, *compaction.pinned)), limit, self._count)
+            shorter = _reading(message, compaction, text)
+            over = self._cost(shorter) - limit
+            if over <= 0:
+                return shorter
+            asked -= max(over, 8)
+        return None
 
     def _put(self, head: Head) -> None:
         self._head = head
@@ -266,9 +297,9 @@ class Ladder:
         if not piece.rungs:
             return piece
         made = replace(piece, costs=self._view.costs(piece.round_, piece.unit), rungs=0)
-        for rule in RUNGS[: piece.rungs]:
+        for rule, by in list(zip(RUNGS, _DONE_BY, strict=True))[: piece.rungs]:
             shorter = shortened(made.round_, made.unit, made.costs, rule, self._count)
-            made = made.reading(*shorter) if shorter.places else made
+            made = made.reading(*shorter, by) if shorter.places else made
         return made
 
     def _within(self, pieces: Sequence[Piece], boundary: int) -> list[int]:
@@ -289,6 +320,7 @@ class Ladder:
         pieces = [piece if number in back else self._clipped(piece, limit) for number, piece in enumerate(draft.pieces)]
         room -= _sum(piece for piece in pieces if piece.verbatim)
         free = [number for number, piece in enumerate(pieces) if not piece.stays]
+        free = [*(n for n in free[:-1] if n not in back), *(n for n in free[:-1] if n in back), *free[-1:]]
         waiting = [number for number, piece in enumerate(pieces) if piece.unit.pending and not piece.verbatim]
         gone: list[int] = []
         for number in waiting:  # what waits before the newest
@@ -343,7 +375,7 @@ class Ladder:
                 changed.append(place)
         made = tuple(messages)
         unit = Unit(piece.unit.posts, lambda: made, piece.unit.from_user, piece.unit.pending)
-        return piece.reading(unit, tuple(costs), changed)
+        return piece.reading(unit, tuple(costs), changed, "clipped")
 
 
 def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Message:

@@ -13,12 +13,10 @@ from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import Post, Round
 
-__all__ = ["EPHEMERAL", "OVERLAY", "SUMMARY", "overlaid"]
+__all__ = ["EPHEMERAL", "OVERLAY", "is_summary", "overlaid"]
 
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
-OVERLAY = "overlay"
-#: The kind of a post that stands for several, and was said by nobody.
-SUMMARY = "summary"
+OVERLAY = "compactor.overlay"
 #: How the kind of a post begins that leaves the prompt after the next model call: ``ephemeral:screenshot``. The newest
 #: ``extra["keep"]`` of a name, none by default, stay until their round is closed.
 EPHEMERAL = "ephemeral:"
@@ -45,6 +43,11 @@ def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round
     if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
         return round_
     return shown.model_copy(update={"post_list": tuple(kept)})
+
+
+def is_summary(post: Post) -> bool:
+    """Return whether *post* stands for several others, and was said by nobody."""
+    return post.extra.get(OVERLAY) == "summarised"
 
 
 def _covering(reductions: Sequence[Reduction], number: int) -> Reduction | None:
@@ -91,7 +94,7 @@ def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
         send_from="context",
         send_to=role,
         message=reduction.text,
-        kind=SUMMARY,
+        kind="summary",
         number=reduction.first_number,
         created_at=round_.created_at,
         extra=freeze_mapping({OVERLAY: reduction.kind}),

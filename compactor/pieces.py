@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from memory.references import place_reference, post_reference, range_reference
 from memory.rounds import Round
 
 from .units import Message, Unit
 
-__all__ = ["Draft", "Fitted", "Head", "Piece", "Reduced", "ends", "note"]
+__all__ = ["By", "Draft", "Fitted", "Head", "Piece", "Reduced", "ends", "note"]
+
+#: What shortened a text: a preview stands for it, or a line, or its head and tail do.
+By = Literal["offloaded", "cleared", "clipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class Reduced:
     ref: str
     tokens_before: int
     tokens_after: int
+    #: The heaviest that was done to it.
+    by: By
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,13 @@ class Piece:
     def tokens(self) -> int:
         return sum(self.costs)
 
-    def reading(self, unit: Unit, costs: tuple[int, ...], places: Iterable[int]) -> Piece:
-        """Return the piece with *unit* in the place of its own, whose messages at *places* are shorter."""
+    def reading(self, unit: Unit, costs: tuple[int, ...], places: Iterable[int], by: By) -> Piece:
+        """Return the piece with *unit* in the place of its own, whose messages at *places* are shorter *by* that."""
         known = {reduced.ref: reduced for reduced in self.reductions}
         for place in places:
             ref = post_reference(self.round_, self.unit.posts[place])
             before = known[ref].tokens_before if ref in known else self.costs[place]
-            known[ref] = Reduced(ref, before, costs[place])
+            known[ref] = Reduced(ref, before, costs[place], by)
         return replace(self, unit=unit, costs=costs, reductions=tuple(known.values()))
 
 
@@ -117,11 +123,16 @@ def ends(pieces: Sequence[Piece]) -> tuple[str, ...]:
     return place_reference(*min(numbers)), place_reference(*max(numbers))
 
 
-def note(rounds: Sequence[int], first_post: str = "", last_post: str = "") -> Message:
-    """Return the line that says what is left out, whole rounds and then posts, and how to read it."""
+def note(rounds: Sequence[int], first_post: str = "", last_post: str = "", *, dropped_from: int = 0) -> Message:
+    """Return the line that says what is left out, and how to read it: whole rounds, then posts, then those that were
+    dropped here and there from round *dropped_from* on. Of these it names no end, which would move with each."""
     said: list[str] = []
     if rounds:
         said.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
     if first_post:
         said.append(f"the posts from {first_post} to {last_post} (reload each by that name)")
+    if dropped_from:
+        said.append(
+            f"single posts from round {dropped_from} on (reload r{dropped_from} or any other round by its number)"
+        )
     return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(said)}.]"}

@@ -11,7 +11,7 @@ from typing import Any
 from memory.messages import TOOL, from_post, paired, query_message, repeats_query
 from memory.rounds import USER, Post, Round
 
-from .overlaid import SUMMARY
+from .overlaid import is_summary
 from .tokens import TokenCounter
 
 __all__ = ["MESSAGE_TOKENS", "PROMPT_TOKENS", "Unit", "count_message", "units_of"]
@@ -85,7 +85,7 @@ def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
             units.append(_call_unit(post, results, role, waits=waits, pending=pending))
         elif place in taken:
             continue
-        elif post.tool_call_id is not None:
+        elif post.tool_call_id is not None or post.send_from == TOOL:
             units.append(Unit((post,), partial(_orphan, post, role)))
         elif post.send_from == FUNCTION and units and not units[-1].from_user:  # answers the call before it
             units.append(_joined(units.pop(), Unit((post,), partial(_said, post, role))))
@@ -126,9 +126,12 @@ def _only(message: Message) -> tuple[Message]:
 
 
 def _said(post: Post, role: str) -> tuple[Message]:
-    if post.kind == SUMMARY:  # never in the assistant's voice, which would repeat it to the user as its own words
+    if is_summary(post):  # never in the assistant's voice, which would repeat it to the user as its own words
         return ({"role": "user", "content": post.message},)
-    return (from_post(post, role),)
+    message = from_post(post, role)
+    if not message.get("tool_calls", True):  # an empty list, which providers refuse
+        del message["tool_calls"]
+    return (message,)
 
 
 def _orphan(post: Post, role: str) -> tuple[Message]:

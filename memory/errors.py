@@ -43,7 +43,8 @@ class StaleCompaction(ContextError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"compaction not published: {reason}; it is made again from what is current")
-        #: Why, in one word: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``, ``stopped``.
+        #: Why, in a word: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``,
+        #: ``stopped``.
         self.reason = reason
 
 

@@ -132,6 +132,8 @@ class Memory:
             post = made(Post, **{"id": self._new_id(), "created_at": self._clock()} | fields)
         elif fields or not isinstance(post, Post):
             raise TypeError("give add_post() a ready Post, or its fields by name; not both")
+        if not post.id:
+            raise MessageError("a post needs an id: give one that is not empty, or none, and one is made")
         round_id = round_ if isinstance(round_, str) else round_.id
         added = self._write(
             lambda now: [_added(self._require_open(now, round_id), post)],

@@ -11,7 +11,7 @@ from memory.references import post_reference
 from memory.rounds import Post
 
 from ..offloading import ATTACHMENT, is_kind, is_result
-from ..overlaid import SUMMARY
+from ..overlaid import is_summary
 from ..units import Unit
 from ..view import View
 from .tail import Place, Placed, Tail, checked_number
@@ -109,7 +109,7 @@ class _Dropping:
             return True
         if tail.latest_answer in placed.places or placed.places & tail.unread:
             return True
-        if any(post and post.kind == SUMMARY for post in placed.unit.posts):
+        if any(post and is_summary(post) for post in placed.unit.posts):
             return True
         return not tail.view.reducible(placed.round_, placed.unit)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from memory.rounds import Post, Round
 
 from ..offloading import is_result
-from ..overlaid import SUMMARY
+from ..overlaid import is_summary
 from ..units import Unit
 from ..view import View
 from .tail import Place, Tail
@@ -130,7 +130,7 @@ def _part(view: View, unit: Unit) -> _Part:
     first = unit.posts[0]
     if first is None:
         return "end"
-    if first.kind == SUMMARY:
+    if is_summary(first):
         return "summary"
     own = first.send_from == view.role
     if (own and first.tool_calls) or is_result(first) or (own and any(post and is_result(post) for post in unit.posts)):

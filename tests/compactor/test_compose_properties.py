@@ -250,9 +250,10 @@ def test_without_pressure_the_view_counts_what_compose_sends(memory: Memory) -> 
     """Tokens and messages of a view are those of the prompt: what a trigger measures is what the provider gets."""
     view, prompt = view_of(memory), compose(memory, budget=10**9)
 
-    messages = prompt.messages
+    told = [message for message in prompt.messages if note_of(prompt) and message["content"] == note_of(prompt)]
+    messages = [message for message in prompt.messages if message not in told]
     covered = [message for message in must_stay(view) if message not in _tail_of(view)]
-    extra = sum(count_message(message, count_tokens) for message in covered)
+    extra = sum(count_message(message, count_tokens) for message in (*covered, *told))
     assert view.tokens + extra == prompt.tokens == prompt.report.tokens_before
     assert view.messages + len(covered) == len(messages) - len(memory.header) - (view.compaction is not None)
     for place in view.places:

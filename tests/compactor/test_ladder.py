@@ -551,7 +551,8 @@ def test_an_ephemeral_tool_result_leaves_a_line_that_answers_its_call() -> None:
 
 
 def test_published_reductions_of_all_kinds_are_shown_and_counted_once() -> None:
-    """An offloaded text in its message, nothing for what was dropped, one message of nobody's voice for a summary."""
+    """An offloaded text in its message, one message of nobody's voice for a summary; of what was dropped a line at the
+    head tells where to look for it."""
     memory = agent_run(8)
     memory.append(user("And?"))
     run = posts_of(memory, 0)
@@ -562,9 +563,11 @@ def test_published_reductions_of_all_kinds_are_shown_and_counted_once() -> None:
     prompt = compose(memory, budget=AMPLE)
 
     summary = user("[Summary; reload r1.p7-p12]\nThree reads found nothing.")
-    assert prompt.messages[:4] == [user("Find the fault."), calls("c0"), result("c0", "[Rows; reload r1.p2]"), summary]
-    assert prompt.messages[4] == calls("c6")
-    assert len(prompt.messages) == 9
+    note, *messages = prompt.messages
+    assert "single posts from round 1 on (reload r1 " in note["content"]
+    assert messages[:4] == [user("Find the fault."), calls("c0"), result("c0", "[Rows; reload r1.p2]"), summary]
+    assert messages[4] == calls("c6")
+    assert len(messages) == 9
     assert_legal(prompt, AMPLE)
     assert prompt.report.tokens_before == prompt.tokens
 
@@ -780,3 +783,65 @@ def test_what_was_just_read_back_is_not_clipped_while_it_fits() -> None:
     assert shown("context_reload", 1_000) == words(600)
     assert "reload r1.p3" in shown("look_up", 1_000)
     assert "reload r1.p3" in shown("context_reload", 400)
+
+
+def test_where_posts_were_dropped_is_told_in_one_line_that_stays_as_it_is() -> None:
+    """However many follow; with the rounds that are left out in the same line; not of what a summary covers."""
+    memory = Memory.from_messages([message for n in range(6) for message in (user(f"q{n}"), answer(words(60)))])
+    ends = []
+    for place in (1, 3, 4):
+        reduce(memory, place, posts_of(memory, place)[:1], "dropped")
+        ends.append(compose(memory, budget=AMPLE).messages[0])
+    assert ends[0] == ends[1] == ends[2]
+    assert "single posts from round 2 on (reload r2 or any other round by its number)" in ends[0]["content"]
+
+    cut = note_of(compose(memory, budget=180))
+    assert "rounds 1 to " in cut
+    assert "single posts from round 2 on" in cut
+
+    memory.journal(ROLE).publish(
+        CompactedMessage(start_index=1, end_index=5, summary="S.", end_round_id=memory.conversation.rounds[4].id),
+        base=0,
+        round_ids=[round_.id for round_ in memory.conversation.rounds[:5]],
+    )
+    assert note_of(compose(memory, budget=AMPLE)) == ""
+
+
+def test_what_the_user_forbade_stays_when_a_summary_is_clipped() -> None:
+    """It is short, and what a summary is for; the rest of the summary is shortened."""
+    memory = Memory.from_messages([user("old"), answer("done"), user("new")])
+    standing = tuple(f"Never touch the server in rack {n}." for n in range(6))
+    summary = f"{words(600)}\n\nInstructions from the user:\n" + "\n".join(f"- {sentence}" for sentence in standing)
+    memory.journal(ROLE).publish(
+        CompactedMessage(
+            start_index=1,
+            end_index=1,
+            summary=summary,
+            end_round_id=memory.conversation.rounds[0].id,
+            extra={"standing": standing},
+        ),
+        base=0,
+        round_ids=[memory.conversation.rounds[0].id],
+    )
+    for budget in (300, 500):
+        prompt = compose(memory, budget=budget)
+        assert_legal(prompt, budget)
+        assert all(sentence in prompt.messages[0]["content"] for sentence in standing)
+        assert "reload r1" in prompt.messages[0]["content"]
+
+
+def test_a_tool_message_that_names_no_call_is_one_that_providers_accept() -> None:
+    """Nor is an empty list of calls handed on: both make a provider refuse the session for ever."""
+    memory = Memory.from_messages(
+        [user("q"), {"role": "assistant", "content": "a", "tool_calls": []}, {"role": "tool", "content": "rows"}]
+    )
+    messages = compose(memory, budget=AMPLE).messages
+    assert messages == [user("q"), answer("a"), user("[Late result of a tool call]\nrows")]
+
+
+def test_a_hosts_own_kind_of_post_is_its_own() -> None:
+    """Whatever it is called, the answer stays the assistant's."""
+    memory = Memory()
+    round_ = memory.create_round("q")
+    memory.add_post(round_, send_from=ROLE, send_to="User", message="my answer", kind="summary")
+    assert compose(memory, budget=AMPLE).messages == [user("q"), answer("my answer")]

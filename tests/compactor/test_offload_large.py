@@ -16,6 +16,7 @@ from compactor.acceptance import Source
 from compactor.host_rounds import HostRounds
 from compactor.ledger import ledger_of
 from compactor.offloading import OffloadRule
+from compactor.overlaid import OVERLAY
 from compactor.strategies import offload_large
 from compactor.tokens import count_tokens
 from compactor.view import View
@@ -217,7 +218,7 @@ def test_what_no_reference_gives_back_stays() -> None:
     shown = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}, image]})
     plain = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}]})
     replaced = Post(
-        number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({"overlay": "offloaded"})
+        number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({OVERLAY: "offloaded"})
     )
     post = replaced.model_copy(update={"extra": freeze_mapping({})})
 

@@ -9,7 +9,7 @@ from chats import answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.overlaid import EPHEMERAL, OVERLAY, SUMMARY, overlaid
+from compactor.overlaid import EPHEMERAL, OVERLAY, is_summary, overlaid
 from compactor.units import units_of
 from memory import Attachment, Memory, Post, Reduction, Round
 from memory.messages import ASSISTANT
@@ -99,7 +99,8 @@ def test_summarised_posts_read_as_one_message_that_nobody_said() -> None:
     read = overlaid(WORK, [reduction], ASSISTANT)
 
     assert said(WORK, reduction) == [("user", "q"), ("user", "Two were read."), ("assistant", "done")]
-    assert (read.post_list[0].kind, read.post_list[0].number, read.post_list[0].send_from) == (SUMMARY, 1, "context")
+    assert is_summary(read.post_list[0])
+    assert (read.post_list[0].number, read.post_list[0].send_from) == (1, "context")
     assert not units_of(read, ASSISTANT)[1].from_user
 
 
@@ -189,7 +190,7 @@ def test_any_live_reductions_cover_each_post_once(data: st.DataObject) -> None:
         number for one in live if one.kind != "offloaded" for number in range(one.first_number, one.last_number + 1)
     }
     assert {number for number in range(1, 6) if number not in gone} <= set(numbers)
-    summaries = [post.message for post in read.post_list if post.kind == SUMMARY]
+    summaries = [post.message for post in read.post_list if is_summary(post)]
     assert summaries == [one.text for one in live if one.kind == "summarised"]
 
 

@@ -634,3 +634,12 @@ def test_an_entry_that_cannot_be_read_is_an_error_with_the_remedy() -> None:
     store.append("s", [Entry("round opened", body="{")], after=0)
     with pytest.raises(StoreError, match=r"entry 1 \(round opened\)"):
         Memory("s", store=store)
+
+
+def test_a_post_needs_an_id() -> None:
+    """An empty one would stand for the round's query wherever posts are named by their ids."""
+    memory = Memory()
+    round_ = memory.create_round("q")
+    with pytest.raises(MessageError, match="needs an id"):
+        memory.add_post(round_, id="", send_from="Planner", send_to="User", message="m")
+    assert memory.conversation.rounds[0].post_list == ()
