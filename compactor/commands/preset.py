@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from ..config import CompactorConfig
+
 __all__ = ["Preset", "preset_options"]
 
 
@@ -21,7 +23,5 @@ def preset_options(name: str, budget: int, summarizer: object | None = None, mod
     """Return what a compactor with the preset *name* is made with, its tokens counted as *model* counts them."""
     from .. import presets  # no other command waits until they are loaded
 
-    options = dict(getattr(presets, Preset(name))(max_token=budget, summarizer=summarizer))
-    if model:
-        options["config"] = options["config"].merged(model=model)
-    return options
+    config = CompactorConfig(model=model)
+    return dict(getattr(presets, Preset(name))(max_token=budget, summarizer=summarizer, config=config))

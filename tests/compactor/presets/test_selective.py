@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 import pytest
-from chats import answer, assert_legal, calls, result, user, words
+from chats import answer, calls, result, user, words
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
 from compactor.background import State
@@ -378,21 +378,3 @@ def test_nonsense_is_refused_when_it_is_made(options: dict[str, Any], named: str
     with pytest.raises(ValueError, match=named) as raised:
         make(**options)
     assert isinstance(raised.value, ConfigError) or "rules" in options
-
-
-# -- real dialogues ----------------------------------------------------------------------------------------------------
-
-
-def test_prompts_of_real_dialogues_fit_and_stay_paired(data: list[dict[str, Any]]) -> None:
-    """After every message, with all reductions there are by then: within the budget, legal, the newest question whole."""
-    for dialogue in data[::15]:
-        memory = Memory("dialogue")
-        compactor, executor, _ = on_command(memory, max_token=3_000)
-        for message in dialogue["messages"]:
-            memory.append(message)
-            executor.run_all()
-            prompt = compose(memory, ROLE, budget=3_000)
-            assert_legal(prompt, 3_000)
-            if message["role"] == "user":
-                assert prompt.messages[-1] == message
-        compactor.stop()
