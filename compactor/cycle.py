@@ -146,15 +146,15 @@ class _Pass:
 
     def apply(self, strategy: Strategy) -> None:
         """Publish what *strategy* gives, as it gives it. Where it fails, that is told, and remembered."""
-        self._work.begin()
-        self._read = {}  # each reads the rounds anew, and what one gives does not overlap
         name = name_of(strategy)
+        self._work.begin(name)
+        self._read = {}  # each reads the rounds anew, and what one gives does not overlap
         try:
             for overlay in strategy(self.view):
                 if isinstance(overlay, Reduction):
                     self._reduce(overlay, name)
                 elif isinstance(overlay, CompactedMessage):
-                    self._publish(overlay)
+                    self._publish(overlay, name)
                 else:
                     raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
         except StaleCompaction:
@@ -216,9 +216,9 @@ class _Pass:
                 model=made.model,
             )
         )
-        self._work.begin()
+        self._work.begin(strategy)
 
-    def _publish(self, made: CompactedMessage) -> None:
+    def _publish(self, made: CompactedMessage, strategy: str) -> None:
         view, work = self.view, self._work
         if not view.end < made.end_index <= view.closed:
             raise ValueError(
@@ -237,6 +237,7 @@ class _Pass:
             Published(
                 role=self._cycle.role,
                 generation=published.generation,
+                strategy=strategy,
                 start=published.start_index,
                 end=made.end_index,
                 tokens_before=before,
@@ -247,7 +248,7 @@ class _Pass:
                 model=published.model,
             )
         )
-        work.begin()
+        work.begin(strategy)
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         self.published = published.model_copy(update={"end_index": made.end_index})
         self.view = replace(view, compaction=self.published, as_composed=False)

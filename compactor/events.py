@@ -1,6 +1,6 @@
 """Every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error.
 
-But for ``Prepared.unknown_identifiers``, which no conversation holds: words that a summarizer made up. At level debug.
+But for ``unknown_identifiers``, which no conversation holds: words that a summarizer made up. At level debug alone.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Started(CompactionEvent):
     """A summarizer is about to be asked for rounds *start* to *end*."""
 
     name: ClassVar[str] = "compaction.started"
+    #: The strategy that asks.
+    strategy: str = ""
     start: int
     end: int
     #: Tokens of the previous summary and the new rounds, as the summarizer reads them.
@@ -87,6 +89,7 @@ class Prepared(CompactionEvent):
 
     name: ClassVar[str] = "compaction.prepared"
     level: ClassVar[str] = "debug"
+    strategy: str = ""
     start: int
     end: int
     tokens_before: int
@@ -102,10 +105,14 @@ class Prepared(CompactionEvent):
 
 
 class Rejected(CompactionEvent):
-    """A summary did not pass a check; unless this was the last attempt, it is asked for again at once."""
+    """A summary did not pass a check; unless this was the last attempt, it is asked for again at once.
+
+    Quiet, since what fails for want of a summary tells so itself: ``Failed`` or ``StrategyFailed``, naming the check.
+    """
 
     name: ClassVar[str] = "compaction.rejected"
-    level: ClassVar[str] = "warning"
+    level: ClassVar[str] = "debug"
+    strategy: str = ""
     start: int
     end: int
     #: The name of the check, one of ``acceptance.CHECKS``.
@@ -113,8 +120,8 @@ class Rejected(CompactionEvent):
     #: From 1; and how many there may be.
     attempt: int
     attempts: int
-    #: How many identifiers in it stand nowhere in what it was made from, where that is what was wrong.
-    unknown_identifiers: int = 0
+    #: Identifiers in it that stand nowhere in what it was made from, where that is what was wrong.
+    unknown_identifiers: tuple[str, ...] = ()
     seconds: float
     usage: Mapping[str, int] | None = None
     model: str | None = None
@@ -124,6 +131,8 @@ class Published(CompactionEvent):
     """A compaction became the one that views show; *generation* is its own."""
 
     name: ClassVar[str] = "compaction.published"
+    #: The strategy that made it.
+    strategy: str = ""
     start: int
     end: int
     tokens_before: int

@@ -59,14 +59,15 @@ class CycleWork:
     _monotonic: Callable[[], float]
     #: How often a summary is asked for in all; None: as the configuration says.
     attempts: int | None = None
-    #: Since the last publication: when it began, and the requests that were made.
+    #: The strategy that runs, and since the last publication: when it began, and the requests that were made.
+    strategy: str = field(default="", init=False)
     began: float = field(default=0.0, init=False)
     requests: int = field(default=0, init=False)
     _asked_at: float = field(default=0.0, init=False)
 
-    def begin(self) -> None:
-        """Count requests and time from here on."""
-        self.began, self.requests = self._monotonic(), 0
+    def begin(self, strategy: str) -> None:
+        """Count requests and time from here on, for *strategy*."""
+        self.strategy, self.began, self.requests = strategy, self._monotonic(), 0
 
     @property
     def seconds(self) -> float:
@@ -81,7 +82,8 @@ class CycleWork:
         """
         before, began = source.previous_tokens + source.tokens, self._monotonic()
         generation = view.compaction.generation if view.compaction else 0
-        span = {"role": view.role, "generation": generation, "start": request.start_index, "end": request.end_index}
+        span = {"role": view.role, "generation": generation, "strategy": self.strategy}
+        span |= {"start": request.start_index, "end": request.end_index}
         self._emit(Started(**span, tokens_before=before))
         pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
         standing = in_force(request.previous, request.rounds) if standing is None else standing
@@ -124,7 +126,7 @@ class CycleWork:
                 check=rejected.check,
                 attempt=attempt,
                 attempts=attempts,
-                unknown_identifiers=len(rejected.identifiers),
+                unknown_identifiers=rejected.identifiers,
                 seconds=self._monotonic() - self._asked_at,
                 usage=answer.usage if isinstance(answer, Summary) else None,
                 model=answer.model if isinstance(answer, Summary) else None,

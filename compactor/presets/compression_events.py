@@ -11,7 +11,6 @@ from memory.messages import from_round
 from memory.references import posts_reference, range_reference
 
 from ..events import Published, Reduced, Reverted
-from .auto_context import STEPS
 
 __all__ = ["CompressionEvent", "CompressionEvents"]
 
@@ -20,7 +19,7 @@ __all__ = ["CompressionEvent", "CompressionEvents"]
 class CompressionEvent:
     """One thing that became shorter."""
 
-    #: One of ``STEPS``, in capitals.
+    #: One of ``auto_context.STEPS``, in capitals.
     event_type: str
     timestamp: datetime
     #: How many messages read shorter now.
@@ -84,7 +83,7 @@ class CompressionEvents:
         ]
         return _event(
             event,
-            STEPS[3].upper(),
+            event.strategy.upper(),
             sum(len(list(from_round(round_, self._role))) for round_ in covered),
             (around[0][0].id if around[0] else None, around[1][0].id if around[1] else None),
             range_reference(covered[0].number, covered[-1].number) if covered else "",

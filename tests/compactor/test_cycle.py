@@ -12,7 +12,7 @@ from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
 from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest, View, after_rounds, compact_rounds
 from compactor.acceptance import Source
 from compactor.cycle import Cycle
-from compactor.events import Discarded, Evaluated, Published, Skip, Skipped, Started
+from compactor.events import Discarded, Evaluated, Prepared, Published, Rejected, Skip, Skipped, Started
 from compactor.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
@@ -251,6 +251,16 @@ def test_strategies_run_in_order_until_the_trigger_no_longer_holds() -> None:
     assert [event.generation for event in of_kind(table.events, Published)] == [1, 2]
 
 
+def test_events_name_the_strategy_whose_work_they_tell_of() -> None:
+    """Who asked, who was refused and who published: each by the function's name, in one cycle."""
+    table = Table(memory_of(10), strategies=(covering(2), compact_rounds), trigger=after_rounds(5))
+    answers = iter(["", "A summary."])
+    table.run(lambda _request: next(answers))
+    assert [event.strategy for event in of_kind(table.events, Published)] == ["strategy", "compact_rounds"]
+    for kind in (Started, Rejected, Prepared):
+        assert [event.strategy for event in of_kind(table.events, kind)] == ["compact_rounds"]
+
+
 def test_a_forced_cycle_runs_all_strategies() -> None:
     """There is no trigger to stop it."""
     table = Table(memory_of(10), strategies=(covering(2), covering(5)), trigger=after_rounds(100))
@@ -325,6 +335,6 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
     assert published is not None
     assert published.summary == "Short."
     assert of_kind(table.events, Started)[0].facts() == {
-        "role": ROLE, "generation": 0, "start": 1, "end": 2, "tokens_before": 50,
+        "role": ROLE, "generation": 0, "strategy": "strategy", "start": 1, "end": 2, "tokens_before": 50,
     }  # fmt: skip
     assert of_kind(table.events, Published)[0].requests == 1

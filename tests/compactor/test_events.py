@@ -13,7 +13,18 @@ from pydantic import ValidationError
 
 import compactor.events
 import memory.events
-from compactor.events import Discarded, Evaluated, Prepared, Published, Skip, Skipped, Started
+from compactor.events import (
+    Discarded,
+    Evaluated,
+    Failed,
+    Prepared,
+    Published,
+    Rejected,
+    Skip,
+    Skipped,
+    Started,
+    StrategyFailed,
+)
 from memory.events import Event
 
 #: Text fields, and why none of them holds what was said.
@@ -106,13 +117,22 @@ def test_facts_leave_out_the_time_and_what_says_nothing() -> None:
     span = {"role": "Planner", "generation": 2, "start": 1, "end": 7}
     prepared = Prepared(**span, tokens_before=900, tokens_after=80, seconds=0.5, model="gpt-x")
 
-    assert began.facts() == {**span, "tokens_before": 900}
+    assert began.facts() == {**span, "strategy": "", "tokens_before": 900}
     assert prepared.facts() == {
-        **span, "tokens_before": 900, "tokens_after": 80, "seconds": 0.5, "model": "gpt-x",
+        **span, "strategy": "", "tokens_before": 900, "tokens_after": 80, "seconds": 0.5, "model": "gpt-x",
         "restored": 0, "unknown_identifiers": (),
     }  # fmt: skip
     assert isinstance(began.at, datetime)
     assert began.at.tzinfo is not None
+
+
+def test_only_the_quietest_level_holds_what_was_made_up() -> None:
+    """Logs at info and above have numbers, names and reasons alone; a refused summary's failure is told aloud."""
+    holding = {kind for kind in NAMED if "unknown_identifiers" in kind.model_fields}
+
+    assert holding == {Prepared, Rejected}
+    assert {kind.level for kind in holding} == {"debug"}
+    assert Failed.level == StrategyFailed.level == "warning"
 
 
 def test_zero_and_false_are_facts() -> None:

@@ -92,11 +92,25 @@ def test_a_refused_answer_is_asked_for_again_with_what_was_wrong() -> None:
     assert len(second.messages) == 1
     (rejected,) = desk.told(Rejected)
     assert rejected == {
-        "role": "Planner", "generation": 0, "start": 1, "end": 1, "check": "invented", "attempt": 1, "attempts": 2,
-        "unknown_identifiers": 4, "seconds": 2.0, "usage": USAGE, "model": "gpt-x",
+        "role": "Planner", "generation": 0, "strategy": "", "start": 1, "end": 1, "check": "invented", "attempt": 1,
+        "attempts": 2, "unknown_identifiers": ("HAT901", "HAT902", "HAT903", "HAT904"), "seconds": 2.0, "usage": USAGE, "model": "gpt-x",
     }  # fmt: skip
     assert [type(event) for event in desk.events] == [Started, Rejected, Prepared]
     assert desk.work.requests == 2
+
+
+def test_each_event_names_the_strategy_that_asked() -> None:
+    """Several may ask in one cycle, each for its own; what is counted is counted from when it began."""
+    desk = Desk([INVENTED, "mia_li_3668 flies.", "mia_li_3668 flies again."])
+    desk.work.begin("first")
+    desk.summarize()
+    assert desk.work.requests == 2
+    desk.work.begin("second")
+    desk.summarize()
+    named = [(type(event), event.facts()["strategy"]) for event in desk.events]
+    assert named[:3] == [(Started, "first"), (Rejected, "first"), (Prepared, "first")]
+    assert named[3:] == [(Started, "second"), (Prepared, "second")]
+    assert desk.work.requests == 1
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 4])
