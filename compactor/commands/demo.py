@@ -37,7 +37,7 @@ class Demo(Stage):
             config = CompactorConfig(
                 threshold=THRESHOLD, retain_recent=RETAIN, target_tokens=TARGET, prompt_template_path=prompt
             )
-            self._cast(role, system, config, {"compact_rounds": compact_rounds})
+            self._cast(role, system, config, [compact_rounds])
 
     def play(self, count: int, pause: Callable[[], None]) -> None:
         """Go through *count* rounds; *pause* is called wherever a model would be thinking."""

@@ -82,13 +82,15 @@ class Pressure(Stage):
         #: Each reference that stood in a prompt, and whether it gave back what was said there.
         self._references: dict[str, bool] = {}
         config = CompactorConfig(retain_recent=RETAIN, target_tokens=TARGET, prompt_template_path="assistant")
-        strategies: dict[str, Strategy] = {
-            "offload_large": offload_large(1_600, keep_last=1, preview=160),
-            f"drop({HEARTBEAT})": drop(HEARTBEAT, keep_recent=1),
-            "compress_tool_runs": compress_tool_runs(keep_last=2),
-            "compact_rounds": compact_rounds,
-            "compress_tool_runs(current)": compress_tool_runs(keep_last=4, scope="current"),
-        }
+        heaviest = compress_tool_runs(keep_last=4, scope="current")
+        heaviest.__name__ = f"{heaviest.__name__}(current)"  # counted apart from the other
+        strategies: list[Strategy] = [
+            offload_large(1_600, keep_last=1, preview=160),
+            drop(HEARTBEAT, keep_recent=1),
+            compress_tool_runs(keep_last=2),
+            compact_rounds,
+            heaviest,
+        ]
         self._cast(ROLE, SYSTEM, config, strategies, trigger=over_tokens(MARK), plan=lambda: self._plan)
 
     # -- the conversation ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..tokens import TokenCounter, counter_for
 from ..units import PROMPT_TOKENS, count_message
 from . import checks
 from .preset import preset_options
-from .savings import RUNGS, Rung, Saving, by_name, rungs_of
+from .savings import LADDER, Rung, Saving, by_name, rungs_of
 from .terminal import CannotRun, in_options
 from .transcripts import Conversation
 from .watch import Watch
@@ -80,7 +80,7 @@ class Replayed:
     background_seconds: float = 0.0
     #: What each strategy saved, and what each rung of the ladder had still to do for prompts.
     strategies: dict[str, Saving] = field(default_factory=dict)
-    ladder: dict[str, Rung] = field(default_factory=lambda: dict.fromkeys(RUNGS, Rung()))
+    ladder: dict[str, Rung] = field(default_factory=lambda: dict.fromkeys(LADDER, Rung()))
     last_prompt: Prompt = field(default_factory=lambda: Prompt([], 0, Report(0, 0)), repr=False)
 
     def figures(self) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def replay(conversation: Conversation, setup: Setup, step: Callable[[], None] = 
     the summarizer is deterministic. Raises ``CannotRun`` where the budget is too small, or the summarizer fails
     ``ATTEMPTS`` times in a row.
     """
-    memory, watch, options = Memory(), Watch(), setup.options()
+    memory, options = Memory(), setup.options()
+    watch = Watch(options["strategies"])
     clock = _StepClock() if setup.summarizer is None else None
-    options["strategies"] = [watch.follow(strategy) for strategy in options["strategies"]]
     compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=watch, clock=clock)
     for hook in setup.hooks:
         compactor.on_event(hook)

@@ -7,9 +7,8 @@ from dataclasses import astuple, dataclass
 from typing import Any, Self, TypeVar
 
 from ..compose import Prompt
-from ..units import Message
 
-__all__ = ["RUNGS", "Rung", "Saving", "by_name", "rungs_of"]
+__all__ = ["LADDER", "Rung", "Saving", "by_name", "rungs_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ class Rung(_Sums):
         return {"prompts": self.prompts, "times": self.times, "tokens_saved": self.tokens_saved}
 
 
-#: The rungs from light to heavy, and what each did.
-RUNGS = {
+#: The rungs from light to heavy by their names, and what each did.
+LADDER = {
     "offloaded": "large texts shown as a preview",
     "cleared": "old tool results shown as a line",
     "left_out": "rounds left out, entirely or in part",
@@ -73,30 +72,15 @@ RUNGS = {
 
 def rungs_of(prompt: Prompt) -> dict[str, Rung]:
     """Return what each rung did for *prompt*: the heaviest that a text was taken to counts for it."""
-    report, text = prompt.report, _text(prompt.messages)
-    found: dict[str, list[int]] = {name: [] for name in RUNGS}
+    report = prompt.report
+    found: dict[str, list[int]] = {name: [] for name in LADDER}
     for reduced in report.reductions:
-        found[_rung(text, reduced.ref)].append(reduced.tokens_before - reduced.tokens_after)
+        found[reduced.by].append(reduced.tokens_before - reduced.tokens_after)
     rungs = {name: Rung(int(bool(saved)), len(saved), sum(saved)) for name, saved in found.items()}
     if report.omitted_rounds:
         rest = report.tokens_before - report.tokens_after - sum(rung.tokens_saved for rung in rungs.values())
         rungs["left_out"] = Rung(1, len(report.omitted_rounds), rest)
     return rungs
-
-
-def _rung(text: str, ref: str) -> str:
-    """Return what made the text behind *ref* shorter, by the line in its place."""
-    if f" characters left out; reload {ref} ...]" in text:  # whatever else was done to it before
-        return "clipped"
-    if f"left out here and kept in full; reload {ref}]" in text:
-        return "offloaded"
-    if f" characters left out; reload {ref}]" in text:
-        return "cleared"
-    return "clipped"
-
-
-def _text(messages: Iterable[Message]) -> str:
-    return "\n".join(str(message.get("content")) for message in messages)
 
 
 SumsT = TypeVar("SumsT", bound=_Sums)

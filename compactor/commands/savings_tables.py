@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from .savings import RUNGS, Rung, Saving
+from .savings import LADDER, Rung, Saving
 from .terminal import one_line
 
 __all__ = ["ladder", "strategies"]
@@ -42,7 +42,7 @@ def ladder(rungs: Mapping[str, Rung]) -> Table:
     for name in ("prompts", "times", "tokens saved"):
         table.add_column(name, justify="right")
     for name, rung in rungs.items():
-        table.add_row(RUNGS[name], f"{rung.prompts:,}", f"{rung.times:,}", f"{rung.tokens_saved:,}")
+        table.add_row(LADDER[name], f"{rung.prompts:,}", f"{rung.times:,}", f"{rung.tokens_saved:,}")
     return table
 
 

@@ -25,7 +25,7 @@ from ..tokens import counter_for
 from ..units import MESSAGE_TOKENS, count_message
 from ..view import View
 from . import checks
-from .savings import RUNGS, Rung, by_name, rungs_of
+from .savings import LADDER, Rung, by_name, rungs_of
 from .watch import Watch
 
 __all__ = ["BUDGET", "Agent", "SlowSummarizer", "Stage"]
@@ -71,7 +71,7 @@ class Agent:
     #: Tokens of all its prompts, and of the same with nothing compacted.
     sent: int = 0
     raw_sent: int = 0
-    ladder: dict[str, Rung] = field(default_factory=lambda: dict.fromkeys(RUNGS, Rung()))
+    ladder: dict[str, Rung] = field(default_factory=lambda: dict.fromkeys(LADDER, Rung()))
 
     def sees(self, prompt: Prompt, memory: Memory, query: str, tools: Sequence[Mapping[str, Any]]) -> None:
         """Count *prompt*, anew and by what stands in it: what compose says of itself is not asked."""
@@ -142,16 +142,16 @@ class Stage:
         raise NotImplementedError
 
     def _cast(
-        self, role: str, system: str, config: CompactorConfig, strategies: Mapping[str, Strategy], **more: Any
+        self, role: str, system: str, config: CompactorConfig, strategies: Sequence[Strategy], **more: Any
     ) -> None:
-        """Add an agent whose *strategies* go by these names."""
-        watch = Watch()
+        """Add an agent with these *strategies*."""
+        watch = Watch(strategies)
         compactor = ContextCompactor.for_role(
             self.memory,
             role,
             config,
             SlowSummarizer(self.latency, self._closing),
-            strategies=[watch.follow(strategy, name) for name, strategy in strategies.items()],
+            strategies=strategies,
             on_event=watch,
             **more,
         )

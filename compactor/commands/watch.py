@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memory.events import Event
-from memory.overlays import Overlay
 
 from ..cycle import Strategy, name_of
 from ..events import (
@@ -23,19 +22,17 @@ from ..events import (
     Stopped,
     StrategyFailed,
 )
-from ..view import View
 from .savings import Saving
 
 __all__ = ["Watch", "sentence"]
-
-#: Who made a compaction, where nobody said so.
-_USUAL = "compact_rounds"
 
 
 @dataclass(eq=False)
 class Watch:
     """Counts one compactor's events, from whatever thread they come. A hook: ``on_event=Watch()``."""
 
+    #: Those that have a place among the savings, in this order, though they may save nothing.
+    strategies: Sequence[Strategy] = ()
     compactions: int = 0
     failures: int = 0
     #: Reductions that were published.
@@ -47,9 +44,7 @@ class Watch:
     _news: list[str] = field(default_factory=list)
     _outcomes: int = 0
     _savings: dict[str, Saving] = field(default_factory=dict)
-    #: The strategy that runs: events of compactions and of requests do not name it.
-    _turn: str = _USUAL
-    _changed: threading.Condition = field(default_factory=threading.Condition)  # guards all above
+    _changed: threading.Condition = field(default_factory=threading.Condition)  # guards all above but the first
 
     def __call__(self, event: Event) -> None:
         with self._changed:
@@ -70,34 +65,19 @@ class Watch:
     def _count(self, event: Event) -> None:
         """Add *event* to what its strategy saved. Called with the lock held."""
         if isinstance(event, (Published, Reduced)):
-            name = event.strategy if isinstance(event, Reduced) else self._turn
             more = Saving(1, event.tokens_before, event.tokens_after, seconds=event.seconds)
             self.seconds += event.seconds
         elif isinstance(event, Started) or (isinstance(event, Rejected) and event.attempt < event.attempts):
-            name, more = self._turn, Saving(requests=1)  # what is refused is asked for again
+            more = Saving(requests=1)  # what is refused is asked for again
         else:
             return
-        self._savings[name] = self._savings.get(name, Saving()) + more
-
-    def follow(self, strategy: Strategy, name: str = "") -> Strategy:
-        """Return *strategy*, called *name* if one is given, with what it makes counted as its own."""
-        known_as = name or name_of(strategy)
-        with self._changed:
-            self._savings.setdefault(known_as, Saving())
-
-        def followed(view: View) -> Iterator[Overlay]:
-            with self._changed:
-                self._turn = known_as
-            yield from strategy(view)
-
-        followed.__name__ = followed.__qualname__ = known_as
-        return followed
+        self._savings[event.strategy] = self._savings.get(event.strategy, Saving()) + more
 
     @property
     def savings(self) -> dict[str, Saving]:
-        """What each strategy has saved so far; all that are followed are there, in their order."""
+        """What each strategy has saved so far."""
         with self._changed:
-            return dict(self._savings)
+            return {name_of(strategy): Saving() for strategy in self.strategies} | self._savings
 
     def news(self) -> list[str]:
         """Return what its events since the last call say, oldest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,14 +12,13 @@ from rich.console import Console
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, Report, compact_rounds, compose, count_tokens
 from compactor.commands import checks, savings_tables
-from compactor.commands.savings import RUNGS, Rung, Saving, by_name, rungs_of
+from compactor.commands.savings import LADDER, Rung, Saving, by_name, rungs_of
 from compactor.commands.watch import Watch
 from compactor.compose import Reduced
-from compactor.cycle import name_of
 from compactor.testing import ScriptedSummarizer
 from compactor.view import View
 from memory import Memory
-from memory.overlays import Reduction
+from memory.overlays import CompactedMessage, Reduction
 
 ASKED = {"role": "user", "content": "Which?"}
 
@@ -113,7 +113,7 @@ def test_savings_add_up_by_name_in_the_order_they_come() -> None:
 
 
 def test_a_watch_counts_what_each_strategy_saved() -> None:
-    """Each overlay and each request counts for the strategy that ran, under the name it is followed by."""
+    """Each overlay and each request counts for the strategy that its event names; those without any have zeros."""
     memory = Memory()
     for number in range(5):
         round_ = memory.create_round(f"Question {number}? " + "Tell me all there is to be told of it. " * 20)
@@ -124,18 +124,20 @@ def test_a_watch_counts_what_each_strategy_saved() -> None:
         round_ = view.round(0)
         return [Reduction.over(round_, [round_.post_list[0]], "offloaded", "Item 0, and so on; reload r1.p1")]
 
-    watch = Watch()
-    strategies = [watch.follow(lightest), watch.follow(len, "never"), watch.follow(compact_rounds, "to one summary")]
-    assert list(map(name_of, strategies)) == ["lightest", "never", "to one summary"]
-    assert watch.savings == {name: Saving() for name in ("lightest", "never", "to one summary")}
+    def never(view: View) -> list[Reduction]:
+        return []
+
+    watch = Watch([lightest, never, compact_rounds])
+    assert watch.savings == {name: Saving() for name in ("lightest", "never", "compact_rounds")}
     refused_first = ScriptedSummarizer(["", "All items were told of."])
     config = CompactorConfig(threshold=1, retain_recent=1)
     with ContextCompactor.for_role(
-        memory, "P", config, refused_first, strategies=[strategies[0], strategies[2]], on_event=watch
+        memory, "P", config, refused_first, strategies=watch.strategies, on_event=watch
     ) as compactor:
         assert compactor.wait_idle(20)
-    light, never, heavy = watch.savings.values()
-    assert (light.overlays, light.requests, never) == (1, 0, Saving())
+    assert list(watch.savings) == ["lightest", "never", "compact_rounds"]
+    light, none, heavy = watch.savings.values()
+    assert (light.overlays, light.requests, none) == (1, 0, Saving())
     assert light.tokens_saved > 200
     assert (heavy.overlays, heavy.requests) == (1, 2)
     assert heavy.tokens_saved > 500
@@ -150,9 +152,7 @@ def test_requests_count_though_nothing_came_of_them() -> None:
         memory.finish_round(memory.create_round(f"Question {number}?"))
     watch = Watch()
     config = CompactorConfig(threshold=1, retain_recent=1, summary_attempts=3)
-    with ContextCompactor.for_role(
-        memory, "P", config, ScriptedSummarizer(default=""), strategies=[watch.follow(compact_rounds)], on_event=watch
-    ) as compactor:
+    with ContextCompactor.for_role(memory, "P", config, ScriptedSummarizer(default=""), on_event=watch) as compactor:
         compactor.wait_idle(20)
     assert watch.savings["compact_rounds"].requests % 3 == 0
     assert watch.savings["compact_rounds"].requests >= 3
@@ -178,7 +178,7 @@ def test_each_rung_counts_what_it_did_for_a_prompt() -> None:
     for budget in (6_000, 3_000, 1_200, 400):
         prompt = under_pressure(budget)
         rungs = rungs_of(prompt)
-        assert list(rungs) == list(RUNGS)
+        assert list(rungs) == list(LADDER)
         shown_shorter = sum(rung.times for name, rung in rungs.items() if name != "left_out")
         assert shown_shorter == len(prompt.report.reductions)
         assert rungs["left_out"].times == len(prompt.report.omitted_rounds)
@@ -187,6 +187,7 @@ def test_each_rung_counts_what_it_did_for_a_prompt() -> None:
         text = "\n".join(str(message.get("content")) for message in prompt.messages)
         assert rungs["offloaded"].times == text.count("left out here and kept in full; reload r")
         assert rungs["clipped"].times == text.count(" ...]\n")
+        assert rungs["cleared"].times == len(re.findall(r"^\[[\d,]+ characters left out; reload \S+\]$", text, re.M))
 
 
 def test_light_pressure_takes_light_rungs_and_heavy_pressure_heavy_ones() -> None:
@@ -196,19 +197,28 @@ def test_light_pressure_takes_light_rungs_and_heavy_pressure_heavy_ones() -> Non
     assert heavy["left_out"].prompts == heavy["clipped"].prompts == 1
 
 
-def test_lines_of_all_kinds_are_told_apart() -> None:
-    """A text that was taken down several rungs counts for the heaviest; arguments are only ever clipped."""
-    lines = {
-        "r1.p1": "Beginning\n[9 characters, about 3 tokens, left out here and kept in full; reload r1.p1]",
-        "r1.p2": "[700 characters left out; reload r1.p2]",
-        "r1.p3": "head\n[... 600 of 700 characters left out; reload r1.p3 ...]\n[5 characters, left out here and kept"
-        " in full; reload r1.p3]",
-        "r1.p4": "its arguments are shorter",
-    }
-    report = Report(100, 40, reductions=tuple(Reduced(ref, 12, 2) for ref in lines))
-    prompt = Prompt([{"role": "tool", "content": text} for text in lines.values()], 40, report)
-    rungs = rungs_of(prompt)
+def test_a_summary_that_is_too_long_counts_as_clipped() -> None:
+    """What stands in front of the tail is part of the prompt like anything else."""
+    memory = Memory()
+    for number in range(4):
+        memory.finish_round(memory.create_round(f"And number {number}?"))
+    rounds, said = memory.conversation.rounds, "So it was, and so it is. " * 300
+    made = CompactedMessage(start_index=1, end_index=2, end_round_id=rounds[1].id, end_number=2, summary=said)
+    memory.journal("assistant").publish(made, base=0, round_ids=[rounds[0].id, rounds[1].id])
+    rungs = rungs_of(compose(memory, budget=400))
+    assert (rungs["clipped"].prompts, rungs["clipped"].times) == (1, 1)
+    assert rungs["clipped"].tokens_saved > 1_000
+    assert {name for name, rung in rungs.items() if rung.times} == {"clipped"}
+
+
+def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
+    """The prompt itself is not read: a text may hold the very words that stand for one that was left out."""
+    line = "[700 characters left out; reload r1.p2]"
+    done = {"r1.p1": "offloaded", "r1.p2": "clipped", "r1.p3": "cleared", "r1.p4": "clipped"}
+    report = Report(100, 60, reductions=tuple(Reduced(ref, 12, 2, by) for ref, by in done.items()))  # type: ignore[arg-type]
+    rungs = rungs_of(Prompt([{"role": "tool", "content": line}], 60, report))
     assert (rungs["offloaded"], rungs["cleared"], rungs["clipped"]) == (Rung(1, 1, 10), Rung(1, 1, 10), Rung(1, 2, 20))
+    assert rungs["left_out"] == Rung()
     assert rungs["clipped"].figures() == {"prompts": 1, "times": 2, "tokens_saved": 20}
 
 
@@ -241,5 +251,5 @@ def test_long_names_are_folded_at_their_underscores() -> None:
 
 
 def test_every_rung_has_a_row() -> None:
-    out = printed(savings_tables.ladder(dict.fromkeys(RUNGS, Rung(3, 1_200, 34_567))))
-    assert out.count("34,567") == out.count("1,200") == len(RUNGS) == 4
+    out = printed(savings_tables.ladder(dict.fromkeys(LADDER, Rung(3, 1_200, 34_567))))
+    assert out.count("34,567") == out.count("1,200") == len(LADDER) == 4
