@@ -97,13 +97,19 @@ def over_tokens(n: float) -> Trigger:
     return Trigger(judge, f"over_tokens({n})")
 
 
-def over_usage(n: int) -> Trigger:
-    """Hold from *n* tokens on: of the last response's prompt as its provider counted it, or else as we do."""
+def over_usage(n: int, until: int | None = None) -> Trigger:
+    """Hold from *n* tokens on: of the last response's prompt as its provider counted it, or else as we do.
+
+    Within a pass, once something was published, hold until there are fewer than *until*, if that is given: so that the
+    next pass, which changes the prompt again, is some way off.
+    """
     whole_number("tokens", n, 1)
+    least = n if until is None else min(whole_number("until", until, 1), n)
 
     def judge(view: View) -> Verdict:
         counted = view.usage.input_tokens
-        holds = (view.corrected_tokens if counted is None else counted) >= n
+        bound = n if view.as_composed else least
+        holds = (view.corrected_tokens if counted is None else counted) >= bound
         return Verdict(holds, n if holds else None)
 
     return Trigger(judge, f"over_usage({n})")

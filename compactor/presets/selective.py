@@ -17,6 +17,9 @@ __all__ = ["RULES", "THRESHOLD_RATIO", "selective"]
 RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))
 #: The share of the model's window at which it is due.
 THRESHOLD_RATIO = 0.8
+#: Once it is due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's
+#: prefix cache is of use in between.
+ENOUGH = 0.75
 #: What the same kinds are called elsewhere.
 _KNOWN_AS = {"assistant_message": "assistant", "user_message": "user"}
 
@@ -63,6 +66,7 @@ def selective(
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = whole_number("max_token", max_token, 1)
+    mark = max(1, int(window * threshold_ratio))
     drops: tuple[Strategy, ...] = tuple(drop(kind, kept) for kind, kept in _ordered(rules))
     return {
         "config": given.merged(
@@ -73,7 +77,7 @@ def selective(
             circuit_failures=cooldown_failures,
             circuit_reset=cooldown_seconds,
         ),
-        "trigger": over_usage(max(1, int(window * threshold_ratio))),
+        "trigger": over_usage(mark, max(1, int(mark * ENOUGH))),
         "strategies": (*drops, compact_rounds) if fallback_to_full_summary else drops,
         **({} if summarizer is None else {"summarizer": summarizer}),
     }

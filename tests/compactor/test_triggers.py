@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,16 @@ def test_over_usage_goes_by_what_the_provider_counted() -> None:
     assert over_usage(own + 100).verdict(view_of(memory)) == Verdict(True, own + 100)
     assert not over_usage(own + 101)(view_of(memory))
     assert repr(over_usage(5) | over_usage(6)) == "(over_usage(5) | over_usage(6))"
+
+
+def test_over_usage_may_hold_longer_than_it_takes_to_begin() -> None:
+    """Once a pass has published something; before that, and never above where it begins, it is as without."""
+    view = view_of(chat(3))
+    within = replace(view, as_composed=False)
+    trigger = over_usage(view.tokens + 10, until=view.tokens - 5)
+    assert (trigger(view), trigger(within)) == (False, True)
+    assert not over_usage(view.tokens + 10, until=view.tokens + 5)(within)
+    assert over_usage(view.tokens, until=view.tokens + 50)(within)
 
 
 @pytest.mark.parametrize("made", [after_rounds, over_messages, over_tokens, over_usage])

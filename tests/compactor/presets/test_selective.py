@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 import pytest
-from chats import answer, calls, result, user, words
+from chats import answer, calls, note_of, result, user, words
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
 from compactor.background import State
@@ -77,8 +77,10 @@ def on_command(memory: Memory, **options: Any) -> tuple[ContextCompactor, Manual
 
 
 def shown(memory: Memory) -> list[str]:
-    """What the prompt says, in short: questions, answers, results by their calls."""
-    messages = compose(memory, ROLE, budget=100_000).messages
+    """What the prompt says, in short: questions, answers, results by their calls. Without the line that tells where
+    posts were dropped."""
+    prompt = compose(memory, ROLE, budget=100_000)
+    messages = [message for message in prompt.messages if not note_of(prompt) or message["content"] != note_of(prompt)]
     return [message.get("tool_call_id") or message["content"] or "call" for message in messages]
 
 
@@ -127,7 +129,7 @@ def test_what_the_provider_counted_is_forgotten_within_a_pass() -> None:
     """One rule was enough by our count, so the next is not applied on the word of an older prompt."""
     memory = conversation(9)
     memory.record_usage(ROLE, 90_000, counted=90_000)
-    compactor, executor, _ = on_command(memory, max_token=1_600)
+    compactor, executor, _ = on_command(memory, max_token=2_000)
     executor.run_all()
 
     assert shown(memory) == ["You are terse.", *turns(1, 9, results_from=7)]
@@ -378,3 +380,17 @@ def test_nonsense_is_refused_when_it_is_made(options: dict[str, Any], named: str
     with pytest.raises(ValueError, match=named) as raised:
         make(**options)
     assert isinstance(raised.value, ConfigError) or "rules" in options
+
+
+def test_once_it_is_due_more_leaves_than_it_takes() -> None:
+    """So that the next time is some way off: each time changes the prompt, and costs the provider's prefix cache."""
+    memory = conversation(9)
+    whole = compose(memory, ROLE, budget=100_000).tokens
+    compactor, executor, _ = on_command(memory, max_token=int(whole / 0.8) - 10, fallback_to_full_summary=False)
+    executor.run_all()
+    left = compose(memory, ROLE, budget=100_000).tokens
+    assert left < 0.75 * whole
+    published = len(of_kind(compactor.events, Reduced))
+    memory.append(user("And now?"))
+    executor.run_all()
+    assert len(of_kind(compactor.events, Reduced)) == published
