@@ -13,6 +13,7 @@ from memory import Memory
 from memory.messages import ASSISTANT, from_post
 from memory.visibility import sees
 
+from .config import whole_number
 from .errors import BudgetExceeded
 from .events import PlanFailed
 from .ladder import GRID, Ladder
@@ -82,8 +83,8 @@ def compose(
     place of *model*'s tokenizer; keep one and give it each time, since what it counted is remembered for as long as it
     is the same.
     """
-    _check_number("budget", budget, 1)
-    _check_number("reserve", reserve, 0)
+    whole_number("budget", budget, 1)
+    whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     count = counter if counter is not None else counter_for(model)
@@ -110,11 +111,6 @@ def compose(
     memory.note_prompt(role, tokens)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, fitted.reductions, over)
     return Prompt(fitted.messages, tokens, report)
-
-
-def _check_number(name: str, number: object, least: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise ValueError(f"the {name} is a number of tokens, at least {least}, not {number!r}")
 
 
 def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> list[Message]:

@@ -12,6 +12,7 @@ from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import USER, Post, Round
 
+from .config import whole_number
 from .overlaid import OVERLAY
 from .tokens import TokenCounter
 from .units import FUNCTION
@@ -45,9 +46,7 @@ class OffloadRule:
 
     def __post_init__(self) -> None:
         for name in ("threshold", "preview"):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ValueError(f"{name} must be a whole number from 0 on, not {number!r}")
+            whole_number(name, getattr(self, name))
 
     def applied(
         self, round_: Round, post: Post | None, count: TokenCounter, *, cost: int | None = None

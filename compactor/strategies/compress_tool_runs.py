@@ -17,6 +17,7 @@ from memory.rounds import Post, Round
 from prompts import PromptTemplate, load
 
 from ..acceptance import LEAST_SAVING
+from ..config import whole_number
 from ..errors import SummaryRejected
 from ..overlaid import OVERLAY
 from ..transcript import quote
@@ -24,7 +25,6 @@ from ..units import MESSAGE_TOKENS, Unit
 from ..view import View, Work
 from .folding import Asking, fold
 from .stretches import Stretch, open_stretches, past_runs
-from .tail import checked_number
 from .wording import summary_text
 
 __all__ = ["PLAN_TOOLS", "Scope", "compress_tool_runs"]
@@ -69,7 +69,7 @@ def compress_tool_runs(
         raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
     if not 0 < ratio < LEAST_SAVING:
         raise ValueError(f"ratio must be above 0 and below {LEAST_SAVING}, to save anything; it is {ratio!r}")
-    more_than, kept = checked_number("min_consecutive", min_consecutive), checked_number("keep_last", keep_last)
+    more_than, kept = whole_number("min_consecutive", min_consecutive), whole_number("keep_last", keep_last)
     if not isinstance(prompt, PromptTemplate):
         prompt = load(prompt or ("tool_run" if scope == "past" else "current_round"))
     words = (plan_tools,) if isinstance(plan_tools, str) else plan_tools

@@ -10,11 +10,12 @@ from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import Post
 
+from ..config import whole_number
 from ..offloading import ATTACHMENT, is_kind, is_result
 from ..overlaid import is_summary
 from ..units import Unit
 from ..view import View
-from .tail import Place, Placed, Tail, checked_number
+from .tail import Place, Placed, Tail
 from .wording import attachments_line
 
 __all__ = ["drop"]
@@ -43,7 +44,7 @@ def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callabl
     for name, kept in rules:
         if not isinstance(name, str) or not name.removeprefix(ATTACHMENT):
             raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
-        checked_number("keep_recent", kept)
+        whole_number("keep_recent", kept)
     types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
 
     def strategy(view: View) -> Iterator[Reduction]:

@@ -12,12 +12,13 @@ from memory.references import post_reference
 from memory.rounds import Post
 from prompts import PromptTemplate, load
 
+from ..config import whole_number
 from ..errors import SummaryRejected
 from ..offloading import OffloadRule
 from ..standing import lost
 from ..view import View, Work
 from .folding import Asking, fold
-from .tail import Placed, Tail, checked_number
+from .tail import Placed, Tail
 from .wording import size_of, summary_text, with_sentences
 
 __all__ = ["OffloadRule", "offload_large"]
@@ -51,7 +52,7 @@ def offload_large(
     """
     chosen = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too)
-    kept = checked_number("keep_last", keep_last)
+    kept = whole_number("keep_last", keep_last)
     template = prompt if isinstance(prompt, PromptTemplate) else load(prompt) if summarize else None
 
     def strategy(view: View) -> Iterator[Reduction]:

@@ -13,7 +13,7 @@ from ..standing import standing_sentences
 from ..units import Unit
 from ..view import View
 
-__all__ = ["Place", "Placed", "Tail", "checked_number"]
+__all__ = ["Place", "Placed", "Tail"]
 
 #: A post's round, by its place in the view, and its number in there; 0 is the user's query.
 Place = tuple[int, int]
@@ -109,10 +109,3 @@ def _is_answer(placed: Placed, role: str) -> bool:
     if post is None or more or post.tool_calls:  # a function's result answers a call that its post does not show
         return False
     return post.send_from == role and post.send_to == USER
-
-
-def checked_number(name: str, number: object) -> int:
-    """Return *number*. Raises ``ValueError`` unless it is a whole number from 0 on."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ValueError(f"{name} must be a whole number from 0 on, not {number!r}")
-    return number

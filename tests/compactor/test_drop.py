@@ -451,8 +451,8 @@ def test_one_strategy_for_each_rule_comes_to_the_same() -> None:
         (("",), "a kind is a name"),
         (("attachment:",), "a kind is a name"),
         (([(7, 1)],), "a kind is a name"),
-        (("user", -1), "keep_recent must be a whole number"),
-        (([("user", 1.5)],), "keep_recent must be a whole number"),
+        (("user", -1), "keep_recent: must be a whole number"),
+        (([("user", 1.5)],), "keep_recent: must be a whole number"),
         (([("user", 1)], 3), "each has its own keep_recent"),
     ],
 )

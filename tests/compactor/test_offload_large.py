@@ -238,7 +238,7 @@ def test_nonsense_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
 
 def test_other_nonsense_is_refused_too() -> None:
     """A number of posts that is none, and a prompt that is not there."""
-    with pytest.raises(ValueError, match="keep_last must be a whole number from 0 on"):
+    with pytest.raises(ValueError, match="keep_last: must be a whole number from 0 on"):
         offload_large(keep_last=-1)
     with pytest.raises(PromptError, match="nowhere"):
         offload_large(summarize=True, prompt="nowhere")
