@@ -41,6 +41,17 @@ def test_prohibitions_of_the_user_are_found_in_queries_and_posts() -> None:
     )
 
 
+def test_prohibitions_in_other_words_and_languages_are_found() -> None:
+    """Each in the midst of what only asks or tells."""
+    query = "Hello. I forbid you to call them. Only use the staging server. Не удаляй файлы. Lösche nichts. It rains."
+    assert standing_sentences([said(query)]) == (
+        "I forbid you to call them.",
+        "Only use the staging server.",
+        "Не удаляй файлы.",
+        "Lösche nichts.",
+    )
+
+
 @pytest.mark.parametrize("sender", ["Planner", "Browser", "tool", "user"])
 def test_nobody_but_the_user_forbids_anything(sender: str) -> None:
     """A web page that says "never do this" would else be a rule for ever."""
