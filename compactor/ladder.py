@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from memory.overlays import PINNED, CompactedMessage
+from memory.overlays import PINNED, CompactedMessage, Reduction
 from memory.references import post_reference, range_reference
 from memory.rounds import Round
 
 from .clipping import clip_message, clip_text
+from .overlaid import TOLD
 from .pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
 from .rungs import RUNGS, shortened
 from .standing import STANDING, lost, restored
@@ -113,7 +114,7 @@ class Ladder:
         view, found = self._view, 0
         for round_id, reductions in view.reductions.by_round.items():
             end = view.rounds.end_of(round_id) or 0
-            if end > view.end and (not found or end < found) and any(one.kind == "dropped" for one in reductions):
+            if end > view.end and (not found or end < found) and any(map(_tells, reductions)):
                 found = end
         return view.rounds[found - 1].number if found else 0
 
@@ -381,6 +382,10 @@ class Ladder:
 def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Message:
     """Return a compaction's *message* with another *summary*; what is pinned stays."""
     return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
+
+
+def _tells(reduction: Reduction) -> bool:
+    return reduction.kind == "dropped" and reduction.extra.get(TOLD) is not False
 
 
 def _sum(pieces: Iterable[Piece]) -> int:

@@ -13,13 +13,15 @@ from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import Post, Round
 
-__all__ = ["EPHEMERAL", "OVERLAY", "is_summary", "overlaid"]
+__all__ = ["EPHEMERAL", "OVERLAY", "TOLD", "is_summary", "overlaid"]
 
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
 OVERLAY = "compactor.overlay"
 #: How the kind of a post begins that leaves the prompt after the next model call: ``ephemeral:screenshot``. The newest
 #: ``extra["keep"]`` of a name, none by default, stay until their round is closed.
 EPHEMERAL = "ephemeral:"
+#: Under this key of its ``extra``, a reduction says whether prompts tell that it dropped something: unless it is False.
+TOLD = "told"
 
 
 def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:

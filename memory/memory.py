@@ -269,6 +269,8 @@ class Memory:
         *counted*: our count of the same prompt; None: that of the newest prompt that was composed. Where overlays
         were published since then, the length is forgotten at once, for the next prompt is another.
         """
+        if isinstance(input_tokens, bool) or isinstance(counted, bool):
+            raise MessageError("input_tokens and counted are numbers of tokens, as the provider's usage has them")
         noted, shown = self._prompts.get(role, (None, None))
         recorded = made(
             UsageRecorded, role=role, input_tokens=input_tokens, counted=noted if counted is None else counted

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from memory import Memory
 from memory.errors import ContextError, MessageError, StaleCompaction, UnknownReference
+from memory.events import Event, Redacted
 from memory.messages import ASSISTANT, from_post, query_message, repeats_query
 from memory.overlays import Reduction
 from memory.references import messages_behind, parsed, posts_reference, range_reference
@@ -16,6 +17,7 @@ from memory.visibility import sees
 
 from ..background import ContextCompactor
 from ..ledger import ledger_of
+from ..overlaid import TOLD
 from ..strategies.tail import Placed, Tail
 from ..tokens import counter_for
 from ..units import Message, Unit
@@ -70,6 +72,12 @@ class AutoContextMemory:
         self._shown: list[_Shown] | None = None
         self._events = CompressionEvents(memory, role)
         compactor.on_event(self._events)
+        memory.on_event(self._hear)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Redacted):
+            self._shown = None  # which held the text
+            self._events(event)
 
     def __enter__(self) -> Self:
         self.compactor.start()
@@ -106,10 +114,12 @@ class AutoContextMemory:
         """Hide a message from all prompts; the log keeps it. A call goes with its results, a result with its call.
 
         The index counts the list that ``get_messages`` gave last, less what was deleted since. Raises ``IndexError``,
-        and ``NotDeleted`` for a system message, the unanswered question, a call that waits for its results, a pinned
+        and ``NotDeleted`` for a system message, the newest question, a call that waits for its results, a pinned
         message, and what has been reduced since the list was given.
         """
         shown = self._shown if self._shown is not None else self._now()
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise TypeError(f"index is the place of a message, a whole number, not {type(index).__name__}")
         if not 0 <= index < len(shown):
             raise IndexError(f"there is no message {index}; get_messages() gave {len(shown)}, from 0 on")
         one = shown[index]
@@ -146,7 +156,7 @@ class AutoContextMemory:
             raise NotDeleted(f"message {index} and its results have other messages among them, which would go as well")
         journal, raw = self.memory.journal(self.role), view.rounds[one.place]
         posts = [post for post in raw.post_list if first <= post.number <= last]
-        dropped = Reduction.over(raw, [None, *posts] if first == 0 else posts, "dropped")
+        dropped = Reduction.over(raw, [None, *posts] if first == 0 else posts, "dropped", extra={TOLD: False})
         for reduction in covers:
             if (reduction.first_number, reduction.last_number) == (first, last):
                 journal.withdraw(reduction)  # what covers the same posts would have *dropped* ignored
@@ -246,5 +256,5 @@ def _is_reference(text: str) -> bool:
     return True
 
 
-def _ids(unit: Unit) -> tuple[str, ...]:
-    return tuple(post.id if post is not None else "" for post in unit.posts)
+def _ids(unit: Unit) -> tuple[tuple[int, str], ...]:
+    return tuple((post.number, post.id) if post is not None else (0, "") for post in unit.posts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from memory import Memory
-from memory.events import Event
+from memory.events import Event, Redacted
 from memory.messages import from_round
 from memory.references import posts_reference, range_reference
 
@@ -60,7 +60,7 @@ class CompressionEvents:
                 self.heard.append(self._of_reduction(event))
             case Published():
                 self.heard.append(self._of_compaction(event))
-            case Reverted():
+            case Reverted() | Redacted():
                 self._covered = self._last_covered()
 
     def _of_reduction(self, event: Reduced) -> CompressionEvent:

@@ -11,7 +11,7 @@ from chats import Message, answer, assert_legal, calls, left_out_texts, note_of,
 
 from compactor import BudgetExceeded, Prompt, compose
 from compactor.compose import GRID
-from compactor.overlaid import EPHEMERAL
+from compactor.overlaid import EPHEMERAL, TOLD
 from compactor.tokens import count_tokens
 from compactor.units import PROMPT_TOKENS, count_message
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
@@ -845,3 +845,12 @@ def test_a_hosts_own_kind_of_post_is_its_own() -> None:
     round_ = memory.create_round("q")
     memory.add_post(round_, send_from=ROLE, send_to="User", message="my answer", kind="summary")
     assert compose(memory, budget=AMPLE).messages == [user("q"), answer("my answer")]
+
+
+def test_what_a_host_has_deleted_is_not_told_of() -> None:
+    """A reduction may say that prompts should not mention it."""
+    memory = Memory.from_messages([user("q"), answer("a"), user("And?")])
+    round_ = memory.conversation.rounds[0]
+    gone = Reduction.over(round_, round_.post_list, "dropped", extra={TOLD: False})
+    assert memory.journal(ROLE).reduce(gone, base=0) is not None
+    assert compose(memory, budget=AMPLE).messages == [user("q"), user("And?")]

@@ -957,3 +957,26 @@ def test_real_dialogues_fit_and_reload(data: list[dict[str, Any]]) -> None:
     assert context.get_original_memory_msgs() == said
     assert all(message in said for kept in context.get_offload_context().values() for message in kept)
     assert {event.event_type for event in context.compression_events} >= {STEPS[3].upper()}
+
+
+def test_events_after_a_redaction_count_from_what_is_covered_then() -> None:
+    """It withdraws the compaction, so the next one begins at the first round again; what was listed is forgotten."""
+    context = context_of(*past(), *past(), *past(), user("And now?"))
+    assert context.get_messages()
+    assert context.compactor.compact_now(20) is not None
+    before = context.compression_events[-1]
+    context.memory.redact("r1.p1")
+    assert context.compactor.compact_now(20) is not None
+    after = context.compression_events[-1]
+    assert (after.ref, after.compressed_message_count) == (before.ref, before.compressed_message_count)
+    assert "r1" in after.ref
+
+
+@pytest.mark.parametrize("index", [True, "0", None, 1.0])
+def test_an_index_is_a_whole_number(index: object) -> None:
+    """Anything else is a mistake, and deletes nothing."""
+    context = context_of(*past(), user("And now?"))
+    before = context.get_messages()
+    with pytest.raises(TypeError, match="whole number"):
+        context.delete_message(index)  # type: ignore[arg-type]
+    assert context.get_messages() == before
