@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import CompactedMessage, InMemoryStore, Memory, MessageError, Reduction, Usage
+from memory.errors import MessageError
 
 ROLE = "Planner"
 
@@ -152,3 +153,12 @@ def test_what_is_no_number_of_tokens_is_refused(wrong: dict[str, object]) -> Non
     with pytest.raises(MessageError):
         memory.record_usage(ROLE, **wrong)
     assert memory.snapshot.number == 0
+
+
+@pytest.mark.parametrize("wrong", [{"input_tokens": True}, {"input_tokens": 5, "counted": False}])
+def test_a_truth_value_is_no_count(wrong: dict[str, bool | int]) -> None:
+    """It would be taken for 1, and correct every later count by that."""
+    memory = Memory()
+    with pytest.raises(MessageError, match="numbers of tokens"):
+        memory.record_usage("assistant", **wrong)
+    assert memory.usage("assistant").steps == 0
