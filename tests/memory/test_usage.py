@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import CompactedMessage, InMemoryStore, Memory, MessageError, Reduction, Usage
-from memory.errors import MessageError
 
 ROLE = "Planner"
 
