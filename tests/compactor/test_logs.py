@@ -27,6 +27,7 @@ SECRET = "hunter2"
 PUBLISHED = Published(
     role="Planner",
     generation=3,
+    strategy="compact_rounds",
     start=1,
     end=7,
     tokens_before=900,
@@ -79,6 +80,7 @@ def test_a_json_line_holds_name_level_time_and_facts() -> None:
         "level": "info",
         "role": "Planner",
         "generation": 3,
+        "strategy": "compact_rounds",
         "start": 1,
         "end": 7,
         "tokens_before": 900,
