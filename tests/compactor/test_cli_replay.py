@@ -37,6 +37,8 @@ from memory import Memory
 from memory.events import Event
 
 LONG = tuple(dialogue(24))
+#: Of the conversations in a file.
+ROUNDS = (16, 8, 2)
 QUICK = CompactorConfig(threshold=5, retain_recent=2, backoff_initial=0.001, backoff_max=0.001)
 
 
@@ -48,16 +50,16 @@ def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Three conversations of 24, 12 and 2 rounds."""
-    return write_lines(tmp_path / "chats.jsonl", [{"id": f"d{n}", "messages": dialogue(n)} for n in (24, 12, 2)])
+    """Conversations of so many ``ROUNDS``."""
+    return write_lines(tmp_path / "chats.jsonl", [{"id": f"d{n}", "messages": dialogue(n)} for n in ROUNDS])
 
 
 def working(about: str) -> Iterator[dict[str, Any]]:
     """Give a conversation with small and large results, by twos and by dozens in a round."""
     yield {"role": "system", "content": "You keep a stock list."}
-    for number in range(1, 6):
+    for number in range(1, 4):
         yield {"role": "user", "content": f"How many of {about}-{number} are there? Never round figures."}
-        for step in range(9 if number == 3 else 2):
+        for step in range(7 if number == 2 else 2):
             arguments = json.dumps({"name": f"{about}-{number}", "hall": step})
             call = {"id": f"{number}-{step}", "type": "function", "function": {"name": "count", "arguments": arguments}}
             yield {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -80,25 +82,25 @@ def without_times(document: Any) -> Any:
 
 def test_a_conversation_is_compacted_and_every_prompt_fits(file: Path) -> None:
     """The promise of the library on a user's own file."""
-    document = run("replay", file, "--json", "--budget", 1500).document
+    document = run("replay", file, "--json", "--budget", 1000, "--threshold", 4).document
     totals = document["totals"]
-    assert [one["name"] for one in document["conversations"]] == ["d24", "d12", "d2"]
-    assert [one["rounds"] for one in document["conversations"]] == [24, 12, 2]
-    assert (totals["conversations"], totals["rounds"], totals["messages"]) == (3, 38, 38 * 4 + 3)
-    assert totals["prompts"] == 38 * 2 + 3  # one for each answer, and a last one for each conversation
+    assert [one["name"] for one in document["conversations"]] == ["d16", "d8", "d2"]
+    assert [one["rounds"] for one in document["conversations"]] == [*ROUNDS]
+    assert (totals["conversations"], totals["rounds"], totals["messages"]) == (3, 26, 26 * 4 + 3)
+    assert totals["prompts"] == 26 * 2 + 3  # one for each answer, and a last one for each conversation
     assert totals["prompts_over_budget"] == 0
     assert totals["compactions"] > 2
     assert totals["failures"] == 0
     long, _, short = document["conversations"]
-    assert 15 <= long["covered_rounds"] < 24
-    assert long["prompt_tokens"] <= 1500 < long["raw_tokens"]
+    assert 11 < long["covered_rounds"] < 16
+    assert long["prompt_tokens"] <= 1000 < long["raw_tokens"]
     assert long["tokens_of_all_prompts"] < long["raw_tokens_of_all_prompts"]
     assert (short["compactions"], short["prompt_tokens"]) == (0, short["raw_tokens"])
 
 
 def test_raw_tokens_are_those_of_the_messages_in_the_file(file: Path) -> None:
     """What is compared with is what sending everything would cost, counted by itself here."""
-    for one, rounds in zip(run("replay", file, "--json").document["conversations"], (24, 12, 2), strict=True):
+    for one, rounds in zip(run("replay", file, "--json").document["conversations"], ROUNDS, strict=True):
         assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(said, count_tokens) for said in dialogue(rounds))
 
 
@@ -115,10 +117,10 @@ def test_joined_conversations_are_one(file: Path) -> None:
     document = run("replay", file, "--joined", "--json", "--budget", 1500).document
     (one,) = document["conversations"]
     assert document["joined"] is True
-    assert (one["name"], one["messages"], one["rounds"]) == ("1-3 joined", 38 * 4 + 3, 38)
-    assert one["covered_rounds"] > 28
+    assert (one["name"], one["messages"], one["rounds"]) == ("1-3 joined", 26 * 4 + 3, 26)
+    assert one["covered_rounds"] > 15
     assert one["prompts_over_budget"] == 0
-    said = [message for rounds in (24, 12, 2) for message in dialogue(rounds)]
+    said = [message for rounds in ROUNDS for message in dialogue(rounds)]
     assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in said)
 
 
@@ -147,7 +149,7 @@ def test_options_reach_the_compactor(file: Path) -> None:
     document = run("replay", file, "--json", "--threshold", 2, "--retain", 1, "--budget", 100_000).document
     assert (document["threshold"], document["retain_recent"], document["prompt"]) == (2, 1, "assistant")
     # With 3 rounds behind the end it is due, and leaves the newest.
-    assert [one["covered_rounds"] for one in document["conversations"]] == [22, 10, 0]
+    assert [one["covered_rounds"] for one in document["conversations"]] == [14, 6, 0]
 
 
 def test_a_conversation_of_nothing_is_replayed(tmp_path: Path) -> None:
@@ -160,10 +162,10 @@ def test_a_conversation_of_nothing_is_replayed(tmp_path: Path) -> None:
 
 def test_the_real_dialogues_fit_each_and_joined(data: list[dict[str, Any]], tmp_path: Path) -> None:
     """Real tool-calling dialogues, each alone and all as one conversation: no prompt is over the budget."""
-    path = write_lines(tmp_path / "airline.jsonl", data[:8])
+    path = write_lines(tmp_path / "airline.jsonl", data[:4])
     each = run("replay", path, "--json", "--budget", 2500, "--threshold", 4).document["totals"]
     one = run("replay", path, "--joined", "--json", "--budget", 4000).document["totals"]
-    rounds = sum(message["role"] == "user" for dialogue in data[:8] for message in dialogue["messages"])
+    rounds = sum(message["role"] == "user" for dialogue in data[:4] for message in dialogue["messages"])
     assert each["rounds"] == one["rounds"] == rounds
     assert each["prompts_over_budget"] == one["prompts_over_budget"] == 0
     assert each["compactions"] > 8
@@ -296,11 +298,11 @@ def test_a_model_summarises_for_a_preset(server: ModelServer, heavy: Path) -> No
 def test_few_conversations_get_a_row_each_and_all_get_totals(file: Path) -> None:
     done = run("replay", file, "--budget", 1500)
     assert (done.code, done.err) == (0, "")
-    for name in ("d24", "d12", "d2"):
+    for name in ("d16", "d8", "d2"):
         assert re.search(rf"[│|] {name} ", done.out)
-    assert "3 conversations: 155 messages" in done.out
+    assert "3 conversations: 107 messages" in done.out
     assert re.search(r"prompts over the budget\W+0 ", done.out)
-    assert re.search(r"rounds\W+38 ", done.out)
+    assert re.search(r"rounds\W+26 ", done.out)
 
 
 def test_many_conversations_get_totals_only(tmp_path: Path) -> None:
@@ -324,11 +326,11 @@ def test_the_last_prompt_is_shown_when_asked_for(file: Path) -> None:
     """The longest conversation's: roles, the summary as a whole, calls, and other texts shortened."""
     assert "[system]" not in run("replay", file, "--budget", 1500).out
     out = run("replay", file, "--budget", 1500, "--show").out
-    assert "The last prompt of conversation d24, the longest of 3 conversations" in out
+    assert "The last prompt of conversation d16, the longest of 3 conversations" in out
     for part in ("[system]\nYou keep a stock list.", "[Conversation History Summary]", "Covers rounds 1-", "[user]\n"):
         assert part in out
-    assert 'calls look_up({"name": "item-24"})' in out
-    assert "[tool]\nitem-24: 888 pieces, ok" in out
+    assert 'calls look_up({"name": "item-16"})' in out
+    assert "[tool]\nitem-16: 592 pieces, ok" in out
 
 
 def test_long_texts_are_shortened_and_say_by_how_much(tmp_path: Path) -> None:
@@ -360,7 +362,7 @@ def test_progress_is_shown_on_a_terminal_only(file: Path) -> None:
     """On standard error, so that what is printed can be kept; nothing of it in a log."""
     on_terminal = run("replay", file, terminal=True)
     assert "replaying" in on_terminal.err
-    assert "155" in on_terminal.err
+    assert "107" in on_terminal.err
     assert "replaying" not in on_terminal.out
     assert run("replay", file).err == ""
 
@@ -398,6 +400,8 @@ def test_a_model_summarises_when_asked_for(server: ModelServer, file: Path) -> N
         server.base_url,
         "--prompt",
         "default",
+        "--threshold",
+        4,
         "--json",
     )
     assert done.code == 0, done.err
@@ -500,7 +504,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, file: Path) -> No
 
 def test_a_budget_that_is_too_small_names_the_place_and_what_is_needed(file: Path) -> None:
     said = refused(file, "--budget", 20)
-    assert said.startswith("conversation d24, message 3: ")
+    assert said.startswith("conversation d16, message 3: ")
     assert re.search(r"need \d+ tokens, and the budget is 20", said)
 
 
