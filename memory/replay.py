@@ -119,9 +119,7 @@ def _settle(now: Snapshot) -> Snapshot:
     """Move the closed rounds at the head of the live ones to the settled, where they stay as they are."""
     closed = [item.round for item in takewhile(lambda item: item.opened.closed, now.live)]
     visible = [round_ for round_ in closed if round_.state != "failed"]
-    now.settled[now.settled_count :] = (
-        closed  # not extend(): an interrupted writer may have left more
-    )
+    now.settled[now.settled_count :] = closed  # not extend(): an interrupted writer may have left more
     now.visible[now.visible_count :] = visible
     return replace(
         now,

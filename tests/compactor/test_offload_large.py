@@ -217,9 +217,7 @@ def test_what_no_reference_gives_back_stays() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     shown = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}, image]})
     plain = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}]})
-    replaced = Post(
-        number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({OVERLAY: "offloaded"})
-    )
+    replaced = Post(number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({OVERLAY: "offloaded"}))
     post = replaced.model_copy(update={"extra": freeze_mapping({})})
 
     assert OffloadRule().applied(*only_post(shown, 1), count_tokens) is None
