@@ -97,7 +97,7 @@ def compose(
     ledger = ledger_of(memory, role, count)
     ledger.header_tokens = sum(count_message(message, count) for message in head.system)
     view = View(rounds, compaction, ledger, ledger.header_tokens, model)
-    correction = memory.usage(role).correction
+    correction = view.usage.correction
     tool_tokens = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in tools)
     limit = math.floor((budget - reserve) / correction) - tool_tokens
     fitted, over = Ladder(view, head, limit, max(1, int(budget * GRID))).fitted()
