@@ -9,10 +9,32 @@ from typing import Any
 import pytest
 from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
 
-from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest, View, after_rounds, compact_rounds
+from compactor import (
+    CompactorConfig,
+    Summary,
+    SummaryRejected,
+    SummaryRequest,
+    View,
+    after_rounds,
+    compact_rounds,
+    when,
+)
 from compactor.acceptance import Source
 from compactor.cycle import Cycle
-from compactor.events import Discarded, Evaluated, Prepared, Published, Rejected, Skip, Skipped, Started
+from compactor.events import (
+    Discarded,
+    Evaluated,
+    Exhausted,
+    PlanFailed,
+    Prepared,
+    Published,
+    Reduced,
+    Rejected,
+    Skip,
+    Skipped,
+    Started,
+    StrategyFailed,
+)
 from compactor.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
@@ -338,3 +360,135 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
         "role": ROLE, "generation": 0, "strategy": "strategy", "start": 1, "end": 2, "tokens_before": 50,
     }  # fmt: skip
     assert of_kind(table.events, Published)[0].requests == 1
+
+
+# several strategies: reductions, failures, and what is not enough
+
+
+def dropping(*places: int) -> Callable[[View], Iterator[Reduction]]:
+    """Return a strategy that drops the last post of the rounds at *places*."""
+
+    def strategy(view: View) -> Iterator[Reduction]:
+        for place in places:
+            round_ = view.rounds[place]
+            yield Reduction.over(round_, round_.post_list[-1:], "dropped")
+
+    strategy.__name__ = "dropping"
+    return strategy
+
+
+def failing(view: View) -> Iterator[Reduction]:
+    raise ValueError("what was said")
+    yield
+
+
+def test_a_reduction_is_told_of_with_its_neighbours_and_what_it_saved() -> None:
+    """Ids, counts and tokens, for whoever shows what was done; no text."""
+    memory = memory_of(5)
+    posts = memory.conversation.rounds[1].post_list
+    table = Table(memory, trigger=when(lambda view: not view.reductions.by_round), strategies=(dropping(1),))
+    whole = table.cycle.view(memory.journal(ROLE).read()).tokens
+    assert table.run() is None
+    (event,) = of_kind(table.events, Reduced)
+    assert (event.strategy, event.kind, event.posts) == ("dropping", "dropped", 1)
+    assert (event.round_id, event.first_post_id, event.last_post_id) == (
+        memory.conversation.rounds[1].id,
+        posts[-1].id,
+        posts[-1].id,
+    )
+    assert event.previous_post_id == (posts[-2].id if len(posts) > 1 else "")
+    assert event.next_post_id == ""
+    assert event.tokens_after == 0
+    assert table.cycle.view(memory.journal(ROLE).read()).tokens == whole - event.tokens_before
+
+
+def test_the_view_is_measured_again_after_each_strategy() -> None:
+    """Light ones first, and no heavier one than it takes."""
+    memory = memory_of(10)
+    enough = when(lambda view: len(view.reductions.by_round) < 2)
+    table = Table(memory, trigger=enough, strategies=(dropping(0), dropping(1), compact_rounds))
+    assert table.run() is None
+    assert [event.strategy for event in of_kind(table.events, Reduced)] == ["dropping", "dropping"]
+    assert not of_kind(table.events, Exhausted)
+
+
+def test_a_strategy_that_fails_is_skipped_and_the_next_is_tried() -> None:
+    """With an event that names it and not what it said; where the next is enough, that was all."""
+    table = Table(memory_of(10), strategies=(failing, compact_rounds))
+    assert table.run() is not None
+    assert [(event.strategy, event.error) for event in of_kind(table.events, StrategyFailed)] == [
+        ("failing", "ValueError")
+    ]
+    assert not of_kind(table.events, Exhausted)
+
+
+def test_where_all_were_not_enough_that_is_told_and_the_failure_goes_out() -> None:
+    """What was published stays; the runner tries again later."""
+    memory = memory_of(10)
+    table = Table(memory, trigger=when(lambda view: True), strategies=(dropping(0), failing))
+    with pytest.raises(ValueError, match="what was said"):
+        table.run()
+    (exhausted,) = of_kind(table.events, Exhausted)
+    assert exhausted.strategies == 2
+    assert memory.rounds_getter(ROLE)().reductions.by_round
+
+
+def test_where_nothing_failed_and_it_is_not_enough_that_is_told_once() -> None:
+    """Not again at every event, while there is nothing more to do."""
+    table = Table(memory_of(10), trigger=when(lambda view: True), strategies=(dropping(0), dropping(1)))
+    table.run()
+    assert len(of_kind(table.events, Exhausted)) == 1
+    table.run()
+    assert len(of_kind(table.events, Exhausted)) == 1
+    assert of_kind(table.events, Skipped)
+
+
+def test_no_reduction_is_published_that_is_not_allowed_any_more() -> None:
+    """The compactor was stopped while the strategy was at work."""
+    memory = memory_of(5)
+    table = Table(memory, trigger=when(lambda view: True), strategies=(dropping(0), dropping(1)))
+    with pytest.raises(StaleCompaction) as raised:
+        table.run(allowed=lambda: "stopped")
+    assert raised.value.reason == "stopped"
+    assert not memory.rounds_getter(ROLE)().reductions.by_round
+
+
+def test_a_revert_in_the_middle_makes_a_reduction_stale() -> None:
+    """It was made beside another summary, so the whole pass is made again."""
+    memory = memory_of(10)
+    table = Table(memory)
+    table.run()
+
+    def reverting(view: View) -> Iterator[Reduction]:
+        memory.journal(ROLE).revert()
+        yield from dropping(8)(view)
+
+    later = Table(memory, trigger=when(lambda view: True), strategies=(reverting, compact_rounds))
+    with pytest.raises(StaleCompaction) as raised:
+        later.run()
+    assert raised.value.reason == "generation"
+
+
+def test_a_plan_that_raises_is_told_of_and_the_summary_is_made_without() -> None:
+    """By the class of the error alone."""
+
+    def plan() -> str:
+        raise KeyError("what was planned")
+
+    table = Table(memory_of(10), plan=plan)
+    assert table.run() is not None
+    assert [event.error for event in of_kind(table.events, PlanFailed)] == ["KeyError"]
+
+
+def test_a_journal_that_keeps_no_reductions_is_given_none() -> None:
+    """A host's own may know of compactions alone; what a strategy makes all the same is discarded."""
+    memory = memory_of(10)
+    inner = memory.journal(ROLE)
+
+    class Plain:
+        read, publish, revert = inner.read, inner.publish, inner.revert
+
+    table = Table(memory, journal=Plain(), strategies=(dropping(0), compact_rounds))
+    assert table.run() is not None
+    assert [event.reason for event in of_kind(table.events, Discarded)] == ["overlaid"]
+    assert not of_kind(table.events, Reduced)

@@ -30,9 +30,9 @@ PRESETS: dict[str, Callable[..., Mapping[str, Any]]] = {
     "context_offload": context_offload,
 }
 BUDGETS = (1_500, 3_000, 8_000)
-#: With FULL_DIALOGUES=1 all dialogues are held, and the joined one with all of its past; else each sixth, and its end.
+#: With FULL_DIALOGUES=1 all dialogues are held, and the joined one with all of its past; else each twelfth, and its end.
 FULL = os.environ.get("FULL_DIALOGUES") == "1"
-ONE_IN = 1 if FULL else 6
+ONE_IN = 1 if FULL else 12
 LAST = 400
 
 _REFERENCE = re.compile(r"\breload (r\d+(?:\.p\d+(?:-p\d+)?|-r\d+)?)")
