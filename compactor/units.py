@@ -129,8 +129,9 @@ def _said(post: Post, role: str) -> tuple[Message]:
     if is_summary(post):  # never in the assistant's voice, which would repeat it to the user as its own words
         return ({"role": "user", "content": post.message},)
     message = from_post(post, role)
-    if not message.get("tool_calls", True):  # an empty list, which providers refuse
+    if not message.get("tool_calls", True):  # an empty list, which providers refuse; and no content without one
         del message["tool_calls"]
+        message["content"] = message.get("content") or ""
     return (message,)
 
 

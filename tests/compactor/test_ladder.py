@@ -833,10 +833,15 @@ def test_what_the_user_forbade_stays_when_a_summary_is_clipped() -> None:
 def test_a_tool_message_that_names_no_call_is_one_that_providers_accept() -> None:
     """Nor is an empty list of calls handed on: both make a provider refuse the session for ever."""
     memory = Memory.from_messages(
-        [user("q"), {"role": "assistant", "content": "a", "tool_calls": []}, {"role": "tool", "content": "rows"}]
+        [
+            user("q"),
+            {"role": "assistant", "content": "a", "tool_calls": []},
+            {"role": "assistant", "content": None, "tool_calls": []},
+            {"role": "tool", "content": "rows"},
+        ]
     )
     messages = compose(memory, budget=AMPLE).messages
-    assert messages == [user("q"), answer("a"), user("[Late result of a tool call]\nrows")]
+    assert messages == [user("q"), answer("a"), answer(""), user("[Late result of a tool call]\nrows")]
 
 
 def test_a_hosts_own_kind_of_post_is_its_own() -> None:
