@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from memory.overlays import PINNED, CompactedMessage, Reduction
+from memory.overlays import PINNED, CompactedMessage
 from memory.references import post_reference, range_reference
 from memory.rounds import Round
 
 from .clipping import clip_message, clip_text
-from .overlaid import TOLD
+from .overlaid import tells_of_drops
 from .pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
 from .rungs import RUNGS, shortened
 from .standing import STANDING, lost, restored
@@ -50,8 +50,8 @@ class Ladder:
         self._count = view.ledger.count
         self._seen: dict[int, list[tuple[Round, Unit]]] = {}
         self._known: dict[int, list[Piece]] = {}
-        #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         self._dropped_from = self._first_dropped()
+        #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self._dropped_from)
         self._note_tokens = self._cost(longest)
         self._put(head)
@@ -111,12 +111,13 @@ class Ladder:
 
     def _first_dropped(self) -> int:
         """Return the log number of the tail's first round of which posts are dropped; 0 where there is none."""
-        view, found = self._view, 0
-        for round_id, reductions in view.reductions.by_round.items():
-            end = view.rounds.end_of(round_id) or 0
-            if end > view.end and (not found or end < found) and any(map(_tells, reductions)):
-                found = end
-        return view.rounds[found - 1].number if found else 0
+        view, dropped = self._view, self._view.sums.dropped
+        closed = range(min(view.end, view.closed), view.closed)
+        place = closed.start + bisect_right(closed, dropped[closed.start], key=lambda place: dropped[place + 1])
+        if place in closed:
+            return view.sums.numbers[place]
+        growing = (view.rounds[place] for place in range(max(view.end, view.closed), view.total))
+        return next((one.number for one in growing if tells_of_drops(view.reductions.of(one.id))), 0)
 
     def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
@@ -382,10 +383,6 @@ class Ladder:
 def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Message:
     """Return a compaction's *message* with another *summary*; what is pinned stays."""
     return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
-
-
-def _tells(reduction: Reduction) -> bool:
-    return reduction.kind == "dropped" and reduction.extra.get(TOLD) is not False
 
 
 def _sum(pieces: Iterable[Piece]) -> int:

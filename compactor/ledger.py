@@ -13,7 +13,7 @@ from memory.forking import renewed_after_fork
 from memory.overlays import Reduction, Reductions
 from memory.rounds import Post, Round
 
-from .overlaid import overlaid
+from .overlaid import overlaid, tells_of_drops
 from .rungs import RUNGS, costs_by_rung, is_pinned, lighter
 from .tokens import TokenCounter
 from .units import Unit, count_message, units_of
@@ -75,6 +75,8 @@ class Sums:
     #: For each rung of the ladder, and for what is pinned.
     by_rung: tuple[list[int], ...] = field(default_factory=lambda: tuple([0] for _ in RUNGS))
     kept: list[int] = field(default_factory=lambda: [0])
+    #: Of how many of them posts were dropped.
+    dropped: list[int] = field(default_factory=lambda: [0])
     #: The log number of each round, and what was counted.
     numbers: list[int] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
@@ -86,6 +88,7 @@ class Sums:
         for sums, tokens in zip(self.by_rung, cost.by_rung, strict=True):
             sums.append(sums[-1] + tokens)
         self.kept.append(self.kept[-1] + cost.kept)
+        self.dropped.append(self.dropped[-1] + tells_of_drops(cost.overlaid.reductions))
         self.numbers.append(cost.number)
         self.costs.append(cost)
 

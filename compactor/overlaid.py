@@ -13,7 +13,7 @@ from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import Post, Round
 
-__all__ = ["EPHEMERAL", "OVERLAY", "TOLD", "is_summary", "overlaid"]
+__all__ = ["EPHEMERAL", "OVERLAY", "TOLD", "is_summary", "overlaid", "tells_of_drops"]
 
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
 OVERLAY = "compactor.overlay"
@@ -45,6 +45,11 @@ def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round
     if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
         return round_
     return shown.model_copy(update={"post_list": tuple(kept)})
+
+
+def tells_of_drops(reductions: Sequence[Reduction]) -> bool:
+    """Return whether a round has posts that were dropped, and prompts are to say so."""
+    return any(one.kind == "dropped" and one.extra.get(TOLD) is not False for one in reductions)
 
 
 def is_summary(post: Post) -> bool:

@@ -501,3 +501,12 @@ def test_what_is_redacted_costs_what_is_left_of_it(closed: bool) -> None:
         prompt = compose(memory, budget=10_000)
         counted = PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in prompt.messages)
         assert prompt.tokens == counted
+
+
+def test_sums_tell_of_how_many_rounds_posts_were_dropped() -> None:
+    """So a prompt finds the first of them without going through all that was ever dropped."""
+    memory = chat(5)
+    for place in (1, 3):
+        round_ = memory.conversation.rounds[place]
+        memory.journal("assistant").reduce(Reduction.over(round_, round_.post_list[:1], "dropped"), base=0)
+    assert fresh(memory.get_role_rounds("assistant")[0]).dropped == [0, 0, 1, 1, 2]
