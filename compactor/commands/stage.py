@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ class Agent:
 
 
 @dataclass(eq=False)
-class Stage:
+class Stage(ABC):
     """A conversation of agents: ``with stage: stage.play(...)``, then ``stage.figures()``."""
 
     #: What it is called by, and when there is work in the background: for readers.
@@ -137,9 +138,9 @@ class Stage:
         self._calls = 0
         self._enter()
 
+    @abstractmethod
     def _enter(self) -> None:
         """Bring in the agents."""
-        raise NotImplementedError
 
     def _cast(
         self, role: str, system: str, config: CompactorConfig, strategies: Sequence[Strategy], **more: Any
@@ -172,9 +173,9 @@ class Stage:
 
     # -- the conversation ---------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def play(self, count: int, pause: Callable[[], None]) -> None:
         """Go through *count* rounds; *pause* is called wherever a model would be thinking."""
-        raise NotImplementedError
 
     def settle(self, timeout: float) -> bool:
         """Let compactions in flight end, and compose once more; return whether they ended in *timeout* seconds."""

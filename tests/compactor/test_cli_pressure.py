@@ -17,7 +17,7 @@ from compactor.commands import stage
 from compactor.commands.pressure import ROLE, LookedUp, Pressure
 from compactor.commands.pressure_script import FOUND, LENGTH, LookUp, Turn, turns
 from compactor.commands.savings import Saving
-from compactor.commands.stage import BUDGET, Stage
+from compactor.commands.stage import BUDGET
 from memory import Memory
 from memory.events import Event
 
@@ -191,13 +191,6 @@ def test_an_id_that_is_not_found_is_told() -> None:
         assert playing._look_up(round_, needed, agent, lambda: None) == "dep-1"
     assert playing.looked_up[:2] == [LookedUp("deployment", False, "", "", False)] * 2
     assert playing.looked_up[2].right
-
-
-def test_a_stage_without_a_play_is_none() -> None:
-    with pytest.raises(NotImplementedError):
-        Stage(latency=0.0)
-    with pytest.raises(NotImplementedError):
-        Stage.play(object.__new__(Stage), 1, lambda: None)
 
 
 # -- the script -------------------------------------------------------------------------------------------------------
