@@ -25,7 +25,6 @@ __all__ = [
     "post_reference",
     "posts_reference",
     "range_reference",
-    "round_text",
     "text_behind",
 ]
 
@@ -168,11 +167,6 @@ def _found_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
     if not posts and not (first == 0 and (last == 0 or round_.user_query)):
         raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
     return posts
-
-
-def round_text(round_: Round) -> str:
-    """Return a round as text to read: who said what to whom, calls and results included."""
-    return "".join(_rounds(iter((round_,))))
 
 
 def _rounds(rounds: Iterator[Round]) -> Iterator[str]:

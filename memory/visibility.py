@@ -62,11 +62,6 @@ class Rounds(Sequence[Round]):
         return self._snapshot.epoch
 
     @property
-    def log_number(self) -> int:
-        """Number of the last log entry that this snapshot holds."""
-        return self._snapshot.number
-
-    @property
     def reductions(self) -> Reductions:
         """What stands in its role's prompts instead of posts; nothing for the empty role, which sees everything."""
         return self._snapshot.reductions_of(self.role)

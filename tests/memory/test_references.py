@@ -20,7 +20,6 @@ from memory.references import (
     post_reference,
     posts_reference,
     range_reference,
-    round_text,
     text_behind,
 )
 
@@ -236,7 +235,7 @@ def test_a_passage_is_the_text_behind_the_reference() -> None:
     for ref in ("r1", "r1-r2", "r1.p0", "r1.p4", "r1.p4-p5"):
         passage = passage_behind(rounds, ref)
         assert passage.page(0, len(passage)) == text_behind(rounds, ref) == memory.reload(ref)
-    assert text_behind(rounds, "r1-r2") == round_text(rounds[0]) + "\n\n" + round_text(rounds[1])
+    assert text_behind(rounds, "r1-r2") == text_behind(rounds, "r1") + "\n\n" + text_behind(rounds, "r2")
     assert text_behind(rounds, "r1").endswith(
         "Planner to python: so\nPlanner calls run({}) as c1\npython (result of c1): ok"
     )

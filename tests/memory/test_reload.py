@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.references import post_reference, range_reference, round_text
+from memory.references import post_reference, range_reference
 
 TEXT = "line one\n{content} </summary>\0\ud800 end "
 
@@ -55,7 +55,7 @@ def test_a_round_is_reloaded_as_text_to_read() -> None:
         ),
     ):
         memory.add_post(round_, post)
-    assert memory.reload("r1") == round_text(memory.conversation.rounds[0]) == (
+    assert memory.reload("r1") == (
         "[Round 1]\n"
         "User: plot it\n"
         'Planner to python: Planner calls run({"a": 1}) as c1\n'
