@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memory.messages import ASSISTANT, KEPT, text_of
+from memory.messages import ASSISTANT, FUNCTION, KEPT, text_of
 from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import USER, Post, Round
@@ -15,7 +15,6 @@ from memory.rounds import USER, Post, Round
 from .config import whole_number
 from .overlaid import OVERLAY
 from .tokens import TokenCounter
-from .units import FUNCTION
 
 __all__ = ["ATTACHMENT", "OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
 

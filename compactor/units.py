@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from memory.messages import TOOL, from_post, paired, query_message, repeats_query
+from memory.messages import FUNCTION, TOOL, from_post, paired, query_message, repeats_query
 from memory.rounds import USER, Post, Round
 
 from .overlaid import is_summary
@@ -24,8 +24,6 @@ PROMPT_TOKENS = 3
 #: An image at high detail, at most; at low detail. Nothing is decoded to find out.
 IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
 
-#: Who sends the results of calls in the form that came before tool calls; such a result has no id.
-FUNCTION = "function"
 #: The kinds of posts that ask somebody to approve of a call, and that answer; the first request by the first response.
 APPROVAL_REQUEST, APPROVAL_RESPONSE = "approval_request", "approval_response"
 NO_RESULT = "[No result was recorded for this tool call.]"

@@ -34,11 +34,11 @@ from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
 from ..tokens import count_tokens
 from ..transcript import quote
 from ..triggers import over_tokens, when
-from ..units import PROMPT_TOKENS, count_message
+from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View
 from ..work import accepted, attempts_with
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
-from .shown import Item, Made, Message, NotAMessage, Shown, Window, originals, places_of, references, to_messages
+from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages
 from .shown_state import State, StateError, encoded
 from .structured import MemoryCompressionSchema, structured
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from memory import Memory
 from memory.errors import MessageError
@@ -15,11 +14,12 @@ from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_mes
 from memory.redaction import REDACTED
 from memory.references import posts_reference, range_reference
 
+from ..units import Message
+
 __all__ = [
     "Item",
     "Log",
     "Made",
-    "Message",
     "NotAMessage",
     "Said",
     "Shown",
@@ -30,8 +30,6 @@ __all__ = [
     "to_messages",
     "with_orphan_told",
 ]
-
-Message = dict[str, Any]
 
 
 class NotAMessage(MessageError, TypeError):

@@ -9,7 +9,8 @@ from typing import Any
 from memory.errors import ContextError
 from memory.frozen import freeze_mapping
 
-from .shown import Item, Log, Made, Message, NotAMessage, Said, to_messages
+from ..units import Message
+from .shown import Item, Log, Made, NotAMessage, Said, to_messages
 
 __all__ = ["State", "StateError", "encoded"]
 
