@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from chats import answer, assert_legal, assert_paired, calls, result, user
+from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,27 +28,6 @@ E = TypeVar("E", bound=Event)
 ROLE = "assistant"
 #: Reductions of five steps would have to take far more than a test wants to write.
 SMALL = {"msg_threshold": 10, "max_token": 4_000, "last_keep": 4, "large_payload_threshold": 200}
-
-
-class Later(Executor):
-    """Runs jobs when it is told to, in the thread that tells it."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.jobs.append((future, lambda: fn(*args, **kwargs)))
-        return future
-
-    def run_all(self) -> None:
-        for _ in range(1_000):
-            if not self.jobs:
-                return
-            future, job = self.jobs.pop(0)
-            if future.set_running_or_notify_cancel():
-                future.set_result(job())
-        raise AssertionError("jobs without end")
 
 
 def of_kind(events: Sequence[Event], kind: type[E]) -> list[E]:
@@ -76,9 +55,9 @@ def memory_of(*messages: dict[str, Any]) -> Memory:
     return Memory.from_messages(messages, "session")
 
 
-def made(memory: Memory, summarizer: object = None, **options: Any) -> tuple[ContextCompactor, Later]:
+def made(memory: Memory, summarizer: object = None, **options: Any) -> tuple[ContextCompactor, ManualExecutor]:
     """Return a started compactor with the preset, that works when its executor is told to."""
-    executor = Later()
+    executor = ManualExecutor()
     preset = auto_context(**{**SMALL, **options}, summarizer=summarizer or ScriptedSummarizer(default=summary))
     compactor = ContextCompactor.for_role(memory, ROLE, **preset, executor=executor, clock=FakeClock())
     compactor.start()
@@ -901,7 +880,7 @@ def test_whatever_happens_nothing_is_lost_or_torn(
     summarizer = ScriptedSummarizer([summary if one is None else one for one in answers], default=summary)
     memory = Memory("session")
     options = {**SMALL, "max_token": max_token, "last_keep": last_keep, "min_consecutive_tool_messages": 2}
-    executor = Later()
+    executor = ManualExecutor()
     compactor = ContextCompactor.for_role(
         memory, ROLE, **auto_context(**options, summarizer=summarizer), executor=executor, clock=FakeClock()
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
 from chats import Message, assert_paired, words
+from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,23 +38,6 @@ _REFERENCE = re.compile(r"\breload (r\d+(?:\.p\d+(?:-p\d+)?|-r\d+)?)")
 _POSTS = re.compile(r"posts from (r\d+\.p\d+) to (r\d+\.p\d+)")
 
 
-class OnCommand(Executor):
-    """Runs a job only when told to, in the thread that tells it."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.jobs.append((future, lambda: fn(*args, **kwargs)))
-        return future
-
-    def run_all(self) -> None:
-        while self.jobs:
-            future, job = self.jobs.popleft()
-            future.set_result(job())
-
-
 class Conversation:
     """A session under a preset, and beside it all that was said, by the references that it should have."""
 
@@ -67,7 +49,7 @@ class Conversation:
         self._checked: set[str] = set()
         for message in messages:
             self.append(message)
-        self.executor, self.clock = OnCommand(), FakeClock()
+        self.executor, self.clock = ManualExecutor(), FakeClock()
         self.compactor = ContextCompactor.for_role(
             self.memory,
             ROLE,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 import pytest
 from chats import answer, calls, note_of, result, user, words
+from executors import ManualExecutor
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
 from compactor.background import State
@@ -23,23 +22,6 @@ ROLE = "assistant"
 Message = dict[str, Any]
 E = TypeVar("E", bound=Event)
 SYSTEM = {"role": "system", "content": "You are terse."}
-
-
-class ManualExecutor(Executor):
-    """Runs a job only when told to, in the thread that tells it."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.jobs.append((future, lambda: fn(*args, **kwargs)))
-        return future
-
-    def run_all(self) -> None:
-        while self.jobs:
-            future, job = self.jobs.popleft()
-            future.set_result(job())
 
 
 def of_kind(events: Sequence[Event], kind: type[E]) -> list[E]:
