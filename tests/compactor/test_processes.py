@@ -42,7 +42,7 @@ def run(code: str, *, before_import: str = "") -> list[str]:
     """Run *code* in a process of its own that must end well, soon and in silence; return what it printed."""
     source = SCENE.format(before_import=textwrap.dedent(before_import)) + textwrap.dedent(code)
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")]),
         # From 3.12 on Python warns of every fork of a process that has threads.
         "PYTHONWARNINGS": "error,ignore:This process:DeprecationWarning",
     }
