@@ -11,15 +11,18 @@ from typing import Any
 
 from pydantic import Field
 
-from .errors import StoreError
+from .errors import NewerVersion, StoreDamaged
 from .frozen import EMPTY
-from .overlays import CompactedMessage, Reduction
+from .overlays import CompactedMessage, Reduction, UsageCounts
 from .rounds import Extra, Post, Record, Text, new_id, utc_now
 
 __all__ = [
+    "BODY_VERSION",
+    "CompactionPrepared",
     "CompactionPublished",
     "CompactionReverted",
     "Entry",
+    "EventRecorded",
     "HeaderAdded",
     "PostAdded",
     "PostPinned",
@@ -31,6 +34,10 @@ __all__ = [
     "RoundOpened",
     "UsageRecorded",
 ]
+
+
+#: The version of the bodies that this code writes, and the newest that it reads.
+BODY_VERSION = 1
 
 
 class HeaderAdded(Record):
@@ -59,9 +66,38 @@ class RoundFailed(Record):
     round_id: Text
 
 
+class CompactionPrepared(Record):
+    """An answer of the summarizer that was paid for and accepted, before it is shown: whoever comes to the same
+    question need not ask again."""
+
+    role: Text
+    #: SHA-256 of the request's messages, in hexadecimal digits: what tells one question from another.
+    digest: Text
+    #: The generation it was made from; at a later one it is stale.
+    base: int
+    #: What was asked for: ``rounds``, ``tool_run`` or ``large_post``.
+    kind: Text = "rounds"
+    #: The accepted answer, and what it took.
+    text: Text
+    model: Text | None = None
+    usage: UsageCounts | None = None
+    #: Names of the checks that it passed.
+    checks: tuple[Text, ...] = ()
+    #: What it becomes when it is published; None where it is a step on the way there.
+    compaction: CompactedMessage | None = None
+    #: The rounds that are newly covered by that.
+    round_ids: tuple[Text, ...] = ()
+
+
 class CompactionPublished(Record):
     role: Text
     compaction: CompactedMessage
+    #: The rounds that it newly covers; the ones before are those of the compaction that it replaces.
+    round_ids: tuple[Text, ...] = ()
+    #: Of the prepared answer that it is, where there was one.
+    digest: Text = ""
+    checks: tuple[Text, ...] = ()
+    strategy: Text = ""
 
 
 class CompactionReverted(Record):
@@ -110,6 +146,15 @@ class UsageRecorded(Record):
     current: bool = True
 
 
+class EventRecorded(Record):
+    """Something that happened to a role's history and that no other entry tells: what failed, or was discarded."""
+
+    role: Text
+    #: The event's dotted name.
+    name: Text
+    facts: Extra = EMPTY
+
+
 KINDS: Mapping[str, type[Record]] = MappingProxyType(
     {
         "header": HeaderAdded,
@@ -117,6 +162,7 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "post added": PostAdded,
         "round closed": RoundFinished,
         "round failed": RoundFailed,
+        "compaction prepared": CompactionPrepared,
         "compaction published": CompactionPublished,
         "compaction reverted": CompactionReverted,
         "reduction published": ReductionPublished,
@@ -124,6 +170,7 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "pinned": PostPinned,
         "post redacted": PostRedacted,
         "usage recorded": UsageRecorded,
+        "event": EventRecorded,
     }
 )
 NAMES: Mapping[type[Record], str] = MappingProxyType({record: kind for kind, record in KINDS.items()})
@@ -135,7 +182,7 @@ class Entry:
     So a store in memory never pays for text, and a store on disk never for records that nobody reads.
     """
 
-    __slots__ = ("_body", "_record", "created_at", "id", "kind", "number")
+    __slots__ = ("_body", "_record", "created_at", "id", "kind", "number", "round", "version")
 
     def __init__(
         self,
@@ -146,19 +193,25 @@ class Entry:
         id: str | None = None,  # noqa: A002  (the field's name in the log)
         created_at: datetime | None = None,
         number: int = 0,
+        round: int = 0,  # noqa: A002
+        version: int = BODY_VERSION,
     ) -> None:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
         self.id = new_id() if id is None else id
         self.kind = kind
         #: Place in the session's log, from 1 without gaps; 0 before it is stored.
         self.number = number
+        #: Number of the round that it belongs to; 0: none, or not known. What a store may file it under.
+        self.round = round
+        #: Of the body.
+        self.version = version
         self.created_at = utc_now() if created_at is None else created_at
         self._record = record
         self._body = body
 
     @classmethod
-    def of(cls, record: Record, *, created_at: datetime | None = None) -> Entry:
-        return cls(NAMES[type(record)], record=record, created_at=created_at)
+    def of(cls, record: Record, *, created_at: datetime | None = None, round: int = 0) -> Entry:  # noqa: A002
+        return cls(NAMES[type(record)], record=record, created_at=created_at, round=round)
 
     @property
     def body(self) -> str:
@@ -170,12 +223,20 @@ class Entry:
 
     @property
     def record(self) -> Record | None:
-        """What happened; None for a kind that this version does not know. Raises ``StoreError`` for a broken body."""
+        """What happened; None for a kind that this version does not know.
+
+        Raises ``StoreDamaged`` for a broken body, and ``NewerVersion`` for one whose version is not known here.
+        """
+        if self.version > BODY_VERSION:
+            raise NewerVersion(
+                f"entry {self.number} ({self.kind}) of the log was written by a newer version of context-compactor;"
+                f" nothing was changed: upgrade to that version to open the session"
+            )
         if self._record is None and self.kind in KINDS:
             try:
                 self._record = KINDS[self.kind].model_validate(_from_ascii(self.body))
             except (ValueError, RecursionError) as error:
-                raise StoreError(
+                raise StoreDamaged(
                     f"entry {self.number} ({self.kind}) of the log cannot be read; nothing was changed:"
                     f" restore the session from a backup, or open it with the version that wrote it"
                 ) from error
@@ -184,7 +245,14 @@ class Entry:
     def numbered(self, number: int) -> Entry:
         """Return the same entry at its place in the log."""
         return Entry(
-            self.kind, record=self._record, body=self._body, id=self.id, created_at=self.created_at, number=number
+            self.kind,
+            record=self._record,
+            body=self._body,
+            id=self.id,
+            created_at=self.created_at,
+            number=number,
+            round=self.round,
+            version=self.version,
         )
 
     def __eq__(self, other: object) -> bool:

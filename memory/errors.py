@@ -6,9 +6,16 @@ __all__ = [
     "Conflict",
     "ContextError",
     "MessageError",
+    "NewerVersion",
     "RoundClosed",
     "StaleCompaction",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreDamaged",
     "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnreachable",
     "UnknownReference",
     "UnknownRound",
 ]
@@ -54,3 +61,31 @@ class StoreError(ContextError):
 
 class Conflict(StoreError):
     """The log has grown past the number that an append was to follow; read what is new and append after it."""
+
+
+class StoreBusy(StoreError):
+    """Another process kept the store locked for longer than the time-out; nothing was written, try again."""
+
+
+class StoreFull(StoreError):
+    """There is no room left where the store is kept; nothing was written, and what was is unharmed."""
+
+
+class StoreReadOnly(StoreError):
+    """The store may be read and not written: by its file's permissions, its disk's, or its server's."""
+
+
+class StoreUnreachable(StoreError):
+    """The server did not answer, or the connection broke; once it is back, the same call works again."""
+
+
+class StoreDamaged(StoreError):
+    """What is stored cannot be read; it is left as it is, and never overwritten."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed; open another on the same URL."""
+
+
+class NewerVersion(StoreError):
+    """A newer version of this library wrote what is stored; it is left as it is. Upgrade to read it."""

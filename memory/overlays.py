@@ -21,9 +21,10 @@ __all__ = [
     "Reduction",
     "ReductionKind",
     "Reductions",
+    "UsageCounts",
 ]
 
-Usage = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
+UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
 
 
 class CompactedMessage(Record):
@@ -45,7 +46,7 @@ class CompactedMessage(Record):
     #: The summarizer's model, where it said so.
     model: Text | None = None
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
-    usage: Usage | None = None
+    usage: UsageCounts | None = None
     extra: Extra = EMPTY
     #: What the pinned posts say that it covers and its role sees; filled in where it is read, and not stored.
     pinned: tuple[Text, ...] = Field(default=(), exclude=True)
@@ -102,7 +103,7 @@ class Reduction(Record):
     created_at: datetime | None = None
     #: The summarizer's model and what it took, where one was asked.
     model: Text | None = None
-    usage: Usage | None = None
+    usage: UsageCounts | None = None
     extra: Extra = EMPTY
 
     @classmethod

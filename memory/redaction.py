@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from .entries import CompactionPublished, Entry, PostAdded, PostRedacted, ReductionPublished, RoundOpened
+from .entries import (
+    CompactionPrepared,
+    CompactionPublished,
+    Entry,
+    PostAdded,
+    PostRedacted,
+    ReductionPublished,
+    RoundOpened,
+)
 from .errors import StoreError, UnknownReference
 from .frozen import EMPTY, FrozenMapping, freeze_mapping
 from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
@@ -20,7 +28,9 @@ __all__ = ["REDACTED", "erasures", "place_of", "redaction_of", "unfinished", "wi
 #: What is read where a text was erased.
 REDACTED = "[Redacted]"
 
-_HOLDING = frozenset({"round opened", "post added", "compaction published", "reduction published"})
+_HOLDING = frozenset(
+    {"round opened", "post added", "compaction prepared", "compaction published", "reduction published"}
+)
 
 
 def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
@@ -76,6 +86,7 @@ def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
         },
         reductions={role: _uncovering(held, record, now.number) for role, held in now.reductions.items()},
         usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
+        prepared={},  # nobody knows which rounds went into a step
         pins=now.pins - {(record.round_id, number) for number in record.numbers},
         redactions=now.redactions + 1,
     )
@@ -100,7 +111,7 @@ def erasures(log: Iterable[Entry], numbers: Mapping[str, int]) -> Iterable[tuple
         elif record is not None and first is not None:
             erased = _erased(record, posts, first)
             if erased != record:
-                is_overlay = isinstance(record, (CompactionPublished, ReductionPublished))
+                is_overlay = isinstance(record, (CompactionPrepared, CompactionPublished, ReductionPublished))
                 (overlays if is_overlay else texts).append((entry.number, Entry.of(erased).body))
     return [*overlays, *texts]
 
@@ -111,6 +122,8 @@ def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> 
             return record.model_copy(update={"user_query": REDACTED, "extra": _stripped(extra)})
         case PostAdded(round_id=id_, post=post) if post.number in posts.get(id_, ()):
             return record.model_copy(update={"post": _redacted(post)})
+        case CompactionPrepared():
+            return record.model_copy(update={"text": REDACTED, "compaction": None})
         case CompactionPublished(compaction=made) if (made.end_number or 0) >= first:
             return record.model_copy(
                 update={"compaction": made.model_copy(update={"summary": REDACTED, "extra": EMPTY})}

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Literal
 
 from .entries import (
+    CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
     HeaderAdded,
@@ -57,6 +58,10 @@ def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
 def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
     """Return the snapshot after an entry that says how the log reads, or by how much to correct a count."""
     match record:
+        case CompactionPrepared(role=role, base=base):
+            if base != now.journal(role).generation:
+                return now
+            return replace(now, prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)})
         case CompactionPublished(role=role, compaction=compaction):
             kept = (*now.published.get(role, ()), compaction)
             return _with_journal(now, role, JournalState(compaction.generation, compaction), kept)
@@ -130,5 +135,8 @@ def _settle(now: Snapshot) -> Snapshot:
 
 
 def _with_journal(now: Snapshot, role: str, state: JournalState, kept: tuple[CompactedMessage, ...]) -> Snapshot:
-    now = replace(now, journals={**now.journals, role: state}, published={**now.published, role: kept})
+    prepared = {other: answers for other, answers in now.prepared.items() if other != role}
+    now = replace(
+        now, journals={**now.journals, role: state}, published={**now.published, role: kept}, prepared=prepared
+    )
     return now.with_other_prompt(role)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from .entries import CompactionPrepared
 from .frozen import FrozenMapping
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
 from .rounds import USER, Post, Round
@@ -62,6 +63,8 @@ class Snapshot:
     #: What each role has published, and which of it was not reverted, oldest first.
     journals: Mapping[str, JournalState] = field(default_factory=dict)
     published: Mapping[str, tuple[CompactedMessage, ...]] = field(default_factory=dict)
+    #: Each role's answers of a summarizer that were paid for since its last publication.
+    prepared: Mapping[str, tuple[CompactionPrepared, ...]] = field(default_factory=dict)
     #: Each role's live reductions, and what its provider counted of its prompts.
     reductions: Mapping[str, Reductions] = field(default_factory=dict)
     usages: Mapping[str, Usage] = field(default_factory=dict)

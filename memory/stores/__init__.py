@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from ..errors import StoreError
-from .base import Store
+from .base import Checkpoint, FoundTexts, IndexedStore, LeasingStore, SearchableStore, Store, StoredText
 from .inmemory import InMemoryStore
 
-__all__ = ["InMemoryStore", "Store", "open_store"]
+__all__ = [
+    "Checkpoint",
+    "FoundTexts",
+    "InMemoryStore",
+    "IndexedStore",
+    "LeasingStore",
+    "SearchableStore",
+    "Store",
+    "StoredText",
+    "open_store",
+]
 
 
 def open_store(url: str = "memory://") -> Store:

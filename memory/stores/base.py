@@ -1,13 +1,13 @@
-"""What Memory asks of a store: one append-only log of entries per session."""
+"""What Memory asks of a store: one append-only log of entries per session; and what it can make use of beside that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..entries import Entry
 
-__all__ = ["Store"]
+__all__ = ["Checkpoint", "FoundTexts", "IndexedStore", "LeasingStore", "SearchableStore", "Store", "StoredText"]
 
 
 @runtime_checkable
@@ -39,3 +39,87 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of what the store holds; using it afterwards is an error."""
+
+
+class Checkpoint(NamedTuple):
+    """What a Memory was after one entry, so that nobody need read the log before it to know. It holds no texts."""
+
+    #: Of the last entry that it takes into account.
+    number: int
+    #: ASCII-escaped JSON.
+    body: str
+
+
+@runtime_checkable
+class IndexedStore(Store, Protocol):
+    """A store from which part of a log can be read: a Memory on it keeps no history, and opens without reading it.
+
+    It files each entry under ``entry.round``, and "round opened" under the round's id too.
+    """
+
+    def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
+        """Give all entries of the rounds *first* to *last*, both inclusive, in the order of the log."""
+
+    def round_number(self, session: str, round_id: str) -> int:
+        """Return the number of a round; 0 where there is none of that id."""
+
+    def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
+        """Give all entries of these kinds, in the order of the log."""
+
+    def checkpoint(self, session: str) -> Checkpoint | None:
+        """Return the session's newest checkpoint; None where there is none."""
+
+    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
+        """Keep *checkpoint* in place of the one before; ignored where that is newer, or the session is gone."""
+
+
+class StoredText(NamedTuple):
+    """A text that a search may find, and where it stands."""
+
+    round: int
+    #: Of the post in the round; 0 is the user's query.
+    number: int
+    #: Both empty: every role sees it.
+    send_from: str
+    send_to: str
+    #: Folded, as the words that are searched are; it need not be the original to the letter.
+    text: str
+
+
+class FoundTexts(NamedTuple):
+    """The texts in which a word was found, and how many there are in all, for weighing the words."""
+
+    texts: Sequence[StoredText]
+    #: Texts that the role sees, in rounds that have not failed, and their length in characters.
+    total: int
+    characters: int
+
+
+@runtime_checkable
+class SearchableStore(Store, Protocol):
+    """A store that finds words in the texts of a session's rounds. Memory hands it the texts of settled rounds."""
+
+    def texts_reach(self, session: str) -> int:
+        """Return the number of the last round whose texts were handed over, it and all before; 0: none yet."""
+
+    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
+        """Take over the *texts* of the rounds *first* to *last*, in place of what is kept of them."""
+
+    def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
+        """Return the texts that have any of *words* in them, also inside of a longer one, as *role* sees them; the
+        empty role sees all. Words are folded, and taken literally whatever is in them."""
+
+
+@runtime_checkable
+class LeasingStore(Store, Protocol):
+    """A store by which one process tells others that it is at some work, so that it is not done and paid for twice.
+
+    By the clock of the database. It saves money: correctness never rests on it.
+    """
+
+    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+        """Take or renew the lease of that *name* for *seconds*, and return 0.0; where another holder has it, the
+        seconds until it expires."""
+
+    def release(self, session: str, name: str, holder: str) -> None:
+        """Give the lease back; one that is not *holder*'s is left alone."""

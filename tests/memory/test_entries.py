@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from memory import Attachment, CompactedMessage, Post, Reduction, StoreError, ToolCall
 from memory.entries import (
+    BODY_VERSION,
     KINDS,
+    CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
     Entry,
+    EventRecorded,
     HeaderAdded,
     PostAdded,
     PostPinned,
@@ -26,6 +29,7 @@ from memory.entries import (
     RoundOpened,
     UsageRecorded,
 )
+from memory.errors import NewerVersion
 from memory.frozen import MAX_BITS, MAX_DEPTH
 from memory.rounds import Record
 
@@ -55,6 +59,11 @@ RECORDS: list[Record] = [
             start_index=1, end_index=4, summary="s", end_round_id="r", generation=2, end_number=5, created_at=NOON,
             model="m", usage={"input_tokens": 1}, extra={"k": 1},
         ),
+        round_ids=("q", "r"), digest="0f", checks=("empty",), strategy="compact_rounds",
+    ),
+    CompactionPrepared(
+        role="Planner", digest="0f", base=1, kind="rounds", text="s", model="m", usage={"input_tokens": 1},
+        checks=("empty",), compaction=CompactedMessage(start_index=1, end_index=4, summary="s"), round_ids=("q", "r"),
     ),
     CompactionReverted(role="Planner", generation=3),
     ReductionPublished(
@@ -68,6 +77,7 @@ RECORDS: list[Record] = [
     PostPinned(round_id="r", number=0, pinned=False),
     PostRedacted(round_id="r", numbers=(0, 1)),
     UsageRecorded(role="Planner", input_tokens=9, counted=8, current=False),
+    EventRecorded(role="Planner", name="compaction.failed", facts={"failures": 2}),
 ]  # fmt: skip
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -81,6 +91,14 @@ def reread(record: Record) -> Record | None:
     assert entry.body.isascii()
     assert "\0" not in entry.body
     return Entry(entry.kind, body=entry.body).record
+
+
+def test_a_body_of_a_newer_version_is_refused_and_says_so() -> None:
+    """It is not read as if it were one of ours: upgrading is the remedy, and nothing was changed."""
+    known = Entry.of(RoundFinished(round_id="r"))
+    newer = Entry(known.kind, body=known.body, number=7, version=BODY_VERSION + 1)
+    with pytest.raises(NewerVersion, match=r"entry 7 \(round closed\) .* newer version .* upgrade"):
+        newer.record  # noqa: B018
 
 
 def test_every_kind_of_entry_is_tried_here() -> None:
