@@ -1,4 +1,5 @@
-"""What every test gets: no network but loopback, Hypothesis at two speeds, and the real dialogues where they are."""
+"""What every test gets: no network but loopback, Hypothesis at two speeds, and, where they are on this machine, the real
+dialogues and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import ipaddress
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import postgres
 import pytest
 from hypothesis import settings
 
@@ -33,6 +35,44 @@ def data() -> list[dict[str, Any]]:
     if not DATA.is_file():
         pytest.skip(f"the real dialogues are not on this machine: {DATA} is missing")
     return [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Postgres]:
+    """The one server that the tests of this process share."""
+    server = _postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.Postgres) -> Iterator[str]:
+    """A new and empty database."""
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[postgres.Postgres]:
+    """A server that this test may stop, crash and restart: running, with nothing in it, at ``own_postgres.url()``."""
+    server = _postgres(postgres.DURABLE)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def _postgres(settings: Mapping[str, str] = postgres.FAST) -> postgres.Postgres:
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'context-compactor[postgresql]'")
+    found = postgres.binaries()
+    if found is None:
+        places = ", ".join(postgres.PLACES)
+        pytest.skip(f"PostgreSQL is not installed: there is no initdb and pg_ctl on PATH or under {places}")
+    return postgres.Postgres(found, settings)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,171 @@
+"""A PostgreSQL server of the tests' own: in a temporary folder, on loopback alone, gone when they end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+#: Where Debian and Homebrew put what is not on PATH.
+PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin")
+#: Nothing here outlives the test, so nothing waits for the disk. Whoever tests durability says otherwise.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+SUPERUSER = "postgres"
+
+
+def binaries() -> Path | None:
+    """Return the folder of ``initdb`` and ``pg_ctl``, the newest that is installed; None where there is none."""
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).resolve().parent] if on_path else []
+    for place in PLACES:
+        root, _, pattern = place[1:].partition("/")
+        found += sorted(Path("/", root).glob(pattern), key=_version, reverse=True)
+    return next(
+        (folder for folder in found if all(shutil.which(name, path=folder) for name in ("initdb", "pg_ctl"))), None
+    )
+
+
+def _version(folder: Path) -> int:
+    return int("".join(filter(str.isdigit, folder.parent.name)) or 0)
+
+
+class Postgres:
+    """A server with a data folder of its own. ``start`` it; ``remove`` leaves nothing behind, also when forgotten."""
+
+    def __init__(self, folder_of_binaries: Path, settings: Mapping[str, str] = FAST) -> None:
+        self._binaries = folder_of_binaries
+        self._settings = settings
+        self._pid = os.getpid()
+        self._databases = 0
+        self._folder: Path | None = None
+        self.port = 0
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+psycopg://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Return when the server answers; at the port that it had before, if it ran before."""
+        if self._folder is None:
+            self._create()
+        self._run("pg_ctl", "start", "-w")
+
+    def stop(self) -> None:
+        """Shut down in order; connections are cut off."""
+        self._run("pg_ctl", "stop", "-w", "-m", "fast")
+
+    def crash(self) -> None:
+        """Let all its processes die at once, as in a power cut; the next start recovers from its log."""
+        self._run("pg_ctl", "stop", "-w", "-m", "immediate")
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """Give the URL of a new and empty database, which is dropped afterwards, whoever is still connected."""
+        self._databases += 1
+        name = f"test{self._databases}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield self.url(name)
+        finally:
+            self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def execute(self, statement: str, database: str = "postgres") -> None:
+        """Run one statement as the superuser, outside of any transaction."""
+        import psycopg
+
+        with psycopg.connect(
+            host="127.0.0.1", port=self.port, user=SUPERUSER, dbname=database, autocommit=True
+        ) as connection:
+            connection.execute(statement.encode())
+
+    def remove(self) -> None:
+        # A forked child that exits must leave its parent's server alone.
+        if self._folder is None or os.getpid() != self._pid:
+            return
+        if (self._folder / "data" / "postmaster.pid").exists():
+            with contextlib.suppress(RuntimeError):
+                self.crash()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+        atexit.unregister(self.remove)
+
+    def _create(self) -> None:
+        # Not in pytest's folder: that one belongs to root alone where root runs the tests.
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        atexit.register(self.remove)
+        user = _ordinary_user()
+        if user:
+            shutil.chown(self._folder, user["user"], user["group"])
+        options = ["--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        try:
+            # Sorted as in a dictionary, and not by code: what relies on the order of bytes shows it here.
+            self._run("initdb", *options, "--locale-provider=icu", "--icu-locale=en-US")
+        except RuntimeError:  # before version 15, or built without ICU
+            self._run("initdb", *options)
+        self.port = _free_port()
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "shared_buffers": "16MB",
+            **self._settings,
+        }
+        lines = [f"{name} = '{value}'\n" for name, value in settings.items()]
+        (self._data / "postgresql.conf").write_text("".join(lines), encoding="utf-8")
+
+    @property
+    def _data(self) -> Path:
+        assert self._folder is not None, "start the server first"
+        return self._folder / "data"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        said, log = self._data.with_name("said.txt"), self._data.with_name("server.txt")
+        server_log = ["-l", str(log)] if "start" in arguments else []
+        # Into a file: the server would keep a pipe open, and whoever reads from it waiting.
+        with said.open("wb") as output:
+            done = subprocess.run(
+                [self._binaries / program, "-D", self._data, *server_log, *arguments],
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+                **_ordinary_user(),
+            )
+        if done.returncode:
+            told = "".join(file.read_text(encoding="utf-8", errors="replace") for file in (said, log) if file.exists())
+            raise RuntimeError(f"{program} {' '.join(arguments)}: {told}")
+
+
+def _ordinary_user() -> dict[str, Any]:
+    """Whom to run the server as, where we are root: it refuses to be."""
+    if getattr(os, "geteuid", lambda: 1)():
+        return {}
+    import pwd
+
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise RuntimeError("root may not run PostgreSQL, and there is neither a user postgres nor nobody")
+
+
+def _free_port() -> int:
+    while True:
+        # Below the ports that systems give to outgoing connections, which would take ours while we restart.
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
