@@ -1,0 +1,160 @@
+"""A session as a file of lines: one that says what follows, then one an entry, each of them JSON in ASCII."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple, TextIO, overload
+
+from .entries import Entry
+from .errors import StoreDamaged, StoreError
+from .fitting import REMEDY, Fitting
+from .state import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
+from .stores import Store
+
+__all__ = ["JSONL_FORMAT", "Imported", "exported", "imported"]
+
+#: What the first line says that the file is.
+JSONL_FORMAT = "context-compactor session"
+
+#: Up to so many bytes are kept in memory while they are checked, and more in a temporary file.
+_IN_MEMORY = 16_000_000
+
+
+class Imported(NamedTuple):
+    """What an import made."""
+
+    session: str
+    #: How many there are in its log.
+    entries: int
+
+
+def exported(store: Store, session: str, stream: TextIO) -> int:
+    """Write *session* to *stream*, as long as its log is now, and return how many entries that is.
+
+    Holds one entry at a time. What is written is ASCII. Raises ``StoreError`` where there is no such session, or it
+    is purged meanwhile: the file that is left is refused when it is read.
+    """
+    count = _length(store, session)
+    if not count:
+        raise StoreError(f"there is no session {session[:40]!r} in this store; its sessions are those it lists")
+    head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": session, "entries": count}
+    stream.write(_line(head))
+    written = 0
+    for entry in store.read(session, 0, count):
+        stream.write(_line(value_of(entry)))
+        written += 1
+    if written != count:
+        raise StoreError(f"session {session[:40]!r} was purged while it was exported; what was written is not whole")
+    return count
+
+
+def imported(store: Store, stream: Iterable[str], session: str | None = None) -> Imported:
+    """Write the session that *stream* holds to *store*, all or nothing, and return its name and length.
+
+    *stream* is a text file, or any lines. *session* is the name to give it, if not its own. Every line is checked
+    before the first is written; until then they are kept aside, long ones on disk, and a store that takes entries one
+    by one holds one by one. Raises ``StoreDamaged`` for a file that is cut off, damaged or of another format, with the
+    number of the line, ``NewerVersion`` for one that a newer version wrote, and ``StoreError`` where the store has a
+    session of that name already.
+    """
+    lines = _numbered(stream)
+    line, text = next(lines, (1, ""))
+    head = _parsed(text, f"line {line}")
+    if not isinstance(head, Mapping):
+        raise StoreDamaged(f"line 1 is not the head of a {JSONL_FORMAT}; nothing was stored, take an exported file")
+    own, count = check_head(head, "line 1", JSONL_FORMAT), number_of(head, "entries", "line 1")
+    name = own if session is None else session
+    refuse_present(store, name)
+    with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
+        kept, fitting = _KeptAside(file), Fitting()
+        for line, text in lines:
+            if len(kept) == count:
+                raise StoreDamaged(f"line {line} is one more than line 1 says there are; {REMEDY}")
+            entry = entry_of(_parsed(text, f"line {line}"), f"line {line}")
+            try:
+                fitting.take(entry)
+            except StoreDamaged as error:
+                raise StoreDamaged(f"line {line}: {error}") from error
+            kept.add(text, entry.round)
+        if len(kept) < count:
+            raise StoreDamaged(
+                f"the file is cut off: it ends at line {line}, after {len(kept)} of {count} entries; nothing was"
+                f" stored, export the session again"
+            )
+        append_new(store, name, kept)
+        return Imported(name, len(kept))
+
+
+def _numbered(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Give the lines of *stream* with their numbers; blank ones are left out."""
+    number, lines = 0, iter(stream)
+    while True:
+        number += 1
+        try:
+            text = next(lines)
+        except StopIteration:
+            return
+        except UnicodeDecodeError as error:
+            raise StoreDamaged(f"near line {number} the file is no text; nothing was stored, take another") from error
+        if text.strip():
+            yield number, text
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"{where} is not whole, or no JSON; nothing was stored, export the session again") from error
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
+def _length(store: Store, session: str) -> int:
+    """Return the number of a log's last entry, asking for a few single ones: they are numbered without gaps."""
+
+    def reaches(number: int) -> bool:
+        return next(iter(store.read(session, number - 1, 1)), None) is not None
+
+    above = 1
+    while reaches(above):
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if reaches(middle) else (below, middle)
+    return below
+
+
+class _KeptAside(Sequence[Entry]):
+    """Entries in a file, each of them made again when it is asked for."""
+
+    def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
+        self._file = file
+        self._places = array("Q")
+        self._rounds = array("Q")
+
+    def add(self, line: str, round_: int) -> None:
+        """Keep the entry on *line*, which was checked, and the number of its round."""
+        self._places.append(self._file.tell())
+        self._rounds.append(round_)
+        self._file.write(line.strip().encode("utf-8", "surrogatepass") + b"\n")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        self._file.seek(self._places[index])
+        entry = entry_of(json.loads(self._file.readline()), "an entry")
+        entry.round = self._rounds[index]
+        return entry
