@@ -20,8 +20,19 @@ from .errors import (
     UnknownRound,
 )
 from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
+from .history import CompactionRecord
 from .memory import Conversation, Memory
-from .overlays import CompactedMessage, CompactionProvider, Journal, JournalState, Overlay, Reduction, Reductions
+from .overlays import (
+    CompactedMessage,
+    CompactionProvider,
+    Journal,
+    JournalState,
+    LastingJournal,
+    Origin,
+    Overlay,
+    Reduction,
+    Reductions,
+)
 from .recall import RECALL_TOOLS, Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .stores import InMemoryStore, Store, open_store
@@ -34,6 +45,7 @@ __all__ = [
     "Attachment",
     "CompactedMessage",
     "CompactionProvider",
+    "CompactionRecord",
     "Conflict",
     "ContextError",
     "Conversation",
@@ -43,9 +55,11 @@ __all__ = [
     "InMemoryStore",
     "Journal",
     "JournalState",
+    "LastingJournal",
     "Memory",
     "MessageError",
     "NewerVersion",
+    "Origin",
     "Overlay",
     "Post",
     "ProviderFailed",

@@ -75,8 +75,9 @@ class CompactionPrepared(Record):
     digest: Text
     #: The generation it was made from; at a later one it is stale.
     base: int
-    #: What was asked for: ``rounds``, ``tool_run`` or ``large_post``.
+    #: What was asked for: ``rounds``, ``tool_run`` or ``large_post``; and the strategy that asked.
     kind: Text = "rounds"
+    strategy: Text = ""
     #: The accepted answer, and what it took.
     text: Text
     model: Text | None = None
@@ -98,6 +99,9 @@ class CompactionPublished(Record):
     digest: Text = ""
     checks: tuple[Text, ...] = ()
     strategy: Text = ""
+    #: Of what it replaces in prompts, and its own; None where nobody counted.
+    tokens_before: int | None = None
+    tokens_after: int | None = None
 
 
 class CompactionReverted(Record):

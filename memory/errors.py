@@ -48,8 +48,8 @@ class MessageError(ContextError, ValueError):
 class StaleCompaction(ContextError):
     """A compaction was not published: what it was made from is no longer current."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"compaction not published: {reason}; it is made again from what is current")
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(message or f"compaction not published: {reason}; it is made again from what is current")
         #: Why, in a word: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``,
         #: ``stopped``.
         self.reason = reason

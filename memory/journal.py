@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from .entries import CompactionPublished, CompactionReverted, ReductionPublished, ReductionWithdrawn
+from .entries import (
+    CompactionPrepared,
+    CompactionPublished,
+    CompactionReverted,
+    EventRecorded,
+    ReductionPublished,
+    ReductionWithdrawn,
+)
 from .errors import StaleCompaction
+from .history import KINDS_TOLD, CompactionRecord, history_of
 from .overlay_rule import Ties, hides_words, is_over, laid, newest_asked, ties_of
-from .overlays import CompactedMessage, JournalState, Reduction, Reductions
-from .rounds import Record, Round
+from .overlays import CompactedMessage, JournalState, Origin, Reduction, Reductions
+from .rounds import Record, Round, made, new_id
 from .snapshot import Snapshot
+from .stores.base import IndexedStore, LeasingStore, Store
 from .visibility import seen_by
 
 if TYPE_CHECKING:
@@ -19,13 +29,23 @@ if TYPE_CHECKING:
 
 __all__ = ["RoleJournal", "withdrawals"]
 
+#: What a revert is refused with.
+OVERTAKEN = (
+    "nothing was reverted: another compaction or revert was published since this one was looked at;"
+    " look at what stands now, and revert again if that is meant"
+)
+
 
 class RoleJournal:
-    """One role's overlays in a Memory's log, as ``Journal`` promises. Their indices are those of the present."""
+    """One role's overlays in a Memory's log, as ``LastingJournal`` promises. Their indices are those of the present.
 
-    def __init__(self, memory: Memory, role: str) -> None:
+    *holder* tells it from others where the store gives leases; a random one if there is none.
+    """
+
+    def __init__(self, memory: Memory, role: str, *, holder: str = "") -> None:
         self._memory = memory
         self._role = role
+        self._holder = holder or new_id()
         #: Those of the round that was reduced last, and which that was. Written while the Memory is locked.
         self._ties: tuple[ref[Round], Ties] | None = None
 
@@ -36,11 +56,16 @@ class RoleJournal:
     def read(self) -> JournalState:
         return self._state(self._memory.snapshot)
 
-    def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
+    def publish(
+        self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
+    ) -> CompactedMessage:
         compaction = compaction.model_copy(update={"created_at": self._memory._clock()})
 
         def records(now: Snapshot) -> Iterable[Record]:
-            yield CompactionPublished(role=self._role, compaction=self._current(now, compaction, base, round_ids))
+            current = self._current(now, compaction, base, round_ids)
+            yield CompactionPublished(
+                role=self._role, compaction=current, round_ids=tuple(round_ids), **(origin or Origin())._asdict()
+            )
 
         def published(now: Snapshot) -> CompactedMessage:
             current = self._state(now).current
@@ -49,9 +74,11 @@ class RoleJournal:
 
         return self._memory._write(records, published)
 
-    def revert(self) -> CompactedMessage | None:
+    def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         def records(now: Snapshot) -> Iterable[Record]:
             state = now.journal(self._role)
+            if base is not None and state.generation != base:
+                raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
@@ -77,6 +104,70 @@ class RoleJournal:
             yield from withdrawals(self._role, (one for one in found if (one.first_post_id, one.last_post_id) == ends))
 
         return self._write_one(records) is not None
+
+    def prepare(self, answer: CompactionPrepared) -> bool:
+        written = False
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            nonlocal written
+            written = now.journal(self._role).generation == answer.base
+            if written:
+                yield answer.model_copy(update={"role": self._role})
+
+        self._memory._write(records, lambda _now: None)
+        return written
+
+    def prepared(self) -> Sequence[CompactionPrepared]:
+        now = self._memory.snapshot
+        generation = now.journal(self._role).generation
+        return tuple(one for one in now.prepared.get(self._role, ()) if one.base == generation)
+
+    def lease(self, seconds: float) -> float:
+        store = self._store
+        if not isinstance(store, LeasingStore):
+            return 0.0
+        return store.lease(self._memory.session_id, self._lease, self._process, seconds)
+
+    def release(self) -> None:
+        store = self._store
+        if isinstance(store, LeasingStore):
+            store.release(self._memory.session_id, self._lease, self._process)
+
+    def refresh(self) -> bool:
+        before = self._memory.snapshot.number
+        read: Callable[[], object] = getattr(self._memory, "refresh", lambda: None)
+        read()
+        return self._memory.snapshot.number > before
+
+    def note(self, name: str, facts: Mapping[str, Any]) -> None:
+        record = made(EventRecorded, role=self._role, name=name, facts=facts)
+        self._memory._write(lambda _now: [record], lambda _now: None)
+
+    def history(self) -> tuple[CompactionRecord, ...]:
+        store, session, now = self._store, self._memory.session_id, self._memory.snapshot
+        log = store.read_kinds(session, KINDS_TOLD) if isinstance(store, IndexedStore) else store.read(session)
+
+        def number_of(round_id: str) -> int:
+            found = now.round(round_id)
+            return found.number if found is not None else 0
+
+        return history_of((entry for entry in log if entry.number <= now.number), self._role, number_of)
+
+    def index_texts(self) -> bool:
+        step: Callable[[], object] = getattr(self._memory, "index_texts", lambda: False)
+        return bool(step())
+
+    @property
+    def _store(self) -> Store:
+        return self._memory._store
+
+    @property
+    def _lease(self) -> str:
+        return f"compact:{self._role}"
+
+    @property
+    def _process(self) -> str:
+        return f"{self._holder}:{os.getpid()}"  # a forked child is somebody else
 
     def _write_one(self, records: Callable[[Snapshot], Iterable[Record]]) -> Reductions | None:
         """Append what *records* makes, and return the role's reductions; None where it made nothing."""

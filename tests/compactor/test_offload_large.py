@@ -42,9 +42,7 @@ class Asked:
     requests: list[SummaryRequest] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
 
-    def summarize(
-        self, request: SummaryRequest, source: Source, view: View, standing: Sequence[str] | None = None
-    ) -> Summary:
+    def summarize(self, request: SummaryRequest, source: Source, *_: object) -> Summary:
         text = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append(request)
         self.sources.append(source)
@@ -484,12 +482,10 @@ def test_a_summarizer_that_fails_leaves_what_there_is() -> None:
     memory = chat(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
 
     class Fails(Asked):
-        def summarize(
-            self, request: SummaryRequest, source: Source, view: View, standing: Sequence[str] | None = None
-        ) -> Summary:
+        def summarize(self, request: SummaryRequest, source: Source, *_: object) -> Summary:
             if self.requests:
                 raise ConnectionError
-            return super().summarize(request, source, view, standing)
+            return super().summarize(request, source)
 
     with pytest.raises(ConnectionError):
         reduced(memory, offload_large(summarize=True), work=Fails())

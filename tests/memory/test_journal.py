@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, StaleCompaction
+from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, Origin, StaleCompaction
 from memory.entries import CompactionPublished
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -42,17 +42,30 @@ def test_a_memorys_journal_is_a_journal() -> None:
 
 
 def test_what_is_published_becomes_current_and_is_in_the_log() -> None:
-    """With its generation, its stamp and the number of its last round; all else is as it was made."""
+    """With its generation, its stamp and the number of its last round, what it covers newly and how it came about; all
+    else is as it was made."""
     store = InMemoryStore()
     memory = memory_of(6, store)
-    published = publish(memory, 1, 4, base=0, summary="{they}", model="m", usage={"input_tokens": 9}, extra={"k": 1})
+    published = memory.journal("Planner").publish(
+        made(4, "{they}", model="m", usage={"input_tokens": 9}, extra={"k": 1}),
+        base=0,
+        round_ids=["1", "2", "3", "4"],
+        origin=Origin("d", ("echo",), tokens_after=3),
+    )
     assert published == made(4, "{they}", model="m", usage={"input_tokens": 9}, extra={"k": 1}).model_copy(
         update={"generation": 1, "end_number": 4, "created_at": NOON}
     )
     assert memory.journal("Planner").read() == JournalState(1, published, None)
     assert memory.get_role_rounds("Planner")[1] == published
     *_, entry = store.read("s")
-    assert entry.record == CompactionPublished(role="Planner", compaction=published)
+    assert entry.record == CompactionPublished(
+        role="Planner",
+        compaction=published,
+        round_ids=("1", "2", "3", "4"),
+        digest="d",
+        checks=("echo",),
+        tokens_after=3,
+    )
 
 
 def test_roles_publish_apart() -> None:
