@@ -50,7 +50,13 @@ def state_of(memory: Memory) -> dict[str, Any]:
     entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, number)] if number else []
     if len(entries) != number:
         raise StoreError(f"the log of this session no longer reaches to entry {number}; it was purged meanwhile")
-    return {"format": STATE_FORMAT, "version": STATE_VERSION, "session": memory.session_id, "entries": entries}
+    return {
+        "format": STATE_FORMAT,
+        "version": STATE_VERSION,
+        "session": memory.session_id,
+        "own_round": memory._own_round,  # which the next one finishes
+        "entries": entries,
+    }
 
 
 def memory_from(
@@ -67,7 +73,9 @@ def memory_from(
         _damaged("the state", f"it is a {type(state).__name__} and not a mapping")
     own = check_head(state, "the state", STATE_FORMAT)
     session = own if session_id is None else session_id
-    values = state.get("entries")
+    own_round, values = state.get("own_round", ""), state.get("entries")
+    if not isinstance(own_round, str):
+        _damaged("the state", "its own_round is no id")
     if not isinstance(values, (list, tuple)):
         _damaged("the state", "it has no list of entries")
     fitting, entries = Fitting(), []
@@ -79,7 +87,9 @@ def memory_from(
     refuse_present(kept, session)
     cls(session, store=kept, **options)  # wrong options are refused before anything is written
     append_new(kept, session, entries)
-    return cls(session, store=kept, **options)
+    memory = cls(session, store=kept, **options)
+    memory._own_round = own_round
+    return memory
 
 
 def refuse_present(store: Store, session: str) -> None:
