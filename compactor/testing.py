@@ -1,4 +1,22 @@
-"""For tests of hosts as well as ours: a summarizer that does as it is told, and a clock that stands still."""
+"""For tests of hosts as well as ours: a summarizer that does as it is told, a clock that stands still, and what a store
+promises.
+
+The last is for whoever writes a store of his own: a class of pytest tests to subclass, which asks for one method.
+
+    from compactor.testing import DurableStoreContract
+
+    class TestMyStore(DurableStoreContract):
+        @pytest.fixture(autouse=True)
+        def _place(self, tmp_path):
+            self.path = tmp_path / "log"
+
+        def open(self):
+            return MyStore(self.path)
+
+``StoreContract`` is for a store that forgets all when it is closed. ``IndexedStoreContract``,
+``SearchableStoreContract`` and ``LeasingStoreContract`` are further base classes, for a store that is one of those as
+well. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py`` failures show their values.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +27,25 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
+from memory.stores.contract import (
+    DurableStoreContract,
+    IndexedStoreContract,
+    LeasingStoreContract,
+    SearchableStoreContract,
+    StoreContract,
+)
+
 from .summarizers.base import Summary, SummaryRequest
 
-__all__ = ["FakeClock", "ScriptedSummarizer"]
+__all__ = [
+    "DurableStoreContract",
+    "FakeClock",
+    "IndexedStoreContract",
+    "LeasingStoreContract",
+    "ScriptedSummarizer",
+    "SearchableStoreContract",
+    "StoreContract",
+]
 
 Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summary"]
 

@@ -24,6 +24,10 @@ settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+# Before anything imports it: asserts outside of test files show no values otherwise.
+pytest.register_assert_rewrite("memory.stores.contract")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("index") and os.environ.get("TEST_PACKAGE_INDEX") != "1":
         pytest.skip("asks the package index; set TEST_PACKAGE_INDEX=1, as .ci/run does")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from ..entries import Entry
 from ..errors import Conflict
@@ -12,16 +14,26 @@ from ..forking import renewed_after_fork
 __all__ = ["InMemoryStore"]
 
 
-class InMemoryStore:
-    """Sessions in a dict of lists. Several Memories, in several threads, may share one."""
+class _Lease(NamedTuple):
+    holder: str
+    until: float
 
-    def __init__(self) -> None:
+
+class InMemoryStore:
+    """Sessions in a dict of lists. Several Memories, in several threads, may share one.
+
+    *clock* counts seconds from anywhere: leases expire by it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._sessions: dict[str, list[Entry]] = {}
+        self._leases: dict[tuple[str, str], _Lease] = {}
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards _sessions and its lists against writers; readers need none
+        self._lock = threading.Lock()  # guards _leases, and _sessions and its lists against writers; readers need none
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
@@ -32,7 +44,8 @@ class InMemoryStore:
                     return after + len(entries)
             if len(log) != after:
                 raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
-            log.extend(entry.numbered(number) for number, entry in enumerate(entries, after + 1))
+            # A list, whose entries come in all at once: a reader never sees half of them.
+            log.extend([entry.numbered(number) for number, entry in enumerate(entries, after + 1)])
             return len(log)
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
@@ -51,11 +64,28 @@ class InMemoryStore:
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
             entry = log[number - 1]
             kind, body = (entry.kind, body) if body else ("redacted", "{}")
-            log[number - 1] = Entry(kind, body=body, id=entry.id, created_at=entry.created_at, number=number)
+            log[number - 1] = Entry(
+                kind, body=body, id=entry.id, created_at=entry.created_at, number=number, round=entry.round
+            )
 
     def purge(self, session: str) -> None:
         with self._lock:
             self._sessions.pop(session, None)
+
+    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+        now = self._clock()
+        with self._lock:
+            lease = self._leases.get((session, name))
+            if lease and lease.holder != holder and lease.until > now:
+                return lease.until - now
+            self._leases[session, name] = _Lease(holder, now + seconds)
+            return 0.0
+
+    def release(self, session: str, name: str, holder: str) -> None:
+        with self._lock:
+            lease = self._leases.get((session, name))
+            if lease and lease.holder == holder:
+                del self._leases[session, name]
 
     def close(self) -> None:
         """Nothing is held open."""

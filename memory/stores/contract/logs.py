@@ -1,0 +1,387 @@
+"""The log: what every store promises, and what one that outlasts the process does."""
+
+from __future__ import annotations
+
+import random
+import threading
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
+from ...errors import Conflict, NewerVersion
+from ..base import IndexedStore, LeasingStore, SearchableStore, Store
+from .samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
+
+__all__ = ["DurableStoreContract", "StoreContract"]
+
+
+class StoreContract:
+    """The six methods that every store has."""
+
+    def open(self) -> Store:
+        """Return a store on this test's own place, empty at first. It is closed when the test ends."""
+        raise NotImplementedError("give your test class a method open() that returns the store to be checked")
+
+    def another(self) -> Store:
+        """Return what another user of the same place works with."""
+        return self.store
+
+    def setup_method(self) -> None:
+        self._opened: list[Store] = []
+
+    def teardown_method(self) -> None:
+        for store in self._opened:
+            store.close()
+
+    @property
+    def store(self) -> Store:
+        return self._opened[0] if self._opened else self._open()
+
+    def _open(self) -> Store:
+        store = self.open()
+        self._opened.append(store)
+        return store
+
+    # -- append --------------------------------------------------------------------------------------------------------
+
+    def test_it_is_a_store(self) -> None:
+        """It has the methods; and those of a further protocol only with the tests for it."""
+        assert isinstance(self.store, Store)
+        checked = {vars(contract).get("protocol") for contract in type(self).__mro__}
+        for protocol in (IndexedStore, SearchableStore, LeasingStore):
+            assert isinstance(self.store, protocol) == (protocol in checked), (
+                f"who has a {protocol.__name__}, and nobody else, subclasses {protocol.__name__}Contract"
+            )
+
+    def test_entries_are_numbered_from_one_without_gaps(self) -> None:
+        """The number an append returns is its last entry's."""
+        assert self.store.append("s", [an_entry("a"), an_entry("b")], after=0) == 2
+        assert self.store.append("s", [an_entry("c")], after=2) == 3
+        assert numbers(self.store) == [1, 2, 3]
+        assert [found.record for found in self.store.read("s")] == [RoundFinished(round_id=name) for name in "abc"]
+
+    def test_what_is_read_is_what_was_appended(self) -> None:
+        """Id, kind, body, stamp, round and version of an entry are the writer's, to the letter."""
+        india = timezone(timedelta(hours=5, minutes=30))
+        written = [
+            an_entry("\0 \ud800 \ud83d\0\ude00 \U0001f600 日本 é \\u0000 \r\n ' \" % :a $1 {}", round=3),
+            Entry("header", body='{"post":  {"id": "\\ud800\\u0000"}}', created_at=STAMP, round=2_000_000_000),
+            Entry("a kind of later", body='{"b": 1, "a": 1.0, "a": 1e400}', created_at=STAMP.replace(microsecond=0)),
+            Entry.of(PostAdded(round_id="r", post=a_post("x" * 500_000)), created_at=STAMP.astimezone(india), round=1),
+            Entry("round closed", body="{}", created_at=datetime(1, 1, 1, tzinfo=UTC), version=BODY_VERSION + 1),
+        ]
+        self.store.append("s", written, after=0)
+        found = list(self.another().read("s"))
+        assert list(map(facets, found)) == list(map(facets, written))
+        assert found[0].record == written[0].record
+        assert found[2].record is None
+        with raises(NewerVersion):
+            _ = found[4].record
+
+    def test_halves_of_a_character_stay_apart(self) -> None:
+        """They come from text that was cut in the wrong place, and may not be joined behind the writer's back."""
+        halves = HeaderAdded(post=a_post("\ud83d" + "\ude00"))
+        self.store.append("s", [Entry.of(halves)], after=0)
+        (found,) = self.another().read("s")
+        assert found.record == halves
+
+    def test_an_append_leaves_the_writers_entries_alone(self) -> None:
+        """They can be appended again, elsewhere or after a conflict."""
+        written = an_entry(round=1)
+        self.store.append("s", [an_entry()], after=0)
+        self.store.append("s", [written], after=1)
+        self.store.append("t", [written], after=0)
+        assert written.number == 0
+        assert numbers(self.store, "t") == [1]
+
+    def test_an_append_at_another_place_than_the_end_conflicts_and_writes_nothing(self) -> None:
+        """Two writers cannot both be the next; and the loser goes on from what is there."""
+        self.store.append("s", [an_entry(), an_entry()], after=0)
+        late = [an_entry(), an_entry()]
+        for after in (0, 1, 3, 7):
+            with raises(Conflict):
+                self.another().append("s", late, after=after)
+        assert numbers(self.store) == [1, 2]
+        assert self.another().append("s", late, after=2) == 4
+
+    def test_an_append_that_fails_writes_nothing(self) -> None:
+        """All entries are stored or none, also where one of them cannot be."""
+        try:
+            self.store.append("s", [an_entry("a"), Unwritable("round closed"), an_entry("c")], after=0)
+        except Exception:
+            assert numbers(self.store) == []
+            assert self.store.append("s", [an_entry()], after=0) == 1
+        else:  # a store that never asks for the text
+            assert numbers(self.store) == [1, 2, 3]
+
+    def test_an_append_that_was_stored_before_is_not_stored_twice(self) -> None:
+        """A commit whose reply was lost is recognised by its entries' ids, also when others have written since."""
+        lost = [an_entry(), an_entry("lost"), an_entry()]
+        self.store.append("s", [an_entry()], after=0)
+        assert self.store.append("s", lost, after=1) == 4
+        assert self.another().append("s", lost, after=1) == 4
+        self.another().append("s", [an_entry()], after=4)
+        assert self.store.append("s", lost, after=1) == 4
+        assert self.store.append("s", lost[1:], after=2) == 4
+        self.store.redact("s", 3)
+        assert self.store.append("s", lost, after=1) == 4
+        assert numbers(self.store) == [1, 2, 3, 4, 5]
+
+    def test_other_entries_than_those_stored_before_conflict(self) -> None:
+        """Only the very same entries in their places count as stored; no part of others is."""
+        first, second, new = an_entry(), an_entry(), an_entry()
+        self.store.append("s", [first, second], after=0)
+        for entries in ([first, new], [second, first], [new, second], [first, second, new], [second]):
+            with raises(Conflict):
+                self.store.append("s", entries, after=0)
+        assert [found.id for found in self.store.read("s")] == [first.id, second.id]
+
+    def test_an_append_of_nothing_changes_nothing(self) -> None:
+        """It returns the number that it came behind, and makes no session."""
+        assert self.store.append("s", [], after=0) == 0
+        assert self.store.sessions() == []
+        self.store.append("s", [an_entry()], after=0)
+        assert self.store.append("s", [], after=1) == 1
+        assert numbers(self.store) == [1]
+
+    # -- read ----------------------------------------------------------------------------------------------------------
+
+    def test_reading_starts_behind_a_number_and_stops_at_a_limit(self) -> None:
+        """So a log is read in pages, and what is new in one go."""
+        self.store.append("s", [an_entry() for _ in range(5)], after=0)
+        assert numbers(self.store, after=2) == [3, 4, 5]
+        assert numbers(self.store, after=1, limit=2) == [2, 3]
+        assert numbers(self.store, limit=0) == []
+        assert numbers(self.store, after=4, limit=9) == [5]
+        assert numbers(self.store, after=5) == numbers(self.store, after=99) == []
+
+    def test_a_long_log_is_read_in_order(self) -> None:
+        """However a store cuts it into pages, from wherever it is read, and while others append."""
+        for place in range(0, 3_000, 1_500):
+            self.store.append("s", [an_entry() for _ in range(1_500)], after=place)
+        reader = self.store.read("s", 1)
+        assert next(reader).number == 2
+        self.another().append("s", [an_entry()], after=3_000)
+        rest = [found.number for found in reader]
+        assert rest == list(range(3, len(rest) + 3))
+        assert rest[-1] in (3_000, 3_001)
+        assert numbers(self.store, after=10, limit=2_345) == list(range(11, 2_356))
+
+    def test_a_reader_that_stops_halfway_is_in_nobodys_way(self) -> None:
+        """Others, and its own thread, append, redact and purge; two readers go side by side."""
+        self.store.append("s", [an_entry() for _ in range(300)], after=0)
+        reader, other = self.store.read("s"), self.store.read("s", 100)
+        assert (next(reader).number, next(other).number, next(reader).number) == (1, 101, 2)
+        self.store.append("s", [an_entry()], after=300)
+        self.another().append("s", [an_entry()], after=301)
+        self.another().redact("s", 299)
+        self.another().purge("s")
+        assert numbers(self.another()) == []
+
+    def test_a_reader_never_sees_a_part_of_an_append(self) -> None:
+        """All or none holds for whoever reads meanwhile, too."""
+        done, lengths = threading.Event(), []
+
+        def read() -> None:
+            reading = self.another()
+            while True:
+                last = done.is_set()
+                lengths.append(len(numbers(reading)))
+                if last:
+                    return
+
+        def write() -> None:
+            try:
+                for place in range(0, 120, 3):
+                    self.store.append("s", [an_entry() for _ in range(3)], after=place)
+            finally:
+                done.set()
+
+        together(write, read)
+        assert lengths[-1] == 120
+        assert {length % 3 for length in lengths} == {0}
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def test_any_text_names_a_session(self) -> None:
+        """Each has its own log and its own numbers, whatever is in its name; the names come sorted by code point."""
+        for name in reversed(NAMES):
+            self.store.append(name, [an_entry(name)], after=0)
+        assert list(self.another().sessions()) == sorted(NAMES)
+        for name in NAMES:
+            assert [found.record for found in self.store.read(name)] == [RoundFinished(round_id=name)]
+            self.store.redact(name, 1)
+            self.store.purge(name)
+            assert name not in self.store.sessions()
+        assert self.store.sessions() == []
+
+    def test_a_session_that_holds_nothing_does_not_exist(self) -> None:
+        """Reading and failed appends leave no empty session behind."""
+        assert numbers(self.store, "read") == []
+        with raises(Conflict):
+            self.store.append("failed", [an_entry()], after=4)
+        assert self.store.sessions() == []
+
+    # -- redact and purge ----------------------------------------------------------------------------------------------
+
+    def test_a_redacted_entry_keeps_its_place_and_loses_its_body(self) -> None:
+        """The log stays without gaps; the text is gone, and what it was stays unsaid."""
+        self.store.append("s", [an_entry(name, round=4) for name in ("a", "swordfish", "c")], after=0)
+        before = list(self.store.read("s"))
+        self.store.redact("s", 2)
+        for store in (self.store, self.another()):
+            after = list(store.read("s"))
+            assert [found.number for found in after] == [1, 2, 3]
+            assert [found.id for found in after] == [found.id for found in before]
+            assert (after[1].kind, after[1].record, after[1].created_at) == ("redacted", None, before[1].created_at)
+            assert "swordfish" not in after[1].body
+            assert [facets(after[0]), facets(after[2])] == [facets(before[0]), facets(before[2])]
+
+    def test_an_entry_can_be_redacted_to_another_body(self) -> None:
+        """It stays what it was, so that the log can still be read; only its words are others."""
+        self.store.append("s", [an_entry("swordfish", round=4), an_entry("c")], after=0)
+        before = next(self.store.read("s"))
+        self.store.redact("s", 1, an_entry("era\ud800\0sed").body)
+        after, other = self.another().read("s")
+        assert (after.id, after.kind, after.number, after.round) == (before.id, before.kind, 1, 4)
+        assert after.created_at == before.created_at
+        assert after.record == RoundFinished(round_id="era\ud800\0sed")
+        assert other.record == RoundFinished(round_id="c")
+
+    def test_redacting_what_is_not_there_is_an_error(self) -> None:
+        """Nobody believes that a text is gone which is still there under another number."""
+        self.store.append("s", [an_entry()], after=0)
+        for session, number in (("s", 0), ("s", -1), ("s", 2), ("other", 1)):
+            with raises(KeyError):
+                self.store.redact(session, number)
+        assert self.store.sessions() == ["s"]
+
+    def test_a_purged_session_is_gone_and_can_begin_again(self) -> None:
+        """Purging erases one session, and is no error where there is none."""
+        entries = [an_entry(), an_entry()]
+        self.store.append("s", entries, after=0)
+        self.store.append("t", [an_entry()], after=0)
+        self.another().purge("s")
+        self.store.purge("s")
+        assert self.store.sessions() == ["t"]
+        assert numbers(self.store) == []
+        with raises(Conflict):
+            self.store.append("s", [an_entry()], after=2)
+        assert self.store.append("s", entries, after=0) == 2
+
+    # -- several at once -----------------------------------------------------------------------------------------------
+
+    def test_of_writers_at_one_place_exactly_one_wins(self) -> None:
+        """The others are told, at every single place of the log."""
+        start, won = threading.Barrier(4), []
+
+        def write() -> None:
+            store = self.another()
+            for place in range(25):
+                start.wait(60)
+                try:
+                    won.append(store.append("s", [an_entry()], after=place))
+                except Conflict:
+                    pass
+
+        together(*[write] * 4)
+        assert sorted(won) == numbers(self.store) == list(range(1, 26))
+
+    def test_what_many_write_at_once_is_there_once(self) -> None:
+        """Who meets a conflict reads what is new and tries again; nothing is lost, doubled or torn."""
+
+        def write() -> None:
+            store, end = self.another(), 0
+            for pair in pairs.pop():
+                while True:
+                    try:
+                        end = store.append("s", pair, after=end)
+                        break
+                    except Conflict:
+                        end += len(numbers(store, after=end))
+
+        pairs = [[[an_entry(), an_entry()] for _ in range(15)] for _ in range(4)]
+        written = {first.id: second.id for writer in pairs for first, second in writer}
+        together(*[write] * 4)
+        ids = [found.id for found in self.store.read("s")]
+        assert dict(zip(ids[::2], ids[1::2], strict=True)) == written
+        assert numbers(self.store) == list(range(1, 121))
+
+    def test_it_does_what_a_list_does(self) -> None:
+        """A long walk of appends, conflicts, redactions and purges, beside the same in lists."""
+        rng, model = random.Random(4), {"s": list[tuple[Any, ...]](), "t": list[tuple[Any, ...]]()}
+        for step in range(150):
+            session = rng.choice("st")
+            log, chosen = model[session], rng.choice((self.store, self.another()))
+            entries = [an_entry(f"{step}", round=rng.randrange(9)) for _ in range(rng.randrange(1, 4))]
+            number = rng.randrange(len(log)) + 1 if log else 0
+            match rng.choice(("append", "append", "append", "late", "redact", "purge" if step % 10 == 0 else "read")):
+                case "append":
+                    assert chosen.append(session, entries, len(log)) == len(log) + len(entries)
+                    log.extend(map(facets, entries))
+                case "late" if number:
+                    with raises(Conflict):
+                        chosen.append(session, entries, number - 1)
+                case "redact" if number:
+                    body = an_entry(f"erased in {step}").body
+                    chosen.redact(session, number, body)
+                    log[number - 1] = (*log[number - 1][:-1], body)
+                case "purge":
+                    chosen.purge(session)
+                    log.clear()
+            limit = rng.choice((None, 2))
+            assert list(map(facets, chosen.read(session, number, limit))) == log[number:][:limit]
+            assert chosen.sessions() == [name for name in model if model[name]]
+
+    def test_a_memory_runs_on_it(self) -> None:
+        """What one Memory wrote, the next one reads."""
+        from ...memory import Memory
+
+        memory = Memory("s", store=self.store)
+        round_ = memory.create_round("q\ud800")
+        memory.add_post(round_, send_from="a", send_to="b", message="m\0")
+        assert list(Memory("s", store=self.another()).conversation.rounds) == list(memory.conversation.rounds)
+
+
+class DurableStoreContract(StoreContract):
+    """For a store that outlasts the process: ``open`` called again gives another store on the same place.
+
+    All tests of the other classes are then run with two.
+    """
+
+    def another(self) -> Store:
+        _ = self.store
+        return self._opened[1] if len(self._opened) > 1 else self._open()
+
+    def test_what_was_acknowledged_is_there_when_it_is_opened_again(self) -> None:
+        """An append that has returned, a redaction and a purge outlast the store object."""
+        self.store.append("s", [an_entry("a"), an_entry("b")], after=0)
+        self.store.append("t", [an_entry()], after=0)
+        self.store.redact("s", 1, an_entry("x").body)
+        self.store.purge("t")
+        written = list(map(facets, self.store.read("s")))
+        self.store.close()
+        self._opened.clear()
+        assert list(map(facets, self.store.read("s"))) == written
+        assert self.store.sessions() == ["s"]
+        assert self.store.append("s", [an_entry()], after=2) == 3
+
+    def test_two_that_are_opened_at_once_for_the_first_time_both_work(self) -> None:
+        """Whatever a store makes of an empty place is made once, by whoever comes first."""
+        start = threading.Barrier(4)
+
+        def work() -> None:
+            start.wait(60)
+            store = self._open()
+            store.append(f"{threading.get_ident()}", [an_entry()], after=0)
+
+        together(*[work] * 4)
+        assert len(self.store.sessions()) == 4
+
+    def test_closing_one_leaves_the_other_open(self) -> None:
+        """Each lets go of what it holds itself; and to close it twice does no harm."""
+        other = self.another()
+        self.store.append("s", [an_entry()], after=0)
+        self.store.close()
+        self.store.close()
+        assert other.append("s", [an_entry()], after=1) == 2

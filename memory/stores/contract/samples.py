@@ -1,0 +1,106 @@
+"""What the tests of a store put into it, and how they ask."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from ...entries import Entry, RoundFinished, RoundOpened
+from ...rounds import Post
+from ..base import Store, StoredText
+
+STAMP = datetime(2026, 1, 31, 23, 59, 59, 123_457, tzinfo=UTC)
+#: Names as bad as they come: NUL, half a character, statements, patterns, paths, two spellings of one letter.
+NAMES = (
+    "",
+    " ",
+    "a",
+    "A",
+    "a ",
+    "b",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\ud83d\0\ude00",
+    "\U0001f600",
+    "\uffff",
+    "\u00e9",
+    "e\u0301",
+    "日本",
+    "%",
+    "_",
+    "\\",
+    "../{}",
+    "'; DROP TABLE entries; --",
+    '"',
+    ":name",
+    "$1",
+    "\n",
+    "x" * 300,
+)
+
+
+def an_entry(name: str = "r", *, round: int = 0) -> Entry:  # noqa: A002  (the field's name)
+    return Entry.of(RoundFinished(round_id=name), round=round)
+
+
+def a_round(name: str, number: int, query: str = "q") -> Entry:
+    return Entry.of(RoundOpened(round_id=name, user_query=query, created_at=STAMP), round=number)
+
+
+def a_post(message: str) -> Post:
+    return Post(send_from="a", send_to="b", message=message)
+
+
+def a_text(round_: int, text: str) -> StoredText:
+    return StoredText(round_, 1, "a", "b", text)
+
+
+def facets(entry: Entry) -> tuple[Any, ...]:
+    """Return all that a store keeps of an entry, the body last."""
+    return (entry.id, entry.kind, entry.created_at, entry.round, entry.version, entry.body)
+
+
+def numbers(store: Store, session: str = "s", after: int = 0, limit: int | None = None) -> list[int]:
+    return [found.number for found in store.read(session, after, limit)]
+
+
+@contextmanager
+def raises(kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def together(*works: Callable[[], None]) -> None:
+    """Do each in a thread of its own; what one of them raises is raised here."""
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for failure in failures:
+        raise failure
+
+
+class Unwritable(Entry):
+    """An entry whose text cannot be made."""
+
+    __slots__ = ()
+
+    @property
+    def body(self) -> str:
+        raise RuntimeError("this entry cannot be written; it is there to be refused")

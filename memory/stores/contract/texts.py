@@ -1,0 +1,138 @@
+"""Texts, and the words in them."""
+
+from __future__ import annotations
+
+from ...entries import Entry, RoundFailed
+from ..base import SearchableStore, Store, StoredText
+from .logs import StoreContract
+from .samples import a_round, a_text
+
+__all__ = ["SearchableStoreContract"]
+
+
+class SearchableStoreContract(StoreContract):
+    """For a store that finds words in texts."""
+
+    protocol = SearchableStore
+
+    #: Each with words that are in no other, and parts of it that a search must find.
+    FOUND = (
+        ("the appointment was cancelled", ("appointment", "point", "cancelled", "s c", "e")),
+        ("日本語の文章は続く", ("日", "日本", "日本語", "文章は", "語の文")),
+        ("한국어 문장", ("한", "국어", "문장")),
+        ("ครับผม", ("ค", "ับ", "ครับ")),
+        ("100% sure_of 'it' \"so\" \\ (x) [y] * ^ : - + and or not near", ("100%", "e_o", "'it'", '"so"', "\\", "(x)")),
+        ("c++ a.b.c ../etc/passwd {name} $1 :p ?", ("c++", "a.b", "../", "{name}", "$1", ":p", "?")),
+        ("\U0001f600\U0001f680 straße", ("\U0001f600", "\U0001f680", "ße", "straße")),
+    )
+    #: What a search may be asked for and not find: no part of any text, though a pattern or a query could make it one.
+    MISSING = ("a%e", "appointment_", "appo*", "\0", "\ud800", "' or '1'='1", '"', "near(", "and)", "x" * 5_000, "\\%")
+
+    def test_what_was_handed_over_is_known(self) -> None:
+        """So the next one hands over what is missing, also where rounds had no texts."""
+        self.begin(5)
+        store, other = searchable(self.store), searchable(self.another())
+        assert (store.texts_reach("s"), store.texts_reach("t"), store.texts_reach("none")) == (0, 0, 0)
+        store.keep_texts("s", 1, 2, [a_text(1, "one"), a_text(2, "two")])
+        assert other.texts_reach("s") == 2
+        other.keep_texts("s", 3, 4, [])
+        other.keep_texts("s", 2, 3, [a_text(2, "again")])
+        assert (store.texts_reach("s"), store.texts_reach("t")) == (4, 0)
+
+    def test_a_word_is_found_wherever_it_stands(self) -> None:
+        """Also inside of a longer one, in scripts without spaces, and whatever marks are in it."""
+        self.begin(len(self.FOUND))
+        texts = [a_text(number, text) for number, (text, _) in enumerate(self.FOUND, 1)]
+        searchable(self.another()).keep_texts("s", 1, len(texts), texts)
+        for _, words in self.FOUND:
+            for word in words:
+                assert self.find(word) == [text for text in texts if word in text.text], ascii(word)
+
+    def test_a_word_is_taken_literally(self) -> None:
+        """Nothing in it is a pattern, an operator or the end of a statement."""
+        self.begin(1)
+        searchable(self.store).keep_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
+        for word in self.MISSING:
+            assert self.find(word) == [], ascii(word)
+        assert len(self.find(*self.MISSING, "日本")) == 1
+
+    def test_any_of_the_words_will_do(self) -> None:
+        """A text is found once, however many are in it; without words none is, and all are counted."""
+        self.begin(3)
+        texts = [a_text(1, "red green"), a_text(2, "green blue"), a_text(3, "white")]
+        searchable(self.store).keep_texts("s", 1, 3, texts)
+        assert self.find("green") == texts[:2]
+        assert self.find("red", "blue", "green") == texts[:2]
+        assert self.find("blue", "hit") == texts[1:]
+        found = searchable(self.store).find_texts("s", [], "")
+        assert (list(found.texts), found.total) == ([], 3)
+
+    def test_a_role_finds_what_it_sent_or_received(self) -> None:
+        """And what has neither sender nor receiver; the empty role finds all. Counts are of what the role sees."""
+        self.begin(2)
+        texts = [
+            StoredText(1, 0, "", "", "word from the user"),
+            StoredText(1, 1, "a", "b", "word of a to b"),
+            StoredText(1, 2, "b", "c\0\ud800", "word of b to c \U0001f600"),
+            StoredText(2, 1, "A", "%", "word of another a"),
+        ]
+        searchable(self.store).keep_texts("s", 1, 2, texts)
+        for role, places in (("", (0, 1, 2, 3)), ("a", (0, 1)), ("b", (0, 1, 2)), ("c\0\ud800", (0, 2)), ("d", (0,))):
+            found = searchable(self.another()).find_texts("s", ["word"], role)
+            seen = [texts[place] for place in places]
+            assert sorted(found.texts) == seen
+            assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
+
+    def test_failed_rounds_are_neither_found_nor_counted(self) -> None:
+        """Whether they fail before their texts are handed over or after."""
+        self.begin(3)
+        texts = [a_text(number, f"word {number}") for number in (1, 2, 3)]
+        self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=3)
+        searchable(self.store).keep_texts("s", 1, 3, texts)
+        self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=4)
+        found = searchable(self.store).find_texts("s", ["word"], "")
+        assert (list(found.texts), found.total, found.characters) == ([texts[1]], 1, 6)
+
+    def test_texts_are_replaced_by_their_rounds(self) -> None:
+        """What was erased is handed over anew without it, and found no more; other rounds keep theirs."""
+        self.begin(3)
+        store = searchable(self.store)
+        store.keep_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
+        searchable(self.another()).keep_texts("s", 2, 2, [a_text(2, "erased")])
+        assert self.find("swordfish") == [a_text(1, "swordfish 1"), a_text(3, "swordfish 3")]
+        assert self.find("erased") == [a_text(2, "erased")]
+        store.keep_texts("s", 1, 3, [])
+        assert self.find("swordfish", "erased") == []
+        assert store.find_texts("s", ["e"], "").total == 0
+
+    def test_sessions_are_searched_apart(self) -> None:
+        """And a purged one leaves nothing to be found, by whatever begins in its place."""
+        self.begin(1)
+        self.begin(1, "\0\ud800")
+        store = searchable(self.store)
+        store.keep_texts("s", 1, 1, [a_text(1, "word in s")])
+        store.keep_texts("\0\ud800", 1, 1, [a_text(1, "word elsewhere")])
+        assert self.find("word") == [a_text(1, "word in s")]
+        self.another().purge("s")
+        self.begin(1)
+        assert (self.find("word"), store.texts_reach("s")) == ([], 0)
+        assert store.find_texts("\0\ud800", ["word"], "").total == 1
+
+    def test_long_texts_and_many_words_are_no_matter(self) -> None:
+        """The last word of a long text is found, by the last of many."""
+        self.begin(1)
+        text = a_text(1, "filler " * 20_000 + "needle")
+        searchable(self.store).keep_texts("s", 1, 1, [text])
+        assert self.find(*(f"missing{number}" for number in range(31)), "needle") == [text]
+
+    def begin(self, rounds: int, session: str = "s") -> None:
+        """Let the session have that many rounds, an entry each."""
+        self.store.append(session, [a_round(f"r{number}", number) for number in range(1, rounds + 1)], after=0)
+
+    def find(self, *words: str) -> list[StoredText]:
+        return sorted(searchable(self.store).find_texts("s", words, "").texts)
+
+
+def searchable(store: Store) -> SearchableStore:
+    assert isinstance(store, SearchableStore)
+    return store

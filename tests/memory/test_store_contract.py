@@ -1,0 +1,210 @@
+"""What every store promises, over every store that comes with the library; and that the contract catches who breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from compactor import testing
+from memory import Conflict, InMemoryStore, Store, StoreError, open_store
+from memory.entries import Entry, RoundFinished
+from memory.stores.contract import (
+    DurableStoreContract,
+    IndexedStoreContract,
+    LeasingStoreContract,
+    SearchableStoreContract,
+    StoreContract,
+)
+
+
+def entry(name: str = "r") -> Entry:
+    return Entry.of(RoundFinished(round_id=name))
+
+
+class TestInMemoryStore(LeasingStoreContract):
+    def open(self) -> Store:
+        return InMemoryStore()
+
+
+class Complete(DurableStoreContract, IndexedStoreContract, SearchableStoreContract, LeasingStoreContract):
+    """What a store in a database can do."""
+
+    url: str
+
+    def open(self) -> Store:
+        return open_store(self.url)
+
+
+class TestSQLite(Complete):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.url = f"sqlite:///{(tmp_path / 'chat.db').as_posix()}"
+
+
+class TestPostgreSQL(Complete):
+    @pytest.fixture(autouse=True)
+    def _place(self, postgres_url: str) -> Iterator[None]:
+        self.url = postgres_url
+        yield
+        self.teardown_method()  # before the database is dropped
+
+
+# -- the contract itself -----------------------------------------------------------------------------------------------
+
+
+class Doubling(InMemoryStore):
+    """Knows no entry again."""
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        return super().append(session, entries, max(after, len(self._sessions.get(session, []))))
+
+
+class Forgetful(InMemoryStore):
+    """Keeps neither the round nor the stamp's microseconds."""
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        kept = [Entry(e.kind, body=e.body, id=e.id, created_at=e.created_at.replace(microsecond=0)) for e in entries]
+        return super().append(session, kept, after)
+
+
+class Trickling(InMemoryStore):
+    """Lets entries in one by one, until one of them fails."""
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        for place, one in enumerate(entries, after):
+            assert one.body
+            super().append(session, [one], place)
+        return after + len(entries)
+
+
+class Unsorted(InMemoryStore):
+    def sessions(self) -> Sequence[str]:
+        return sorted(super().sessions(), key=str.casefold)
+
+
+class Impatient(InMemoryStore):
+    """Knows no limit."""
+
+    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        return super().read(session, after)
+
+
+class Pretending(InMemoryStore):
+    """Says that it has erased what it keeps."""
+
+    def redact(self, session: str, number: int, body: str = "") -> None:
+        if not number:
+            super().redact(session, number, body)
+
+    def purge(self, session: str) -> None:
+        pass
+
+
+class Generous(InMemoryStore):
+    """Gives a lease to whoever asks."""
+
+    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+        return 0.0 * super().lease(session, name, holder, seconds)
+
+
+@pytest.mark.parametrize(
+    ("broken", "caught"),
+    [
+        (Doubling, "an_append_that_was_stored_before_is_not_stored_twice"),
+        (Doubling, "an_append_at_another_place_than_the_end_conflicts_and_writes_nothing"),
+        (Doubling, "it_does_what_a_list_does"),
+        (Forgetful, "what_is_read_is_what_was_appended"),
+        (Trickling, "an_append_that_fails_writes_nothing"),
+        (Unsorted, "any_text_names_a_session"),
+        (Impatient, "reading_starts_behind_a_number_and_stops_at_a_limit"),
+        (Pretending, "a_redacted_entry_keeps_its_place_and_loses_its_body"),
+        (Pretending, "an_entry_can_be_redacted_to_another_body"),
+        (Pretending, "redacting_what_is_not_there_is_an_error"),
+        (Pretending, "a_purged_session_is_gone_and_can_begin_again"),
+        (Generous, "a_lease_is_held_by_one"),
+        (Generous, "of_many_that_ask_at_once_one_gets_it"),
+    ],
+)
+def test_a_store_that_breaks_a_promise_is_caught(broken: Callable[[], Store], caught: str) -> None:
+    """The contract is worth something: each of its tests fails where it should."""
+    with pytest.raises((AssertionError, Conflict)):
+        check(LeasingStoreContract, broken, caught)
+    check(LeasingStoreContract, InMemoryStore, caught)
+
+
+def test_what_a_store_can_do_beside_is_checked_too() -> None:
+    """A Memory would make use of it, so no author forgets the tests for it; nor claims what his store cannot do."""
+    with pytest.raises(AssertionError, match="who has a LeasingStore, and nobody else, subclasses"):
+        check(StoreContract, InMemoryStore, "it_is_a_store")
+    with pytest.raises(AssertionError, match="who has a IndexedStore"):
+        check(IndexedStoreContract, InMemoryStore, "it_is_a_store")
+
+
+def test_a_contract_without_a_store_says_what_is_missing() -> None:
+    """The author reads it where he runs his tests."""
+    with pytest.raises(NotImplementedError, match=r"a method open\(\)"):
+        StoreContract().open()
+
+
+def test_the_contract_ships_with_what_else_is_for_tests() -> None:
+    """One place to import from."""
+    assert testing.StoreContract is StoreContract
+    assert testing.DurableStoreContract is DurableStoreContract
+
+
+def check(contract: type[StoreContract], store: Callable[[], Store], test: str) -> None:
+    checked = type("Checked", (contract,), {"open": lambda self: store()})()
+    checked.setup_method()
+    getattr(checked, f"test_{test}")()
+    checked.teardown_method()
+
+
+# -- the in-memory store's own -----------------------------------------------------------------------------------------
+
+
+def test_a_conflict_says_where_the_log_ends() -> None:
+    """Whoever handles a store's errors handles this one too."""
+    store = InMemoryStore()
+    store.append("s", [entry(), entry()], after=0)
+    with pytest.raises(StoreError, match="ends at 2, not at 7; read what is new and append after it"):
+        store.append("s", [entry()], after=7)
+
+
+def test_a_lease_in_memory_expires_by_the_clock_that_was_passed_in() -> None:
+    """To the second: then it is anybody's."""
+    clock = testing.FakeClock()
+    store = InMemoryStore(clock.monotonic)
+    assert store.lease("s", "n", "one", 30) == 0.0
+    clock.advance(20)
+    assert store.lease("s", "n", "two", 30) == 10.0
+    clock.advance(10)
+    assert store.lease("s", "n", "two", 30) == 0.0
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_opened_by_its_url() -> None:
+    """Without one, it lasts as long as the process; each is its own."""
+    assert isinstance(open_store(), InMemoryStore)
+    first, second = open_store("memory://"), open_store("memory://")
+    first.append("s", [entry()], after=0)
+    assert second.sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mongodb://ada:swordfish@host/db", "'mongodb://'"),
+        ("swordfish", "'this'"),
+        ("memory:swordfish", "'this'"),
+        ("", "'this'"),
+    ],
+)
+def test_a_url_that_no_store_is_behind_is_an_error_with_the_remedy(url: str, said: str) -> None:
+    """It names what would do, and shows no more of the URL than its scheme: the rest may hold a password."""
+    with pytest.raises(StoreError, match=said + ".*memory://") as raised:
+        open_store(url)
+    assert "swordfish" not in str(raised.value)
