@@ -20,9 +20,31 @@ __all__ = [
 
 
 def open_store(url: str = "memory://") -> Store:
-    """Return the store behind *url*. Raises ``StoreError`` for one that this version cannot open."""
+    """Return the store behind *url*, ready for use. Raises ``StoreError`` for one that this version cannot open.
+
+    ``memory://`` lasts as long as the process. ``sqlite:///chat.db`` is a file, from the working folder on;
+    ``sqlite:////srv/chat.db`` and ``sqlite:///C:/chat.db`` are files from the root on. ``?synchronous=normal`` and
+    ``?timeout=`` are explained at ``memory.stores.dialects.Sqlite``. ``postgresql+psycopg://user:password@host/database``
+    is a database on a server, with libpq's options behind a question mark. SQL stores are also ``IndexedStore``,
+    ``SearchableStore`` and ``LeasingStore``.
+    """
     scheme, found, _ = url.partition("://")
     if scheme == "memory" and found:
         return InMemoryStore()
+    if found and scheme in ("sqlite", "postgresql", "postgresql+psycopg"):
+        # Only now: who keeps nothing in a database does not wait for SQLAlchemy.
+        from .dialects import Postgres, Sqlite
+        from .sql import SqlStore
+
+        store = SqlStore(Sqlite(url) if scheme == "sqlite" else Postgres(url))
+        try:
+            store.open()
+        except BaseException:
+            store.close()
+            raise
+        return store
     # Only the scheme is shown: the rest of a URL may hold a password.
-    raise StoreError(f"there is no store for {scheme + found if found else 'this'!r}; the URL must be memory://")
+    raise StoreError(
+        f"there is no store for {scheme + found if found else 'this'!r}; the URL must be memory://, sqlite:///file.db"
+        f" or postgresql+psycopg://user:password@host/database"
+    )

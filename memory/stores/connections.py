@@ -1,0 +1,170 @@
+"""Connections to one database: faults as a ``StoreError``, a lost connection made anew, none left open in a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoneFree
+
+from ..errors import StoreBusy, StoreClosed, StoreError, StoreUnreachable
+from ..forking import renewed_after_fork
+from .dialects import Dialect
+
+__all__ = ["Connections"]
+
+Result = TypeVar("Result")
+
+#: How often the same is done where a connection breaks: the pool may hold several that a restart of the server broke.
+TRIES = 3
+
+
+class Connections:
+    """What a store does, it does by ``read``, ``write`` or ``change``: by a function of a connection.
+
+    That is called again where the connection broke, so it must come to the same when it is done twice. It keeps
+    nothing of the connection; that is another's as soon as it returns.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._closed = False
+        self._after_fork()
+        renewed_after_fork(self)
+        _all.add(self)
+
+    def _after_fork(self) -> None:
+        self._turn = threading.Condition()  # guards _users, _paused, _closed
+        self._users = 0
+        self._paused = False
+        self._engine: Engine = self.dialect.engine()
+        self._writing = threading.Lock()  # held while writing where there is one writer: it waits without polling
+
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what *work* returns. Each of its statements sees what is stored at that moment."""
+        return self._done(work, writes=False, begin=False)
+
+    def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what *work* returns, which is one statement, durable before this returns."""
+        return self._done(work, writes=True, begin=False)
+
+    def change(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what *work* returns, all of whose statements are one transaction; none happened where it raises."""
+        return self._done(work, writes=True, begin=True)
+
+    def close(self) -> None:
+        """Close all connections, once those who use one are done."""
+        with self._turn:
+            self._closed = True
+        self._let_go()
+
+    def _done(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool) -> Result:
+        sent = False
+        for left in reversed(range(TRIES)):
+            try:
+                with self._used(), self._alone(writes), self._engine.connect() as connection:
+                    sent = True
+                    if begin:
+                        connection.exec_driver_sql(self.dialect.begin)
+                    result = work(connection)
+                    if begin:
+                        connection.commit()
+                    return result
+            except DBAPIError as error:
+                if error.connection_invalidated and left:
+                    continue
+                raise self._fault(error, unsure=sent and writes) from error
+            except NoneFree as error:
+                raise StoreBusy("all connections to the store are in use; try again, or write less at once") from error
+            except SQLAlchemyError as error:
+                raise StoreError(f"{self.dialect.where} could not be read or written to: {error}") from error
+        raise AssertionError
+
+    def _fault(self, error: DBAPIError, *, unsure: bool) -> StoreError:
+        fault = self.dialect.fault(error)
+        if unsure and isinstance(fault, StoreUnreachable):
+            return StoreUnreachable(
+                f"{fault}. It is not known whether what was being written is stored: the same entries can be appended"
+                f" at the same place again, and are stored once"
+            )
+        return fault
+
+    @contextmanager
+    def _alone(self, writes: bool) -> Iterator[None]:
+        if not (writes and self.dialect.one_writer):
+            yield
+            return
+        if not self._writing.acquire(timeout=self.dialect.patience):
+            raise StoreBusy(
+                f"other threads wrote to {self.dialect.where} for more than {self.dialect.patience:g} s;"
+                f" nothing was written: try again"
+            )
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    # -- closing and forking -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        turn = self._turn
+        with turn:
+            if self._paused:
+                turn.wait_for(lambda: not self._paused)
+            if self._closed:
+                raise StoreClosed(f"the store on {self.dialect.where} was closed; open another on the same URL")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with turn:
+                self._users -= 1
+                if not self._users:
+                    turn.notify_all()
+
+    def _let_go(self) -> None:
+        with self._turn:
+            idle = self._turn.wait_for(lambda: not self._users, timeout=self.dialect.patience)
+        self._engine.dispose()
+        if not idle:
+            # Somebody's connection is still open, and in a forked child it must never be closed: SQLite would take
+            # the parent's locks for its own.
+            _left.append(self._engine)
+
+    def _before_fork(self) -> None:
+        with self._turn:
+            self._paused = True
+        self._let_go()
+
+    def _after_fork_in_parent(self) -> None:
+        with self._turn:
+            self._paused = False
+            self._turn.notify_all()
+
+
+_all: WeakSet[Connections] = WeakSet()
+_left: list[Engine] = []
+
+# A connection must not be open in two processes, not even unused: SQLite would believe that the child holds the locks
+# that the parent holds, and a child's new connection could lose its log to the parent's closing.
+
+
+def _before_fork() -> None:
+    for connections in tuple(_all):
+        connections._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for connections in tuple(_all):
+        connections._after_fork_in_parent()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)

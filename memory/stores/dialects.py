@@ -1,0 +1,340 @@
+"""What is different between SQLite and PostgreSQL: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.pool import QueuePool
+
+from ..errors import (
+    Conflict,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+)
+
+__all__ = ["Dialect", "Postgres", "Sqlite"]
+
+#: Seconds to wait for what another process has locked, where the URL says nothing else.
+PATIENCE = 5.0
+
+#: Of PostgreSQL's advisory locks, which have numbers for names, this library's own.
+SCHEMA_LOCK = 4_846_531_073
+
+
+class Dialect(Protocol):
+    """One kind of database. Its drivers are in autocommit: a transaction is begun by hand."""
+
+    #: The database, for messages; without a password.
+    where: str
+    #: Seconds to wait for a lock.
+    patience: float
+    #: Whether only one connection can write at a time.
+    one_writer: bool
+    #: Begins a transaction that writes.
+    begin: str
+    #: The seconds since 1970 by the database's clock.
+    now: str
+    #: The type of a column that numbers its rows and never gives a number twice.
+    identity: str
+    #: Ends the definition of a table that is read by its primary key.
+    clustered: str
+
+    def engine(self) -> Engine:
+        """Return a new engine; it connects when it is first used."""
+
+    def look(self) -> None:
+        """Raise where there can be no store, before anything is written."""
+
+    def prepare(self, connection: Connection) -> None:
+        """Ready a database for its tables, which it need not have yet."""
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Keep all others from changing the tables until this transaction ends."""
+
+    def after_erasing(self, connection: Connection) -> None:
+        """Let go of copies of what was erased, as far as the database can."""
+
+    def fault(self, error: DBAPIError) -> StoreError:
+        """Return *error* as one of ours; a row that another writer was first to write is a ``Conflict``."""
+
+
+# -- SQLite ------------------------------------------------------------------------------------------------------------
+
+
+class Sqlite:
+    """A file, in WAL mode. ``sqlite:///chat.db``, ``sqlite:////srv/chat.db``, ``sqlite:///C:/chats/chat.db``.
+
+    ``?synchronous=full`` is how it is opened where nothing is said: what was appended outlasts a power failure. With
+    ``normal`` an append takes no wait for the disk: it outlasts the end of the process, also a sudden one, and a power
+    failure may take the last ones with it, whole; the file is sound in either case. ``extra`` is for file systems that
+    may lose a file's name in a power failure.
+
+    ``?timeout=5`` are the seconds for which it waits while another process writes.
+    """
+
+    one_writer = True
+    begin = "BEGIN IMMEDIATE"
+    # julianday has fractions of a second in every version of SQLite; its epoch is noon, 4714 BC.
+    now = "((julianday('now') - 2440587.5) * 86400.0)"
+    identity = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    clustered = "WITHOUT ROWID"
+
+    def __init__(self, url: str) -> None:
+        place, _, options = url.partition("://")[2].partition("?")
+        if not place.startswith("/") or place in ("/", "/:memory:"):
+            raise StoreError("a SQLite URL is sqlite:///file.db, or sqlite:////folder/file.db; memory:// keeps no file")
+        # Not left to the driver, which would follow a change of the working folder.
+        self.path = Path(place[1:]).absolute()
+        self.where = str(self.path)
+        self.patience, self._synchronous = PATIENCE, "full"
+        for name, value in parse_qsl(options, keep_blank_values=True):
+            match name:
+                case "synchronous":
+                    self._synchronous = _one_of(name, value.lower(), ("normal", "full", "extra"))
+                case "timeout":
+                    self.patience = _seconds(name, value)
+                case _:
+                    raise StoreError(f"a SQLite URL has no option {name!r}; there are synchronous= and timeout=")
+
+    def engine(self) -> Engine:
+        engine = create_engine(
+            URL.create("sqlite+pysqlite", database=str(self.path)),
+            connect_args={"timeout": self.patience, "isolation_level": None, "check_same_thread": False},
+            poolclass=QueuePool,
+            max_overflow=-1,
+            hide_parameters=True,
+        )
+        event.listen(engine, "connect", self._connected)
+        return engine
+
+    def _connected(self, connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA synchronous = {self._synchronous}")  # one of three words
+        cursor.execute("PRAGMA secure_delete = ON")  # what is redacted or purged is overwritten, not only let go
+        cursor.close()
+
+    def look(self) -> None:
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder; name a file in it")
+        if not self.path.parent.is_dir():
+            raise StoreError(f"the folder {self.path.parent} does not exist; create it")
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        connection = None
+        try:
+            # For reading only: to close another program's database otherwise may write to it (its WAL).
+            connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=self.patience)
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        except sqlite3.Error as error:
+            if _code(error) in _DAMAGED:
+                raise self._fault(error) from error
+            return  # to read it may take a repair that only a writer can do, and the next connection is one
+        finally:
+            if connection:
+                connection.close()
+        self._refuse_others(tables)
+
+    def prepare(self, connection: Connection) -> None:
+        self._refuse_others(set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars()))
+        last = time.monotonic() + self.patience
+        while connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
+            try:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                return  # also where the file system has no WAL: a rollback journal is as safe, and slower
+            except DBAPIError:
+                if time.monotonic() > last:
+                    raise
+                # The switch answers "locked" at once, where this waits until nobody reads or writes any more.
+                connection.exec_driver_sql("BEGIN EXCLUSIVE")
+                connection.rollback()
+
+    def lock_schema(self, connection: Connection) -> None:
+        """The transaction itself does."""
+
+    def after_erasing(self, connection: Connection) -> None:
+        # Else the text would stand in the WAL until others have written over it. Somebody who reads may prevent that:
+        # then it is left to the next one.
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+
+    def fault(self, error: DBAPIError) -> StoreError:
+        if isinstance(error, IntegrityError):
+            return Conflict("another writer was faster")
+        return self._fault(error.orig)
+
+    def _fault(self, error: BaseException | None) -> StoreError:
+        code, said = _code(error), str(error)
+        if code == sqlite3.SQLITE_FULL or _extended(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
+            return StoreFull(f"there is no room left for {self.path}; nothing was written: free some and try again")
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
+            code == sqlite3.SQLITE_CANTOPEN and not self._writable()
+        ):
+            return StoreReadOnly(
+                f"{self.path} cannot be written to; allow writing to the file and to its folder, or name another"
+            )
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreBusy(
+                f"another process kept {self.path} locked for more than {self.patience:g} s; nothing was written:"
+                f" try again, or wait for longer with ?timeout="
+            )
+        if code in _DAMAGED or "no such table" in said or "no such column" in said or "decode to UTF-8" in said:
+            return StoreDamaged(
+                f"{self.path} cannot be read as a store ({said}); nothing was changed: restore a backup, or name"
+                f" another file"
+            )
+        return StoreError(f"SQLite could not read or write {self.path}: {said}")
+
+    def _writable(self) -> bool:
+        return os.access(self.path.parent, os.W_OK) and (not self.path.exists() or os.access(self.path, os.W_OK))
+
+    def _refuse_others(self, tables: set[str]) -> None:
+        if tables and "compactor_schema" not in tables:
+            raise StoreError(f"{self.path} is the database of another program; nothing was changed: name another file")
+
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _extended(error: BaseException | None) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0))
+
+
+def _code(error: BaseException | None) -> int:
+    """Return the kind of an error; the higher bits say more than that."""
+    return _extended(error) & 0xFF
+
+
+def _one_of(name: str, value: str, values: tuple[str, ...]) -> str:
+    if value not in values:
+        raise StoreError(f"{name}= is {', '.join(values[:-1])} or {values[-1]}")
+    return value
+
+
+def _seconds(name: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise StoreError(f"{name}= is a number of seconds, 0 or more")
+    return seconds
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+
+
+class Postgres:
+    """A server, by psycopg 3. ``postgresql+psycopg://user:password@host/database``, and libpq's options behind it.
+
+    ``?timeout=5`` are the seconds for which it waits where another process has locked what it needs. Where nothing
+    else is said, a server that is cut off is noticed within half a minute. How durable an append is, the server's own
+    ``synchronous_commit`` says.
+    """
+
+    one_writer = False
+    begin = "BEGIN"
+    now = "extract(epoch FROM clock_timestamp())"
+    identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    clustered = ""
+
+    def __init__(self, url: str) -> None:
+        place, mark, options = url.partition("://")[2].partition("?")
+        # Taken for a part of the host's name or the database's, the password's end would be in every message.
+        if place.count("@") > 1 or "@" in place.partition("/")[2]:
+            raise StoreError("a PostgreSQL URL has one @, before the host; in a password write %40 for it, %2F for /")
+        try:
+            self._url = make_url(f"postgresql+psycopg://{place}{mark}{options}")
+        except Exception:  # noqa: BLE001  (whatever it is, its message may show the password)
+            raise StoreError(
+                "a PostgreSQL URL is postgresql+psycopg://user:password@host:port/database; in a password write"
+                " %40 for @, %2F for /, %3A for : and %23 for #"
+            ) from None
+        patience = self._url.query.get("timeout", str(PATIENCE))
+        self.patience = _seconds("timeout", patience if isinstance(patience, str) else patience[-1])
+        self._url = self._url.difference_update_query(["timeout"])
+        host = self._url.host or self._url.query.get("host") or "this machine"
+        self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
+
+    def engine(self) -> Engine:
+        unless_said: dict[str, Any] = {
+            "connect_timeout": 10,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 25_000,
+            "client_encoding": "utf8",
+            "application_name": "context-compactor",
+        }
+        more = {name: value for name, value in unless_said.items() if name not in self._url.query}
+        try:
+            engine = create_engine(self._url, connect_args=more, isolation_level="AUTOCOMMIT", hide_parameters=True)
+        except ImportError as error:
+            raise StoreError(
+                'psycopg, the driver for PostgreSQL, is not installed: pip install "context-compactor[postgresql]"'
+            ) from error
+        event.listen(engine, "connect", self._connected)
+        return engine
+
+    def _connected(self, connection: Any, _record: Any) -> None:
+        # A writer that is cut off in the middle must not hold up the others for ever: neither here nor on the server.
+        was, connection.autocommit = connection.autocommit, True
+        connection.execute(
+            """SELECT set_config(name, wanted, false) FROM (VALUES
+                ('lock_timeout', %s), ('idle_in_transaction_session_timeout', '60s')) AS timeouts (name, wanted)
+                WHERE current_setting(name) = '0'""",
+            [f"{max(1, round(self.patience * 1000))}ms"],
+        )
+        connection.autocommit = was
+
+    def look(self) -> None:
+        """There is nothing to see before one connects."""
+
+    def prepare(self, connection: Connection) -> None:
+        """A database needs nothing but its tables, which may stand among those of others."""
+
+    def lock_schema(self, connection: Connection) -> None:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
+
+    def after_erasing(self, connection: Connection) -> None:
+        """What was erased is gone for every reader, and from the disk with the server's next VACUUM."""
+
+    def fault(self, error: DBAPIError) -> StoreError:
+        code = getattr(error.orig, "sqlstate", None) or ""
+        said = str(error.orig).strip().partition("\n")[0]
+        if isinstance(error, IntegrityError):
+            return Conflict("another writer was faster")
+        if error.connection_invalidated or not code or code[:2] == "08" or code in _GOING_AWAY:
+            return StoreUnreachable(f"{self.where} does not answer ({said}); try again once the server is back")
+        if code == "53100":
+            return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
+        if code in _NOT_ALLOWED:
+            return StoreReadOnly(f"{self.where} cannot be written to ({said}); nothing was written: allow it there")
+        if code in _HELD_UP:
+            return StoreBusy(f"{self.where} was held up by others ({said}); nothing was written: try again")
+        if code in _UNREADABLE or code[:2] == "XX":
+            return StoreDamaged(
+                f"{self.where} cannot be read as a store ({said}); nothing was changed: restore a backup, or name"
+                f" another database"
+            )
+        return StoreError(f"PostgreSQL could not read or write {self.where}: {said}")
+
+
+#: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped; idle_in_transaction_session_timeout.
+_GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
+#: read_only_sql_transaction, insufficient_privilege.
+_NOT_ALLOWED = ("25006", "42501")
+#: lock_not_available, query_canceled (by a time-out), serialization_failure, deadlock_detected, too_many_connections.
+_HELD_UP = ("55P03", "57014", "40001", "40P01", "53300")
+#: undefined_table, undefined_column, data_corrupted, index_corrupted (and all of XX).
+_UNREADABLE = ("42P01", "42703")

@@ -1,0 +1,351 @@
+"""A store in a SQL database: SQLite's file, or a PostgreSQL server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Row, Select, Text, TextClause, bindparam, column, select, table, text
+
+from ..entries import BODY_VERSION, Entry, RoundOpened
+from ..errors import Conflict, ContextError, StoreDamaged
+from .base import Checkpoint, FoundTexts, StoredText
+from .connections import Connections
+from .dialects import Dialect
+from .schema import MIGRATIONS, Migration, bring_up_to_date, version_of
+from .sql_texts import erase_texts, find_texts, keep_texts, texts_reach
+
+__all__ = ["SqlStore"]
+
+#: A page that is read at once has at most as many entries, and about as many characters.
+PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
+
+_ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
+# One statement, so that an append of one entry is one round trip: nothing is inserted where the log does not end just
+# before it, and of two who insert at once the primary key refuses one.
+_APPEND = text(
+    """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
+    SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
+    WHERE s.key = :key
+    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
+)
+_ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
+_OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
+_END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
+_IDS = text(f"SELECT e.id {_OF_SESSION} AND e.number > :after ORDER BY e.number LIMIT :limit")
+_READ = text(f"{_ENTRY} {_OF_SESSION} AND e.number > :after ORDER BY e.number LIMIT :limit")
+_READ_NUMBERS = text(f"{_ENTRY} {_OF_SESSION} AND e.number IN :numbers ORDER BY e.number").bindparams(
+    bindparam("numbers", type_=BigInteger, expanding=True)
+)
+_NUMBERS_OF_ROUNDS = text(f"SELECT e.number {_OF_SESSION} AND e.round BETWEEN :first AND :last")
+_NUMBERS_OF_KINDS = text(f"SELECT e.number {_OF_SESSION} AND e.kind IN :kinds").bindparams(
+    bindparam("kinds", type_=Text, expanding=True)
+)
+_ROUND_NUMBER = text(f"SELECT e.round {_OF_SESSION} AND e.round_key = :round_key ORDER BY e.number LIMIT 1")
+_SESSIONS = text("SELECT name FROM compactor_sessions")
+_REDACT = text(
+    """UPDATE compactor_entries SET body = :body, version = :version, kind = coalesce(:kind, kind)
+    WHERE number = :number AND session = (SELECT id FROM compactor_sessions WHERE key = :key)"""
+)
+_CHECKPOINT = text("SELECT checkpoint_number, checkpoint FROM compactor_sessions WHERE key = :key")
+_KEEP_CHECKPOINT = text(
+    """UPDATE compactor_sessions SET checkpoint_number = :number, checkpoint = :body
+    WHERE key = :key AND checkpoint_number <= :number"""
+)
+_RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
+_PURGE_LEASES = text("DELETE FROM compactor_leases WHERE session = :key")
+_PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
+_PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
+
+_sessions = table("compactor_sessions", column("id"), column("key"))
+
+
+class SqlStore:
+    """Sessions in the tables of one database; it must be opened before it is used.
+
+    Any number of threads and processes may use it at once. An append is one transaction and durable before it returns,
+    as far as the database is set to be (see ``Sqlite`` and ``Postgres``). What is redacted or purged is overwritten in
+    a SQLite file and its log at once, and leaves a PostgreSQL server's disk with the next VACUUM.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._connections = Connections(dialect)
+        now = dialect.now
+        self._take_lease = text(
+            f"""INSERT INTO compactor_leases AS l (session, name, holder, expires)
+            VALUES (:session, :name, :holder, {now} + :seconds)
+            ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
+            WHERE l.holder = excluded.holder OR l.expires <= {now}"""  # noqa: S608  (the dialect's own words)
+        )
+        self._lease_left = text(
+            f"SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"  # noqa: S608
+        )
+
+    def __repr__(self) -> str:
+        return f"<SqlStore on {self._dialect.where}>"
+
+    def open(self, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+        """Make the tables, or bring those of an older version up to date, where that is needed."""
+        self._dialect.look()
+        connections, dialect = self._connections, self._dialect
+        if connections.read(lambda connection: version_of(connection, dialect, len(migrations))) == len(migrations):
+            return
+
+        def up_to_date(connection: Connection) -> None:
+            dialect.lock_schema(connection)
+            bring_up_to_date(connection, dialect, migrations)
+
+        connections.write(dialect.prepare)
+        connections.change(up_to_date)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        key = _key(session)
+        rows = [_row(key, number, entry) for number, entry in enumerate(entries, after + 1)]
+
+        def insert(connection: Connection) -> None:
+            if after == 0:
+                connection.execute(_ADD_SESSION, {"key": key, "name": _escaped(session)})
+            if connection.execute(_APPEND, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
+                raise Conflict("the log does not end there")
+
+        if rows:
+            try:
+                # Done again where the connection broke, it finds the log grown if it had been stored.
+                (self._connections.change if after == 0 or len(rows) > 1 else self._connections.write)(insert)
+                return after + len(rows)
+            except Conflict:
+                pass
+        return self._stored_before(key, entries, after)
+
+    def _stored_before(self, key: str, entries: Sequence[Entry], after: int) -> int:
+        """Return the number of the last of *entries* where they are stored behind *after*, else raise ``Conflict``."""
+
+        def ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
+            where = {"key": key, "after": after, "limit": len(entries)}
+            return connection.execute(_IDS, where).scalars().all(), connection.execute(_END, where).scalar_one()
+
+        ids, end = self._connections.read(ids_and_end)
+        if end >= after and ids == [_escaped(entry.id) for entry in entries]:
+            return after + len(entries)
+        raise Conflict(f"the log ends at {end}, not at {after}; read what is new and append after it")
+
+    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        key, after = _key(session), max(after, 0)
+
+        def pages() -> Iterator[Sequence[Entry]]:
+            last, left, size = after, limit, PAGE
+            while left is None or left > 0:
+                wanted = size if left is None else min(size, left)
+                page = self._entries(_READ, {"key": key, "after": last, "limit": wanted})
+                for number, entry in enumerate(page, last + 1):
+                    if entry.number != number:
+                        raise StoreDamaged(
+                            f"entry {number} of the log is missing in {self._dialect.where}; nothing was changed:"
+                            f" restore a backup"
+                        )
+                yield page
+                if len(page) < wanted:
+                    return
+                last, left, size = last + wanted, None if left is None else left - wanted, _size_after(page)
+
+        return _flattened(pages())
+
+    def sessions(self) -> Sequence[str]:
+        names = self._connections.read(lambda connection: connection.execute(_SESSIONS).scalars().all())
+        return sorted(map(_unescaped, names))
+
+    def redact(self, session: str, number: int, body: str = "") -> None:
+        values = {"body": body or "{}", "kind": None if body else "redacted", "version": BODY_VERSION}
+        where = {"key": _key(session), "number": number}
+        if not self._connections.write(lambda connection: connection.execute(_REDACT, values | where).rowcount):
+            end = self._connections.read(lambda connection: connection.execute(_END, where).scalar_one())
+            raise KeyError(f"this session has no entry {number}; it has {end}")
+        self._connections.write(self._dialect.after_erasing)
+
+    def purge(self, session: str) -> None:
+        key = _key(session)
+
+        def erase(connection: Connection) -> None:
+            connection.execute(_PURGE_LEASES, {"key": key})
+            number = connection.scalar(_session_id(key).with_for_update())
+            if number is not None:
+                erase_texts(connection, number)
+                connection.execute(_PURGE_ENTRIES, {"session": number})
+                connection.execute(_PURGE_SESSION, {"session": number})
+
+        self._connections.change(erase)
+        self._connections.write(self._dialect.after_erasing)
+
+    # -- parts of it ---------------------------------------------------------------------------------------------------
+
+    def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
+        return self._read_numbers(_key(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
+
+    def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
+        return self._read_numbers(_key(session), _NUMBERS_OF_KINDS, {"kinds": [*map(_escaped, kinds)]})
+
+    def _read_numbers(self, key: str, found_by: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
+        """Give the entries whose numbers an index finds: to find them by page would go through it for every page."""
+        numbers = self._connections.read(
+            lambda connection: sorted(connection.execute(found_by, where | {"key": key}).scalars())
+        )
+
+        def pages() -> Iterator[Sequence[Entry]]:
+            start, size = 0, 100
+            while start < len(numbers):
+                page = self._entries(_READ_NUMBERS, {"key": key, "numbers": numbers[start : start + size]})
+                yield page
+                start, size = start + size, _size_after(page)
+
+        return _flattened(pages())
+
+    def round_number(self, session: str, round_id: str) -> int:
+        where = {"key": _key(session), "round_key": _key(round_id)}
+        return self._connections.read(lambda connection: connection.execute(_ROUND_NUMBER, where).scalar()) or 0
+
+    def checkpoint(self, session: str) -> Checkpoint | None:
+        where = {"key": _key(session)}
+        found = self._connections.read(lambda connection: connection.execute(_CHECKPOINT, where).first())
+        return Checkpoint(found.checkpoint_number, found.checkpoint) if found and found.checkpoint is not None else None
+
+    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
+        values = {"key": _key(session), "number": checkpoint.number, "body": checkpoint.body}
+        self._connections.write(lambda connection: connection.execute(_KEEP_CHECKPOINT, values))
+
+    def _entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
+        rows = self._connections.read(lambda connection: connection.execute(statement, where).all())
+        try:
+            return [_entry(row) for row in rows]
+        except (ValueError, TypeError) as error:
+            raise StoreDamaged(
+                f"an entry in {self._dialect.where} cannot be read; nothing was changed: restore a backup"
+            ) from error
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+        where = {"session": _key(session), "name": _key(name), "holder": _key(holder), "seconds": seconds}
+
+        def take(connection: Connection) -> float:
+            if connection.execute(self._take_lease, where).rowcount:
+                return 0.0
+            # More than nothing, also where it has run out since: who holds it was not asked again.
+            return max(0.001, float(connection.execute(self._lease_left, where).scalar_one()))
+
+        return self._connections.change(take)
+
+    def release(self, session: str, name: str, holder: str) -> None:
+        where = {"session": _key(session), "name": _key(name), "holder": _key(holder)}
+        self._connections.write(lambda connection: connection.execute(_RELEASE, where))
+
+    # -- texts ---------------------------------------------------------------------------------------------------------
+
+    def texts_reach(self, session: str) -> int:
+        def reach(connection: Connection) -> int:
+            number = connection.scalar(_session_id(_key(session)))
+            return 0 if number is None else texts_reach(connection, number)
+
+        return self._connections.read(reach)
+
+    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
+        def keep(connection: Connection) -> None:
+            # Appends may pass, a purge may not.
+            number = connection.scalar(_session_id(_key(session)).with_for_update(key_share=True))
+            if number is not None:
+                keep_texts(connection, number, first, last, texts)
+
+        self._connections.change(keep)
+
+    def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
+        def find(connection: Connection) -> FoundTexts:
+            number = connection.scalar(_session_id(_key(session)))
+            if number is None:
+                return FoundTexts((), 0, 0)
+            return find_texts(connection, number, words, role)
+
+        return self._connections.read(find)
+
+
+# -- entries as rows ---------------------------------------------------------------------------------------------------
+
+
+def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
+    at = entry.created_at
+    return {
+        "key": key,
+        "before": number - 1,
+        "number": number,
+        "id": _escaped(entry.id),
+        "kind": _escaped(entry.kind),
+        "round": entry.round,
+        "round_key": _round_key(entry) if entry.kind == "round opened" else None,
+        "version": entry.version,
+        "created_at": (at.astimezone(UTC) if at.tzinfo else at).isoformat(),
+        "body": entry.body,
+    }
+
+
+def _entry(row: Row[*tuple[Any, ...]]) -> Entry:
+    number, id_, kind, round_, version, created_at, body = row
+    return Entry(
+        _unescaped(kind),
+        body=body,
+        id=_unescaped(id_),
+        created_at=datetime.fromisoformat(created_at),
+        number=number,
+        round=round_,
+        version=version,
+    )
+
+
+def _round_key(entry: Entry) -> str | None:
+    try:
+        record = entry.record
+    except ContextError:  # kept as it is for a version that can read it; this one could not show the round either
+        return None
+    return _key(record.round_id) if isinstance(record, RoundOpened) else None
+
+
+def _session_id(key: str) -> Select[int]:
+    return select(_sessions.c.id).where(_sessions.c.key == key)
+
+
+def _size_after(page: Sequence[Entry]) -> int:
+    """Return how many entries the next page should have, if they are as long as those of *page*."""
+    characters = sum(len(entry.body) for entry in page)
+    return max(1, min(PAGE, PAGE_CHARACTERS * len(page) // max(1, characters)))
+
+
+def _flattened(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
+    """Give the entries of *pages*. The first is read at once, so that a fault is raised where it was asked for."""
+    return chain(next(pages, ()), chain.from_iterable(pages))
+
+
+# -- names as the database holds them ----------------------------------------------------------------------------------
+
+
+def _escaped(name: str) -> str:
+    """Return *name* in ASCII: NUL and halves of characters are legal in names, and not in a database."""
+    return name.encode("unicode_escape").decode("ascii")
+
+
+def _unescaped(name: str) -> str:
+    return name.encode("ascii").decode("unicode_escape")
+
+
+def _key(name: str) -> str:
+    """Return what stands for *name* in an index: the name itself unless it is long. No two names have the same."""
+    escaped = _escaped(name)
+    if len(escaped) <= 100:
+        return escaped
+    # With its 129 characters it is none of those; and their beginning tells people what it is.
+    return f"{escaped[:64]}:{hashlib.sha256(escaped.encode()).hexdigest()}"
