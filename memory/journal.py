@@ -200,7 +200,7 @@ class RoleJournal:
             raise StaleCompaction("behind")
         return compaction.model_copy(
             update={
-                "end_index": now.rounds(self._role).end_of(now.settled[last - 1].id),
+                "end_index": now.rounds(self._role).end_of(compaction.end_round_id or ""),
                 "end_number": last,
                 "generation": base + 1,
                 "pinned": (),

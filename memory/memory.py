@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Self, overload
 
 from . import messages as chat
 from .entries import (
-    Entry,
     HeaderAdded,
     PostAdded,
     PostPinned,
-    PostRedacted,
     RoundFailed,
     RoundFinished,
     RoundOpened,
     UsageRecorded,
 )
-from .errors import Conflict, MessageError, RoundClosed, StoreError, UnknownRound
+from .errors import MessageError, RoundClosed, UnknownRound
 from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
-from .forking import renewed_after_fork
+from .forked import forked
 from .hooks import Hooks, Notifications, describe
 from .journal import RoleJournal, withdrawals
+from .live import LiveRound
+from .log import Log
 from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
-from .redaction import erasures, place_of, redaction_of, unfinished
+from .redaction import place_of, redaction_of, unfinished
 from .references import place_reference, text_behind
-from .replay import applied
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
-from .snapshot import LiveRound, Snapshot
+from .search import Hit, words_of
+from .snapshot import Snapshot
+from .state import memory_from, state_of
 from .stores import InMemoryStore, Store
+from .texts import found, in_step
 from .usage import Usage
 from .visibility import Rounds, sees
 
 __all__ = ["Conversation", "Memory", "RoleJournal", "RoundsGetter"]
-
-T = TypeVar("T")
-
-PURGED = "the log of this session no longer reaches to entry {}, as if it had been purged; go on with a new Memory"
 
 
 class Conversation:
@@ -65,11 +62,17 @@ class RoundsGetter:
         return self.memory.snapshot.rounds(self.role)
 
 
-class Memory:
+class Memory(Log):
     """Holds the rounds of one session and tells whoever asked when one is added.
 
-    Writers take turns; readers take an immutable snapshot and no lock. *new_id* and *clock* make the ids and the time
-    stamps. A session that the store already holds is resumed.
+    *new_id* and *clock* make the ids and the time stamps. A session that the store already holds is resumed; on a store
+    that can read parts of a log, in the time that its newest rounds take, and older ones are read when somebody asks.
+    *take_over*: the next ``create_round`` finishes the rounds that a process left open when it ended; for hosts where
+    no other process is at work on the session, whose open rounds these might be.
+
+    Any number of threads may use it. Writers take turns, and return when the store has what they wrote; readers take an
+    immutable snapshot and no lock. Where the store is a database, both may wait for it: in asyncio, call what writes by
+    ``asyncio.to_thread``. What the store could not do is a ``StoreError``; the same call may be made again.
     """
 
     def __init__(
@@ -79,24 +82,19 @@ class Memory:
         store: Store | None = None,
         clock: Clock = utc_now,
         new_id: Callable[[], str] = new_id,
+        take_over: bool = False,
     ) -> None:
-        self.session_id = session_id if session_id is not None else new_id()
         self.conversation = Conversation(self)
-        self._store: Store = InMemoryStore() if store is None else store
-        self._clock = clock
         self._new_id = new_id
-        self.snapshot = Snapshot()  # replaced under the lock, read without
-        self._own_round = ""  # id of the newest round that this Memory opened
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
         self._prompts: dict[str, tuple[int, object]] = {}  # of each role: tokens of the newest, what overlays it shows
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
         self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
-        self._after_fork()
-        renewed_after_fork(self)
-        self._catch_up()
+        session_id = session_id if session_id is not None else new_id()
+        super().__init__(session_id, InMemoryStore() if store is None else store, clock, take_over=take_over)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # one writer at a time: held over an append
+        super()._after_fork()
         self._notifications = Notifications()
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -110,12 +108,11 @@ class Memory:
     ) -> Round:
         """Open a round and return it; the one before is finished, if this Memory opened it and it is still open.
 
-        Raises ``MessageError`` for an id that another round has, and for what cannot be stored.
+        One that another process has open stays open. Raises ``MessageError`` for an id that another round has, and for
+        what cannot be stored.
         """
         opened = self._opening(user_query, id, extra)
-        round_ = self._write(lambda now: self._open(now, opened), lambda now: now.live[-1].round)
-        self._announce(opened=round_.number)
-        return round_
+        return self._write(lambda now: self._open(now, opened), lambda now: now.live[-1].round, tell=True)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -135,12 +132,11 @@ class Memory:
         if not post.id:
             raise MessageError("a post needs an id: give one that is not empty, or none, and one is made")
         round_id = round_ if isinstance(round_, str) else round_.id
-        added = self._write(
+        return self._write(
             lambda now: [_added(self._require_open(now, round_id), post)],
             lambda now: self._require_open(now, round_id).posts[-1],
+            tell=True,
         )
-        self._announce()
-        return added
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
@@ -168,9 +164,7 @@ class Memory:
                 if asked is not None:
                     yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
 
-        closed = self._write(records, lambda now: self._require(now, round_id))
-        self._announce()
-        return closed
+        return self._write(records, lambda now: self._require(now, round_id), tell=True)
 
     def append(self, message: Mapping[str, Any]) -> None:
         """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.
@@ -239,9 +233,9 @@ class Memory:
         reductions that were made from it; those in the making are discarded. Takes what ``pin`` takes.
 
         Ids, senders and the names of tools stay. Where a round's first post repeats the user's query, both are erased.
-        Reads the whole log. Should the store fail meanwhile, call it again; a resume goes on with it, too. Whoever
-        keeps texts elsewhere is told each time, by a ``Redacted`` event. Raises ``UnknownReference`` where there is no
-        such post.
+        Reads all overlays and every round in which something was ever erased; the whole log of a store that cannot read
+        parts of it. Should the store fail meanwhile, call it again; a resume goes on with it, too. Whoever keeps texts
+        elsewhere is told each time, by a ``Redacted`` event. Raises ``UnknownReference`` where there is no such post.
         """
         references: tuple[str, ...] = ()
 
@@ -249,7 +243,7 @@ class Memory:
             nonlocal references
             found = redaction_of(now, post)
             references = tuple(place_reference(now.numbers[found.round_id], number) for number in found.numbers)
-            if unfinished(now, found):
+            if unfinished(self._require(now, found.round_id), found):
                 yield found
 
         self._write(records, lambda _now: None)
@@ -279,8 +273,7 @@ class Memory:
         def records(now: Snapshot) -> Iterable[Record]:
             yield recorded.model_copy(update={"current": shown in (None, now.overlays_of(role))})
 
-        self._write(records, lambda _now: None)
-        self._announce()
+        self._write(records, lambda _now: None, tell=True)
 
     def usage(self, role: str) -> Usage:
         """Return what is known of *role*'s usage by its provider's count; the same after a resume."""
@@ -322,6 +315,53 @@ class Memory:
         With *role*, only what that role sees. Raises ``UnknownReference``, a ``KeyError``, for nothing.
         """
         return text_behind(self.snapshot.rounds(role, include_failed=True), ref, hide_failed=bool(role))
+
+    @property
+    def open_rounds(self) -> tuple[Round, ...]:
+        """The rounds that take posts, whoever opened them. A compaction goes up to the first of them."""
+        return tuple(item.round for item in self.snapshot.live if not item.opened.closed)
+
+    def search(self, query: str, *, role: str = "", limit: int = 20) -> list[Hit]:
+        """Return where words of *query* are in what *role* sees, at most *limit* places, the best match first.
+
+        Failed rounds are not searched. May raise ``StoreError``.
+        """
+        words = words_of(query)
+        return found(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
+
+    def index_texts(self, *, most_rounds: int | None = None) -> bool:
+        """Return whether all closed rounds are in the store's index for searching, after *most_rounds* more of them
+        were handed over; None: all. Whoever has time to spare calls it; a search does it where nobody has."""
+        return in_step(self._store, self.session_id, self.snapshot, most_rounds=most_rounds)
+
+    # -- copies ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this Memory holds, as plain JSON values that ``from_state_dict`` takes.
+
+        Reads the whole log. May raise ``StoreError``.
+        """
+        return state_of(self)
+
+    @classmethod
+    def from_state_dict(
+        cls, state: Mapping[str, Any], session_id: str | None = None, *, store: Store | None = None, **options: Any
+    ) -> Self:
+        """Return a Memory that holds what *state* says and goes on as the one that it was taken from.
+
+        *session_id* is the name of the session, by default the one in the state; the rest is as for ``Memory``. Raises
+        ``StoreError`` where the store has that session, and for a state that cannot be read; nothing is written then.
+        """
+        return memory_from(cls, state, session_id, store=store, **options)
+
+    def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:
+        """Return a Memory of a new session that holds this one up to round *at_round*, with the newest overlays that
+        lie wholly before its end. Nothing is shared afterwards.
+
+        *session_id*: by default a new one. *store*: by default the same. Raises ``UnknownRound`` for a round that is
+        not there, and ``StoreError`` where the store has that session already.
+        """
+        return forked(self, at_round, session_id, store)
 
     # -- hooks and providers -----------------------------------------------------------------------------------------
 
@@ -369,13 +409,13 @@ class Memory:
                 self._report_provider(role, error)
         return self.snapshot.journal(role).current
 
-    def _announce(self, *, opened: int = 0) -> None:
-        """Tell hooks of the round that was *opened*, if one was, and every provider that something happened."""
+    def _announce(self, rounds: Iterable[int] = ()) -> None:
+        """Tell hooks of *rounds* that were opened, and every provider that something happened."""
 
         def notify() -> None:
             try:
-                if opened:
-                    self._round_hooks(opened)
+                for number in rounds:
+                    self._round_hooks(number)
             finally:
                 self._notify_providers()
 
@@ -397,55 +437,7 @@ class Memory:
     def _report_provider(self, role: str, error: Exception) -> None:
         self._event_hooks(ProviderFailed(at=self._clock(), session=self.session_id, role=role, error=describe(error)))
 
-    # -- the log -----------------------------------------------------------------------------------------------------
-
-    def _write(self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T]) -> T:
-        """Append what *records* makes of the present snapshot, and return what *done* makes of the one after.
-
-        Both are called under the lock. When another writer was faster, or wrote of a round that is not known here,
-        what it wrote is read first and *records* is asked again.
-        """
-        behind, made_at = False, self._clock()
-        try:
-            with self._lock:
-                while True:
-                    try:
-                        entries = [Entry.of(record, created_at=made_at) for record in records(self.snapshot)]
-                        if entries:
-                            self._store.append(self.session_id, entries, self.snapshot.number)
-                        break
-                    except UnknownRound:
-                        if not self._catch_up():
-                            raise
-                    except Conflict as conflict:
-                        if not self._catch_up():
-                            raise StoreError(PURGED.format(self.snapshot.number)) from conflict
-                    behind = True
-                for entry in entries:
-                    self.snapshot = applied(self.snapshot, entry.record, self.snapshot.number + 1)
-                    if isinstance(entry.record, RoundOpened):
-                        self._own_round = entry.record.round_id
-                return done(self.snapshot)
-        finally:
-            if behind:
-                self._announce()  # of what the other writer did
-
-    def _catch_up(self) -> bool:
-        """Read what other writers appended; return whether there was anything."""
-        before, erased = self.snapshot.number, True
-        for entry in self._store.read(self.session_id, before):
-            if isinstance(entry.record, PostRedacted):
-                erased = erased and not unfinished(self.snapshot, entry.record)
-            self.snapshot = applied(self.snapshot, entry.record, entry.number)
-        if not erased:
-            self._erase()  # whoever was to do it is still at it, or has come to an end before
-        return self.snapshot.number > before
-
-    def _erase(self) -> None:
-        """Erase from the store what its log says is erased."""
-        log = self._store.read(self.session_id)
-        for number, body in erasures(log, self.snapshot.numbers):
-            self._store.redact(self.session_id, number, body)
+    # -- what is written ---------------------------------------------------------------------------------------------
 
     def _append(self, parsed: chat.Parsed) -> None:
         post = parsed.post.model_copy(update={"id": self._new_id(), "created_at": self._clock()})
@@ -464,7 +456,7 @@ class Memory:
             else:
                 yield _added(newest, post)
 
-        self._announce(opened=self._write(records, lambda now: now.numbers.get(opening.round_id, 0)))
+        self._write(records, lambda _now: None, tell=True)
 
     def _opening(self, user_query: str, round_id: str | None, extra: Mapping[str, Any] | None) -> RoundOpened:
         return made(
@@ -479,9 +471,10 @@ class Memory:
         """Give what opens a round: first the end of *before*, and of this Memory's own, if they are open."""
         if opened.round_id in now.numbers:
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
-        own = now.open_round(self._own_round)
-        for round_id in sorted({item.opened.id for item in (own, before) if item is not None}):
-            yield RoundFinished(round_id=round_id)
+        own = (now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id)
+        ends = {item.opened.number: item.opened.id for item in (*own, before) if item is not None}
+        for number in sorted(ends):
+            yield RoundFinished(round_id=ends[number])
         yield opened
 
     @staticmethod

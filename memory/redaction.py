@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .entries import (
     CompactionPrepared,
@@ -17,20 +18,21 @@ from .entries import (
 from .errors import StoreError, UnknownReference
 from .frozen import EMPTY, FrozenMapping, freeze_mapping
 from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
-from .overlays import JournalState, Reduction, Reductions
 from .references import parsed
 from .rounds import Extra, Post, Record, Round
-from .snapshot import Snapshot
-from .visibility import Rounds
+from .stores.base import IndexedStore, Store
 
-__all__ = ["REDACTED", "erasures", "place_of", "redaction_of", "unfinished", "with_redacted"]
+if TYPE_CHECKING:
+    from .snapshot import Snapshot
+    from .visibility import Rounds
+
+__all__ = ["REDACTED", "erasures", "holding", "place_of", "redaction_of", "unfinished", "with_redacted", "without"]
 
 #: What is read where a text was erased.
 REDACTED = "[Redacted]"
 
-_HOLDING = frozenset(
-    {"round opened", "post added", "compaction prepared", "compaction published", "reduction published"}
-)
+_OVERLAYS = frozenset({"compaction prepared", "compaction published", "reduction published"})
+_HOLDING = _OVERLAYS | {"round opened", "post added"}
 
 
 def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
@@ -60,41 +62,55 @@ def redaction_of(now: Snapshot, what: Post | str) -> PostRedacted:
     return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
 
 
-def unfinished(now: Snapshot, record: PostRedacted) -> bool:
-    """Return whether the text that *record* erases is still there. It goes last: without it, nothing is left."""
-    present = now.round(record.round_id)
-    return present is not None and _without(present, record.numbers) != present
+def unfinished(present: Round, record: PostRedacted) -> bool:
+    """Return whether the text that *record* erases is still in *present*. It goes last: without it, nothing is left."""
+    return without(present, record.numbers) != present
 
 
 def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     """Return *now* without the text, and without all that was made from it: that needs no text to be worked out, so
     it is the same when the log is read again. Every role gets a new generation, for a compaction that is in the making
     may hold the text too."""
-    present = now.round(record.round_id)
-    if present is None:
+    number = now.numbers.get(record.round_id, 0)
+    if not 1 <= number <= now.total:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
-    published = {
-        role: tuple(one for one in kept if (one.end_number or 0) < present.number)
-        for role, kept in now.published.items()
-    }
-    return replace(
-        now.with_changed(_without(present, record.numbers)),
-        published=published,
-        journals={
-            role: JournalState(state.generation + 1, published[role][-1] if published[role] else None)
-            for role, state in now.journals.items()
-        },
-        reductions={role: _uncovering(held, record, now.number) for role, held in now.reductions.items()},
+    after = replace(
+        now.without_posts(number, record.numbers),
         usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
         prepared={},  # nobody knows which rounds went into a step
+        prepared_entries={},
         pins=now.pins - {(record.round_id, number) for number in record.numbers},
         redactions=now.redactions + 1,
     )
+    for role, held in now.reductions.items():
+        before = held.of(record.round_id)
+        left = tuple(one for one in before if not any(map(one.covers, record.numbers)))
+        if len(left) < len(before):
+            after = after.with_reductions(role, record.round_id, left)
+    for role, state in now.journals.items():
+        kept = tuple(one for one in now.published.get(role, ()) if one.end_number < number)
+        after = after.with_publications(role, state.generation + 1, kept)
+    return after
 
 
-def erasures(log: Iterable[Entry], numbers: Mapping[str, int]) -> Iterable[tuple[int, str]]:
+def holding(store: Store, session: str, numbers: Callable[[str], int]) -> Iterable[Entry]:
+    """Return the entries of a log in which something may have to be erased, and those that say what, in order.
+
+    On an ``IndexedStore``, all overlays, and the rounds in which anything was ever erased; else the whole log.
+    """
+    if not isinstance(store, IndexedStore):
+        return store.read(session)
+    redacted = [entry.record for entry in store.read_kinds(session, {"post redacted"})]
+    rounds = {numbers(record.round_id) for record in redacted if isinstance(record, PostRedacted)}
+    found = {entry.number: entry for entry in store.read_kinds(session, _OVERLAYS)}
+    for number in rounds:
+        found |= {entry.number: entry for entry in store.read_rounds(session, number, number)}
+    return [found[number] for number in sorted(found)]
+
+
+def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tuple[int, str]]:
     """Return the number and the new body of each entry that holds a text which *log* says is erased: overlays first,
-    then posts, so that a redaction which was interrupted can be seen by the post. *numbers* are those of the rounds.
+    then posts, so that a redaction which was interrupted can be seen by the post. *numbers* gives those of the rounds.
 
     What was published after a redaction was made without the text, and stays.
     """
@@ -106,7 +122,7 @@ def erasures(log: Iterable[Entry], numbers: Mapping[str, int]) -> Iterable[tuple
         record = entry.record if entry.kind in _HOLDING or entry.kind == "post redacted" else None
         if isinstance(record, PostRedacted):
             posts[record.round_id] = posts.get(record.round_id, frozenset()) | set(record.numbers)
-            number = numbers[record.round_id]
+            number = numbers(record.round_id)
             first = number if first is None else min(first, number)
         elif record is not None and first is not None:
             erased = _erased(record, posts, first)
@@ -135,8 +151,9 @@ def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> 
             return record
 
 
-def _without(round_: Round, numbers: Iterable[int]) -> Round:
+def without(round_: Round, numbers: Iterable[int]) -> Round:
     """Return *round_* with the posts of these *numbers* erased."""
+    numbers = frozenset(numbers)
     posts = tuple(_redacted(post) if post.number in numbers else post for post in round_.post_list)
     query = {"user_query": REDACTED, "extra": _stripped(round_.extra)} if 0 in numbers else {}
     return round_.model_copy(update={"post_list": posts} | query)
@@ -167,17 +184,3 @@ def _stripped(extra: Extra, *, named: bool = False) -> FrozenMapping:
         if named:
             left["name"] = kept.get("name")
     return freeze_mapping({KEPT: left})
-
-
-def _uncovering(held: Reductions, record: PostRedacted, number: int) -> Reductions:
-    """Return a role's reductions after entry *number*, without those that cover what *record* erases."""
-
-    def stays(one: Reduction) -> bool:
-        return not any(map(one.covers, record.numbers))
-
-    before = held.of(record.round_id)
-    left = tuple(filter(stays, before))
-    if len(left) == len(before):
-        return held
-    others = {key: value for key, value in held.by_round.items() if key != record.round_id}
-    return Reductions(number, FrozenMapping({**others, record.round_id: left} if left else others))

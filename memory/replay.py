@@ -22,12 +22,11 @@ from .entries import (
     UsageRecorded,
 )
 from .errors import StoreError
-from .messages import came_as_message
+from .live import LiveRound
 from .overlay_rule import laid
-from .overlays import CompactedMessage, JournalState
 from .redaction import with_redacted
-from .rounds import Record, Round
-from .snapshot import LiveRound, Snapshot
+from .rounds import Record
+from .snapshot import Publication, Snapshot
 
 __all__ = ["applied"]
 
@@ -37,14 +36,14 @@ def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
     now = replace(before, number=number)
     match record:
         case HeaderAdded(post=post):
-            return replace(now, header=(*now.header, post))
+            return replace(now, header=(*now.header, post), header_entries=(*now.header_entries, number))
         case RoundOpened():
             return _with_opened(now, record)
         case PostAdded(round_id=round_id, post=post):
             taking = now.open_round(round_id)
             if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            return _with_live(now, taking.with_post(post))
+            return now.with_live(taking.with_post(post))
         case RoundFinished(round_id=round_id):
             return _with_closed(now, round_id, "finished")
         case RoundFailed(round_id=round_id):
@@ -61,14 +60,23 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
         case CompactionPrepared(role=role, base=base):
             if base != now.journal(role).generation:
                 return now
-            return replace(now, prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)})
+            return replace(
+                now,
+                prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)},
+                prepared_entries={
+                    **now.prepared_entries,
+                    role: (*now.prepared_entries.get(role, ()), now.number),
+                },
+            )
         case CompactionPublished(role=role, compaction=compaction):
-            kept = (*now.published.get(role, ()), compaction)
-            return _with_journal(now, role, JournalState(compaction.generation, compaction), kept)
+            kept = (*now.published.get(role, ()), Publication(now.number, compaction.end_number or 0))
+            made = _without_stale(now, role).with_publications(role, compaction.generation, kept, current=compaction)
+            return made.with_other_prompt(role)
         case CompactionReverted(role=role, generation=generation):
+            newest = now.round_at(now.total).id if now.total else ""
             kept = now.published.get(role, ())[:-1]
-            newest = now.rounds(include_failed=True)[-1].id if now.total else ""
-            return _with_journal(now, role, JournalState(generation, kept[-1] if kept else None, newest), kept)
+            made = _without_stale(now, role).with_publications(role, generation, kept, held_round_id=newest)
+            return made.with_other_prompt(role)
         case ReductionPublished(role=role, reduction=reduction):
             of_round = laid(now.reductions_of(role).of(reduction.round_id), reduction)
             return now if of_round is None else now.with_reductions(role, reduction.round_id, of_round)
@@ -88,55 +96,36 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
 
 def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:
     number = now.total + 1
-    now.numbers[record.round_id] = number
-    opened = Round(
-        id=record.round_id,
-        user_query=record.user_query,
-        created_at=record.created_at,
-        extra=record.extra,
-        number=number,
-    )
-    # What the user did not open has nothing that waits for an answer.
-    answered = not (opened.user_query or came_as_message(opened.extra))
-    return replace(now, live=(*now.live, LiveRound(opened, answered)))
-
-
-def _with_live(now: Snapshot, changed: LiveRound) -> Snapshot:
-    place = changed.opened.number - now.settled_count - 1
-    return replace(now, live=(*now.live[:place], changed, *now.live[place + 1 :]))
+    now.archive.note(record.round_id, number)
+    return replace(now, live=(*now.live, LiveRound.of(record, number)))
 
 
 def _with_closed(now: Snapshot, round_id: str, state: Literal["finished", "failed"]) -> Snapshot:
-    present = now.round(round_id)
+    present, number = now.state_of(round_id), now.numbers.get(round_id, 0)
     if present is None:
         raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
-    if present.state in ("failed", state):
+    if present in ("failed", state):
         return now
     if state == "failed":
-        now = replace(now, failed=tuple(sorted((*now.failed, present.number))))
-    if present.number <= now.settled_count:
-        return now.with_changed(present.model_copy(update={"state": "failed"}))
-    live = now.live[present.number - now.settled_count - 1]
-    return _settle(_with_live(now, replace(live, opened=live.opened.model_copy(update={"state": state}))))
+        now = replace(now, failed=tuple(sorted((*now.failed, number))))
+    if number <= now.settled_count:
+        return replace(now, archive=now.archive.with_failed(now.settled_count, number), epoch=now.epoch + 1)
+    return _settle(now.with_live(now.live[number - now.settled_count - 1].closed_as(state)))
 
 
 def _settle(now: Snapshot) -> Snapshot:
     """Move the closed rounds at the head of the live ones to the settled, where they stay as they are."""
     closed = [item.round for item in takewhile(lambda item: item.opened.closed, now.live)]
-    visible = [round_ for round_ in closed if round_.state != "failed"]
-    now.settled[now.settled_count :] = closed  # not extend(): an interrupted writer may have left more
-    now.visible[now.visible_count :] = visible
+    if not closed:
+        return now
+    now.archive.settle(now.settled_count, closed)
+    return replace(now, settled_count=now.settled_count + len(closed), live=now.live[len(closed) :])
+
+
+def _without_stale(now: Snapshot, role: str) -> Snapshot:
+    """Return the snapshot without what was prepared for *role*: it was made from another generation."""
     return replace(
         now,
-        settled_count=now.settled_count + len(closed),
-        visible_count=now.visible_count + len(visible),
-        live=now.live[len(closed) :],
+        prepared={other: answers for other, answers in now.prepared.items() if other != role},
+        prepared_entries={other: entries for other, entries in now.prepared_entries.items() if other != role},
     )
-
-
-def _with_journal(now: Snapshot, role: str, state: JournalState, kept: tuple[CompactedMessage, ...]) -> Snapshot:
-    prepared = {other: answers for other, answers in now.prepared.items() if other != role}
-    now = replace(
-        now, journals={**now.journals, role: state}, published={**now.published, role: kept}, prepared=prepared
-    )
-    return now.with_other_prompt(role)

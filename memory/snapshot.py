@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from typing import NamedTuple
 
+from .archive import Archive, Kept, Numbers
 from .entries import CompactionPrepared
-from .frozen import FrozenMapping
+from .live import LiveRound
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
-from .rounds import USER, Post, Round
+from .rounds import Post, Round, RoundState
+from .shelf import Shelf
 from .usage import Usage
 from .visibility import Rounds
 
-__all__ = ["LiveRound", "Snapshot"]
+__all__ = ["LiveRound", "Publication", "Snapshot"]
 
 
-@dataclass(frozen=True)  # no slots: `round` is worked out once and kept
-class LiveRound:
-    """A round that may still change. It shares its growing list of posts with its successors and knows how far it
-    reaches, so that adding the thousandth post costs what the first did."""
+class Publication(NamedTuple):
+    """Where a published compaction stands in the log."""
 
-    opened: Round
-    #: Whether anybody but the user has said something in it.
-    answered: bool
-    posts: list[Post] = field(default_factory=list)
-    count: int = 0
-
-    @cached_property
-    def round(self) -> Round:
-        return self.opened.model_copy(update={"post_list": tuple(self.posts[: self.count])})
-
-    def with_post(self, post: Post) -> LiveRound:
-        # Not append(): a writer that was interrupted may have left a post behind the last one that counts.
-        self.posts[self.count :] = [post]
-        return replace(self, count=self.count + 1, answered=self.answered or post.send_from != USER)
+    entry: int
+    #: Number of the last round that it covers; 0: not known.
+    end_number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A Memory at one moment. Nothing in it changes: lists that it shares with its successors only ever grow, and it
-    knows how much of them is its own; where something in them must change, its successor goes on with a copy."""
+    """A Memory at one moment. Nothing in it changes: what it shares with its successors only ever grows, and it knows
+    how much of that is its own; where something in it must change, its successor goes on with another."""
 
     #: Number of the last log entry that it holds.
     number: int = 0
     header: tuple[Post, ...] = ()
-    #: The rounds before the first open one, in log order.
-    settled: list[Round] = field(default_factory=list)
+    #: Where the rounds before the first open one are found, and how many they are.
+    archive: Archive = field(default_factory=Kept)
     settled_count: int = 0
-    #: The same without the failed ones.
-    visible: list[Round] = field(default_factory=list)
-    visible_count: int = 0
     #: The rounds from the first open one on.
     live: tuple[LiveRound, ...] = ()
     #: Numbers of the failed rounds, ascending.
@@ -58,11 +45,9 @@ class Snapshot:
     #: Grows whenever a settled round or what stands for it changed, or a text was erased, so that what was worked out
     #: from an earlier one is worked out again.
     epoch: int = 0
-    #: The number of a round by its id; shared and growing like the lists.
-    numbers: dict[str, int] = field(default_factory=dict)
     #: What each role has published, and which of it was not reverted, oldest first.
     journals: Mapping[str, JournalState] = field(default_factory=dict)
-    published: Mapping[str, tuple[CompactedMessage, ...]] = field(default_factory=dict)
+    published: Mapping[str, tuple[Publication, ...]] = field(default_factory=dict)
     #: Each role's answers of a summarizer that were paid for since its last publication.
     prepared: Mapping[str, tuple[CompactionPrepared, ...]] = field(default_factory=dict)
     #: Each role's live reductions, and what its provider counted of its prompts.
@@ -72,24 +57,47 @@ class Snapshot:
     pins: frozenset[tuple[str, int]] = frozenset()
     #: How often something was erased; each time every role got a new generation, also those of which nothing is known.
     redactions: int = 0
+    #: Where the header and what is prepared stand in the log.
+    header_entries: tuple[int, ...] = ()
+    prepared_entries: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         return self.settled_count + len(self.live)
 
+    @property
+    def numbers(self) -> Numbers:
+        """The number of a round by its id; it may know of newer ones than this snapshot has."""
+        return self.archive.numbers
+
     def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
         """Return the rounds as *role* sees them."""
-        if include_failed:
-            return Rounds(self, self.settled, self.settled_count, self.live, role, include_failed=True)
-        live = self.live
-        if self.failed and self.failed[-1] > self.settled_count:
-            live = tuple(item for item in live if item.opened.state != "failed")
-        return Rounds(self, self.visible, self.visible_count, live, role, include_failed=False)
+        return Rounds(self, role, include_failed=include_failed)
+
+    def round_at(self, number: int) -> Round:
+        """Return the round of that number, failed or not; there must be one. May raise ``StoreError``."""
+        if number > self.settled_count:
+            return self.live[number - self.settled_count - 1].round
+        return self.archive.round(number, self.settled_count, self.failed)
 
     def round(self, round_id: str) -> Round | None:
         """Return a round, failed or not; None where there is none of that id."""
         number = self.numbers.get(round_id, 0)
-        return self.rounds(include_failed=True)[number - 1] if 1 <= number <= self.total else None
+        return self.round_at(number) if 1 <= number <= self.total else None
+
+    def state_of(self, round_id: str) -> RoundState | None:
+        """Return a round's state, for which its posts are not read; None where there is none of that id."""
+        number = self.numbers.get(round_id, 0)
+        if not 1 <= number <= self.total:
+            return None
+        if number > self.settled_count:
+            return self.live[number - self.settled_count - 1].opened.state
+        place = bisect_left(self.failed, number)
+        return "failed" if place < len(self.failed) and self.failed[place] == number else "finished"
+
+    def failed_up_to(self, number: int) -> int:
+        """Return how many of the rounds up to that number have failed."""
+        return bisect_right(self.failed, number)
 
     def open_round(self, round_id: str) -> LiveRound | None:
         """Return a round that takes posts; None where there is none of that id."""
@@ -105,6 +113,11 @@ class Snapshot:
     def journal(self, role: str) -> JournalState:
         return self.journals.get(role, JournalState(self.redactions))
 
+    def covered(self, role: str) -> int:
+        """Return the number of the last round that *role*'s compaction covers; 0 where there is none."""
+        kept = self.published.get(role, ())
+        return kept[-1].end_number if kept else 0
+
     def reductions_of(self, role: str) -> Reductions:
         return self.reductions.get(role, _NO_REDUCTIONS)
 
@@ -115,30 +128,59 @@ class Snapshot:
     def usage(self, role: str) -> Usage:
         return self.usages.get(role, _NO_USAGE)
 
-    def with_changed(self, round_: Round) -> Snapshot:
-        """Return the snapshot with *round_* in the place of that with its number. Readers hold the lists, so they are
-        copied: rare, and the only step that costs O(n)."""
-        place = round_.number - self.settled_count - 1
-        if place >= 0:
-            found = self.live[place]
-            opened = round_.model_copy(update={"post_list": ()})
-            changed = replace(found, opened=opened, posts=list(round_.post_list))
-            return replace(self, live=(*self.live[:place], changed, *self.live[place + 1 :]), epoch=self.epoch + 1)
-        settled = self.settled[: self.settled_count]
-        settled[place] = round_
-        visible = [one for one in settled if one.state != "failed"]
-        return replace(self, settled=settled, visible=visible, visible_count=len(visible), epoch=self.epoch + 1)
+    def with_live(self, changed: LiveRound) -> Snapshot:
+        place = changed.opened.number - self.settled_count - 1
+        return replace(self, live=(*self.live[:place], changed, *self.live[place + 1 :]))
+
+    def without_posts(self, number: int, posts: Iterable[int]) -> Snapshot:
+        """Return the snapshot in which those *posts* of the round of that *number* are erased."""
+        now = replace(self, epoch=self.epoch + 1)
+        if number > self.settled_count:
+            return now.with_live(self.live[number - self.settled_count - 1].without(posts))
+        return replace(now, archive=self.archive.with_redacted(self.settled_count, number, posts))
+
+    def with_publications(
+        self,
+        role: str,
+        generation: int,
+        kept: tuple[Publication, ...],
+        *,
+        current: CompactedMessage | None = None,
+        held_round_id: str | None = None,
+    ) -> Snapshot:
+        """Return the snapshot in which *role* has published what *kept* says; the last of it is *current*.
+
+        Its text is read from the log where it is not given and was not current before. May raise ``StoreError``.
+        """
+        if kept and current is None:
+            same = kept[-1:] == self.published.get(role, ())[-1:]
+            current = self.journal(role).current if same else self.archive.compaction(kept[-1].entry)
+        changed = replace(
+            self,
+            journals={**self.journals, role: JournalState(generation, current, held_round_id)},
+            published={**self.published, role: kept},
+        )
+        return changed.with_shown_reductions(role)
+
+    def with_shown_reductions(self, role: str) -> Snapshot:
+        """Return the snapshot that holds those of *role*'s reductions in memory that its prompts may show."""
+        held = self.reductions.get(role)
+        if held is None or not isinstance(held.by_round, Shelf) or self.archive.keeps_all:
+            return self
+        shelf = held.by_round.reaching_back_to(self.covered(role))
+        return replace(self, reductions={**self.reductions, role: replace(held, by_round=shelf)})
 
     def with_reductions(self, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
         """Return the snapshot with *of_round* as what *role* reads in the place of that round's posts."""
-        by_round = dict(self.reductions_of(role).by_round)
-        by_round[round_id] = of_round
-        if not of_round:
-            del by_round[round_id]
+        before, number = self.reductions_of(role).by_round, self.numbers[round_id]
+        shelf = before if isinstance(before, Shelf) else Shelf(self.archive)
         changed = replace(
             self,
-            reductions={**self.reductions, role: Reductions(self.number, FrozenMapping(by_round))},
-            epoch=self.epoch + (self.numbers[round_id] <= self.settled_count),
+            reductions={
+                **self.reductions,
+                role: Reductions(self.number, shelf.with_round(round_id, number, of_round, self.number)),
+            },
+            epoch=self.epoch + (number <= self.settled_count),
         )
         return changed.with_other_prompt(role)
 

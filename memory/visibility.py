@@ -12,7 +12,7 @@ from .rounds import USER, Post, Round
 from .usage import Usage
 
 if TYPE_CHECKING:
-    from .snapshot import LiveRound, Snapshot
+    from .snapshot import Snapshot
 
 __all__ = ["Rounds", "seen_by", "sees"]
 
@@ -33,28 +33,18 @@ def seen_by(role: str, round_: Round) -> Round:
 class Rounds(Sequence[Round]):
     """Rounds as one role sees them at one moment: taking it is O(1), reading an item filters that item.
 
-    A slice is a tuple, and costs what it holds.
+    A slice is a tuple, and costs what it holds. Where rounds are read from a store when they are asked for, reading an
+    item may raise ``StoreError``; the next reading asks the store again.
     """
 
-    __slots__ = ("_failed", "_live", "_settled", "_snapshot", "role", "settled")
+    __slots__ = ("_failed", "_snapshot", "role", "settled")
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        settled: list[Round],
-        count: int,
-        live: tuple[LiveRound, ...],
-        role: str,
-        *,
-        include_failed: bool,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
         self._snapshot = snapshot
-        self._settled = settled
-        self._live = live
         self._failed = () if include_failed else snapshot.failed
         self.role = role
         #: How many rounds at the beginning stay as they are for as long as ``epoch`` does.
-        self.settled = count
+        self.settled = snapshot.settled_count - bisect_right(self._failed, snapshot.settled_count)
 
     @property
     def epoch(self) -> int:
@@ -86,7 +76,7 @@ class Rounds(Sequence[Round]):
         return self._snapshot.rounds(role or self.role)
 
     def __len__(self) -> int:
-        return self.settled + len(self._live)
+        return self._snapshot.total - len(self._failed)
 
     @overload
     def __getitem__(self, index: int) -> Round: ...
@@ -101,16 +91,22 @@ class Rounds(Sequence[Round]):
         return self._at(place)
 
     def _at(self, place: int) -> Round:
-        found = self._settled[place] if place < self.settled else self._live[place - self.settled].round
-        return seen_by(self.role, found)
+        return seen_by(self.role, self._snapshot.round_at(self.number_at(place)))
+
+    def number_at(self, place: int) -> int:
+        """Return the number in the log of the round at that *place*, from 0, for which the round is not read."""
+        if not self._failed:
+            return place + 1
+        failed = self._failed  # the j-th of them comes before that round if at most so many rounds are seen before it
+        return place + 1 + bisect_right(range(len(failed)), place, key=lambda j: failed[j] - j - 1)
 
     def end_of(self, round_id: str) -> int | None:
         """Return how many of these rounds the log holds up to and including *round_id*, itself failed or not.
 
         None where this snapshot does not know the round.
         """
-        number = self._snapshot.numbers.get(round_id)
-        if number is None or number > self._snapshot.total:
+        number = self._snapshot.numbers.get(round_id, 0)
+        if not 1 <= number <= self._snapshot.total:
             return None
         return number - bisect_right(self._failed, number)
 
@@ -137,11 +133,11 @@ class Rounds(Sequence[Round]):
             return ()
         last = now.numbers.get(end_round_id or "", now.total + 1)
         if last > now.total:  # not known here
-            last = self[end - 1].number if end else 0
-        everything, texts = now.rounds(self.role, include_failed=True), {}  # a dict: the query may be said twice
+            last = self.number_at(end - 1) if end else 0
+        texts: dict[str, None] = {}  # the query may be said twice
         for number, place in sorted((now.numbers[round_id], place) for round_id, place in now.pins):
-            if number <= last and everything[number - 1].state != "failed":
-                texts.update(dict.fromkeys(_said_in(everything[number - 1], place)))
+            if number <= last and (round_ := now.round_at(number)).state != "failed":
+                texts.update(dict.fromkeys(_said_in(seen_by(self.role, round_), place)))
         return tuple(texts)
 
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,167 @@
+"""What a Memory was after one entry, without any text: with the entries of its tail, all that opening a session takes.
+
+It says where in the log things stand, and they are read from there; so erasing a text never has to look here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from .archive import Archive, record_at
+from .entries import CompactionPrepared, HeaderAdded, _from_ascii, _to_ascii
+from .errors import StoreDamaged
+from .live import rebuilt
+from .overlays import JournalState, Reductions
+from .rounds import Record, Text
+from .shelf import Place, Shelf
+from .snapshot import Publication, Snapshot
+from .stores.base import Checkpoint, IndexedStore
+from .usage import Usage
+
+__all__ = ["VERSION", "checkpoint_of", "resumed"]
+
+#: Of the body. One of another version is passed over, and the log is read instead.
+VERSION = 1
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Reductions(Record):
+    version: Count
+    #: By round id: the round's number and those of the entries.
+    places: Mapping[Text, tuple[Count, tuple[Count, ...]]]
+
+
+class _Role(Record):
+    generation: Count | None = None
+    held_round_id: Text | None = None
+    #: Entries of what was published and not reverted, each with the last round that it covers.
+    published: tuple[tuple[Count, Count], ...] = ()
+    prepared: tuple[Count, ...] = ()
+    reductions: _Reductions | None = None
+    usage: tuple[Count | None, Count] | None = None
+
+
+class _Body(Record):
+    version: int
+    header: tuple[Count, ...]
+    total: Count
+    settled: Count
+    failed: tuple[Count, ...]
+    #: By role.
+    roles: Mapping[Text, _Role]
+    #: Round id, number of the post, and of the round.
+    pins: tuple[tuple[Text, Count, Count], ...]
+    redactions: Count
+
+
+def checkpoint_of(now: Snapshot) -> Checkpoint:
+    """Return *now* as a checkpoint. It reads nothing, and its length does not depend on what was said."""
+    names = dict.fromkeys([*now.journals, *now.prepared_entries, *now.reductions, *now.usages])
+    body = _Body(
+        version=VERSION,
+        header=now.header_entries,
+        total=now.total,
+        settled=now.settled_count,
+        failed=now.failed,
+        roles={name: _role_of(now, name) for name in names},
+        pins=tuple(sorted((round_id, post, now.numbers[round_id]) for round_id, post in now.pins)),
+        redactions=now.redactions,
+    )
+    return Checkpoint(now.number, _to_ascii(body.model_dump(exclude_defaults=True)))
+
+
+def _role_of(now: Snapshot, role: str) -> _Role:
+    state, held, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
+    return _Role(
+        generation=None if state is None else state.generation,
+        held_round_id=None if state is None else state.held_round_id,
+        published=now.published.get(role, ()),
+        prepared=now.prepared_entries.get(role, ()),
+        reductions=None if held is None else _reductions_of(held),
+        usage=None if usage is None else (usage.input_tokens, usage.steps),
+    )
+
+
+def _reductions_of(held: Reductions) -> _Reductions:
+    places: Any = held.by_round.places if isinstance(held.by_round, Shelf) else {}
+    return _Reductions(version=held.version, places=places)
+
+
+def resumed(kept: Checkpoint, store: IndexedStore, session: str, archive: Archive) -> Snapshot | None:
+    """Return the snapshot after the entry that *kept* names; None where *kept* cannot be made use of.
+
+    Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
+    """
+    try:
+        body = _Body.model_validate(_from_ascii(kept.body))
+    except (ValueError, ValidationError, RecursionError):
+        return None
+    if body.version != VERSION or next(iter(store.read(session, kept.number - 1, 1)), None) is None:
+        return None
+    try:
+        return _Reading(store, session, archive).snapshot(kept.number, body)
+    except StoreDamaged:
+        return None  # if it is the log, reading that will tell
+
+
+class _Reading:
+    """Reads from a session's log what a checkpoint names."""
+
+    def __init__(self, store: IndexedStore, session: str, archive: Archive) -> None:
+        self._store = store
+        self._session = session
+        self._archive = archive
+
+    def snapshot(self, number: int, body: _Body) -> Snapshot:
+        live = {}
+        if body.settled < body.total:
+            entries = self._store.read_rounds(self._session, body.settled + 1, body.total)
+            live = rebuilt(entry for entry in entries if entry.number <= number)
+        if sorted(live) != list(range(body.settled + 1, body.total + 1)):
+            raise StoreDamaged("the checkpoint of this session is of another log; it is passed over")
+        for place, item in live.items():
+            self._archive.note(item.opened.id, place)
+        for round_id, _, place in body.pins:
+            self._archive.note(round_id, place)
+        now = Snapshot(
+            number=number,
+            header=tuple(record_at(self._store, self._session, entry, HeaderAdded).post for entry in body.header),
+            header_entries=body.header,
+            archive=self._archive,
+            settled_count=body.settled,
+            live=tuple(live[place] for place in sorted(live)),
+            failed=body.failed,
+            pins=frozenset((round_id, post) for round_id, post, _ in body.pins),
+            redactions=body.redactions,
+            journals={
+                name: JournalState(role.generation) for name, role in body.roles.items() if role.generation is not None
+            },
+            reductions={
+                name: Reductions(role.reductions.version, self._shelf(role.reductions))
+                for name, role in body.roles.items()
+                if role.reductions is not None
+            },
+            usages={name: Usage(*role.usage) for name, role in body.roles.items() if role.usage is not None},
+            prepared={name: self._prepared(role) for name, role in body.roles.items() if role.prepared},
+            prepared_entries={name: role.prepared for name, role in body.roles.items() if role.prepared},
+        )
+        for name, role in body.roles.items():
+            kept = tuple(Publication(*one) for one in role.published)
+            if role.generation is not None:
+                now = now.with_publications(name, role.generation, kept, held_round_id=role.held_round_id)
+                current = now.journal(name).current
+                if current is not None and current.end_round_id is not None and current.end_number:
+                    self._archive.note(current.end_round_id, current.end_number)
+            elif role.reductions is not None:
+                now = now.with_shown_reductions(name)
+        return now
+
+    def _shelf(self, kept: _Reductions) -> Shelf:
+        return Shelf(self._archive, {round_id: Place(*place) for round_id, place in kept.places.items()})
+
+    def _prepared(self, role: _Role) -> tuple[CompactionPrepared, ...]:
+        return tuple(record_at(self._store, self._session, entry, CompactionPrepared) for entry in role.prepared)

@@ -1,0 +1,96 @@
+"""A round that may still change, and rounds as their entries make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from .entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened
+from .errors import StoreDamaged
+from .messages import came_as_message
+from .redaction import without
+from .rounds import USER, Post, Record, Round
+
+__all__ = ["LiveRound", "rebuilt"]
+
+_TELLING = frozenset({"round opened", "post added", "round closed", "round failed", "post redacted"})
+
+
+@dataclass(frozen=True)  # no slots: `round` is worked out once and kept
+class LiveRound:
+    """A round that may still change. It shares its growing list of posts with its successors and knows how far it
+    reaches, so that adding the thousandth post costs what the first did."""
+
+    opened: Round
+    #: Whether anybody but the user has said something in it.
+    answered: bool
+    posts: list[Post] = field(default_factory=list)
+    count: int = 0
+
+    @classmethod
+    def of(cls, record: RoundOpened, number: int) -> LiveRound:
+        opened = Round(
+            id=record.round_id,
+            user_query=record.user_query,
+            created_at=record.created_at,
+            extra=record.extra,
+            number=number,
+        )
+        # What the user did not open has nothing that waits for an answer.
+        return cls(opened, answered=not (opened.user_query or came_as_message(opened.extra)))
+
+    @cached_property
+    def round(self) -> Round:
+        return self.opened.model_copy(update={"post_list": tuple(self.posts[: self.count])})
+
+    def with_post(self, post: Post) -> LiveRound:
+        # Not append(): a writer that was interrupted may have left a post behind the last one that counts.
+        self.posts[self.count :] = [post]
+        return replace(self, count=self.count + 1, answered=self.answered or post.send_from != USER)
+
+    def closed_as(self, state: Literal["finished", "failed"]) -> LiveRound:
+        if self.opened.state in ("failed", state):
+            return self
+        return replace(self, opened=self.opened.model_copy(update={"state": state}))
+
+    def without(self, numbers: Iterable[int]) -> LiveRound:
+        """Return it with the posts of these *numbers* erased; readers hold the list, so this one has its own."""
+        left = without(self.round, numbers)
+        return replace(self, opened=left.model_copy(update={"post_list": ()}), posts=list(left.post_list))
+
+
+def rebuilt(entries: Iterable[Entry]) -> dict[int, LiveRound]:
+    """Return rounds by their numbers: those that are opened in *entries*, which are theirs, in the order of the log.
+
+    Raises ``StoreDamaged`` where an entry's round is not opened before it.
+    """
+    found: dict[int, LiveRound] = {}
+    for entry in entries:
+        if entry.kind not in _TELLING:
+            continue
+        record = entry.record
+        if isinstance(record, RoundOpened):
+            found[entry.round] = LiveRound.of(record, entry.round)
+        elif entry.round in found:
+            found[entry.round] = _after(found[entry.round], record)
+        else:
+            raise StoreDamaged(
+                f"entry {entry.number} of the log is of round {entry.round}, which is not there; restore the session"
+            )
+    return found
+
+
+def _after(before: LiveRound, record: Record | None) -> LiveRound:
+    match record:
+        case PostAdded(post=post):
+            return before.with_post(post)
+        case RoundFinished():
+            return before.closed_as("finished")
+        case RoundFailed():
+            return before.closed_as("failed")
+        case PostRedacted(numbers=numbers):
+            return before.without(numbers)
+        case _:
+            return before

@@ -1,0 +1,235 @@
+"""A session's log and the snapshot that it makes: the one place where either is written."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import TypeVar
+
+from .archive import PURGED, Kept, Stored
+from .checkpoint import checkpoint_of, resumed
+from .entries import Entry, PostRedacted, ReductionPublished, RoundOpened
+from .errors import Conflict, StoreError, StoreReadOnly, UnknownRound
+from .forking import renewed_after_fork
+from .redaction import erasures, holding, unfinished
+from .replay import applied
+from .rounds import Clock, Record
+from .snapshot import Snapshot
+from .stores.base import IndexedStore, Store
+from .texts import forgotten
+
+__all__ = ["Log"]
+
+T = TypeVar("T")
+
+#: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
+EVERY = 1_000
+
+
+class Log(ABC):
+    """The log of one session. One writer at a time in a process; several processes find out by ``Conflict``.
+
+    What happens is told of by ``_announce``, each round once, with no lock held.
+    """
+
+    def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
+        self.session_id = session_id
+        self._store = store
+        self._clock = clock
+        self._indexed = store if isinstance(store, IndexedStore) else None
+        self._own_round = ""  # id of the newest round that this Memory opened
+        self._own_entries: frozenset[str] = frozenset()  # ids of what was being appended when something went wrong
+        self._behind = False  # whether some of that may be in the log
+        self._heard = False  # whether anything was read that others wrote, and nobody was told of yet
+        self._redacted = self._erased = 0  # the last entry that erases, and up to where that is known to be done
+        self._after_fork()
+        renewed_after_fork(self)
+        self.snapshot = self._begun()  # replaced under the lock, read without
+        self._checkpoint = self.snapshot.number  # the last entry that was taken into a checkpoint
+        self._catch_up()
+        self._told = self.snapshot.total  # number of the last round that hooks were told of
+        self._heard = False
+        left_open = (item.opened.id for item in self.snapshot.live if not item.opened.closed)
+        #: Ids of rounds that were open at opening, and are to be finished by the next one.
+        self._taken_over = tuple(left_open) if take_over else ()
+        self._keep_checkpoint(self._due())
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # one writer at a time: held over an append
+
+    @abstractmethod
+    def _announce(self, rounds: Iterable[int] = ()) -> None:
+        """Tell whoever asked of new rounds, by their numbers, and that something happened."""
+
+    def refresh(self) -> bool:
+        """Return whether others have written to the session, and show it from now on: hooks are told of their rounds.
+
+        For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``.
+        """
+        grown, heard, rounds = False, False, range(0)
+        try:
+            with self._lock:
+                try:
+                    grown = self._catch_up()
+                finally:
+                    rounds, heard = self._news()
+        finally:
+            if heard:
+                self._announce(rounds)
+        return grown
+
+    def _write(
+        self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T], *, tell: bool = False
+    ) -> T:
+        """Append what *records* makes of the present snapshot, and return what *done* makes of the one after.
+
+        Both are called under the lock. When another writer was faster, or wrote of a round that is not known here,
+        what it wrote is read first and *records* is asked again. Providers are told where it is something to *tell*,
+        and always of what others wrote.
+        """
+        made_at, written, due = self._clock(), False, None
+        heard, rounds = False, range(0)
+        try:
+            with self._lock:
+                try:
+                    result = self._written(records, done, made_at)
+                    written, due = True, self._due()
+                finally:
+                    rounds, heard = self._news()
+        finally:
+            if heard or rounds or (tell and written):
+                self._announce(rounds)
+        self._keep_checkpoint(due)
+        return result
+
+    def _written(
+        self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T], made_at: datetime
+    ) -> T:
+        if self._behind:
+            self._catch_up()
+        while True:
+            try:
+                entries = list(self._entries(records(self.snapshot), made_at))
+                if entries:
+                    self._append_all(entries)
+                break
+            except UnknownRound:
+                if not self._catch_up():
+                    raise
+            except Conflict as conflict:
+                if not self._catch_up():
+                    raise StoreError(PURGED.format(self.snapshot.number)) from conflict
+        return done(self.snapshot)
+
+    def _append_all(self, entries: list[Entry]) -> None:
+        # Whatever goes wrong from here on, the entries may be in the log: then they are read back as ours.
+        self._own_entries |= {entry.id for entry in entries}
+        self._behind = True
+        self._store.append(self.session_id, entries, self.snapshot.number)
+        for entry in entries:
+            self._apply(entry, self.snapshot.number + 1)
+        self._own_entries, self._behind = frozenset(), False
+
+    def _apply(self, entry: Entry, number: int) -> None:
+        record = entry.record
+        self.snapshot = applied(self.snapshot, record, number)
+        if isinstance(record, PostRedacted) and entry.id in self._own_entries:
+            self._redacted = number
+        if isinstance(record, RoundOpened) and entry.id in self._own_entries:
+            self._own_round, self._taken_over = record.round_id, ()
+
+    def _entries(self, records: Iterable[Record], made_at: datetime) -> Iterator[Entry]:
+        """Give an entry for each record, with the number of the round that it is about."""
+        opened: dict[str, int] = {}
+        for record in records:
+            number = 0
+            if isinstance(record, RoundOpened):
+                number = opened[record.round_id] = self.snapshot.total + len(opened) + 1
+            elif round_id := _round_id_of(record):
+                number = opened.get(round_id, 0) or self.snapshot.numbers.get(round_id, 0)
+            yield Entry.of(record, created_at=made_at, round=number)
+
+    def _catch_up(self) -> bool:
+        """Read what was appended and is not known here; return whether there was anything."""
+        before, erased, redacted = self.snapshot.number, True, set()
+        for entry in self._store.read(self.session_id, before):
+            record = entry.record
+            if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
+                redacted.add(self.snapshot.numbers.get(record.round_id, 0))
+                if self._is_unfinished(record, entry.number):
+                    self._redacted, erased = entry.number, False
+            self._apply(entry, entry.number)
+        self._behind = False
+        self._heard |= self.snapshot.number > before
+        with suppress(StoreReadOnly):  # it is not shown, and whoever may write will do it
+            if before:  # what this process handed to an index from rounds as they were before
+                forgotten(self._store, self.session_id, self.snapshot, redacted)
+            if not erased:
+                self._erase()  # whoever was to do it is still at it, or has come to an end before
+        return self.snapshot.number > before
+
+    def _is_unfinished(self, record: PostRedacted, entry: int) -> bool:
+        """Return whether the text is still in the store that the entry of that number erases."""
+        now = self.snapshot
+        number = now.numbers.get(record.round_id, 0)
+        if not 1 <= number <= now.total:
+            return False  # which is another fault, and applying it will tell
+        settled = number <= now.settled_count
+        return unfinished(now.archive.before(number, entry) if settled else now.round_at(number), record)
+
+    def _erase(self) -> None:
+        """Erase from the store what its log says is erased: from its index, then from overlays, then from posts."""
+        now = self.snapshot
+        log = list(holding(self._store, self.session_id, now.numbers.__getitem__))
+        bodies = list(erasures(log, now.numbers.__getitem__))
+        numbers = {number for number, _ in bodies}
+        rounds = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
+        forgotten(self._store, self.session_id, now, rounds)
+        for number, body in bodies:
+            self._store.redact(self.session_id, number, body)
+        self._erased = max(self._erased, now.number)
+
+    def _news(self) -> tuple[range, bool]:
+        """Return the rounds that are new since the last call, and whether others wrote: for the caller to tell of."""
+        rounds, heard = range(self._told + 1, self.snapshot.total + 1), self._heard
+        self._told, self._heard = max(self._told, self.snapshot.total), False
+        return rounds, heard
+
+    def _due(self) -> Snapshot | None:
+        """Return what a checkpoint is to be made of; None where it is not time, or something is still to be erased:
+        whoever opened the session by it would not know of that."""
+        now = self.snapshot
+        if self._indexed is None or now.number - self._checkpoint < EVERY or self._redacted > self._erased:
+            return None
+        self._checkpoint = now.number
+        return now
+
+    def _keep_checkpoint(self, now: Snapshot | None) -> None:
+        if now is not None and self._indexed is not None:
+            # Without it the next opening reads more, and that is all.
+            with suppress(Exception):
+                self._indexed.keep_checkpoint(self.session_id, checkpoint_of(now))
+
+    def _begun(self) -> Snapshot:
+        """Return what is known without reading the log: what the newest checkpoint says, if there is one."""
+        if self._indexed is None:
+            return Snapshot(archive=Kept(self._store, self.session_id))
+        archive = Stored(self._indexed, self.session_id)
+        kept = self._indexed.checkpoint(self.session_id)
+        begun = resumed(kept, self._indexed, self.session_id, archive) if kept is not None else None
+        return Snapshot(archive=archive) if begun is None else begun
+
+
+_TEXTS = frozenset({"round opened", "post added"})
+
+
+def _round_id_of(record: Record) -> str:
+    """Return the id of the round that *record* is about; empty where it is about none."""
+    match record:
+        case ReductionPublished(reduction=reduction):
+            return reduction.round_id
+        case _:
+            return str(getattr(record, "round_id", ""))
