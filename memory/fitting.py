@@ -52,7 +52,7 @@ class Fitting:
     def take(self, entry: Entry) -> None:
         """Take *entry* as the next, and fill in the number of its round.
 
-        Raises ``StoreDamaged`` where it does not fit those before, and what ``Entry.record`` raises.
+        Raises ``StoreDamaged`` where it does not fit those before, and ``NewerVersion`` where its body is of one.
         """
         if entry.number != self.number + 1:
             raise StoreDamaged(
@@ -60,7 +60,10 @@ class Fitting:
             )
         if entry.id in self._ids:
             raise StoreDamaged(f"entry {entry.number} has the id of an entry before it; {REMEDY}")
-        record = entry.record
+        try:
+            record = entry.record
+        except StoreDamaged as error:
+            raise StoreDamaged(f"entry {entry.number} ({entry.kind}) cannot be read; {REMEDY}") from error
         fault = self._fault(record, entry.number)
         if fault:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) does not fit those before it: {fault}; {REMEDY}")

@@ -57,8 +57,8 @@ def forked(memory: M, at_round: int, session_id: str | None = None, store: Store
     if len(log) != now.number:
         raise StoreError(f"the log of this session no longer reaches to entry {now.number}; it was purged meanwhile")
     entries, made_at = list(_until(log, at_round)), memory._clock()
-    for one in list(_over_newest_query(now, at_round, entries)):
-        entries.append(Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]))
+    over = list(_over_newest_query(now, at_round, entries))
+    entries += [Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]) for one in over]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
     fork._own_round = memory._own_round  # which the next one finishes, here as there

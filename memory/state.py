@@ -36,6 +36,10 @@ M = TypeVar("M", bound="Memory")
 STATE_FORMAT = "context-compactor state"
 STATE_VERSION = 1
 
+PRESENT = (
+    "there is a session {!r} in this store already, and it was left as it is: give another name, or purge that session"
+    " first"
+)
 #: A body nests a little deeper than what a record in it may hold.
 _BODY_DEPTH = -16
 
@@ -95,10 +99,7 @@ def memory_from(
 def refuse_present(store: Store, session: str) -> None:
     """Raise ``StoreError`` where *store* has that session."""
     if next(iter(store.read(session, 0, 1)), None) is not None:
-        raise StoreError(
-            f"there is a session {session[:40]!r} in this store already, and it was left as it is: give another name,"
-            f" or purge that session first"
-        )
+        raise StoreError(PRESENT.format(session[:40]))
 
 
 def append_new(store: Store, session: str, entries: Sequence[Entry]) -> None:
@@ -107,9 +108,8 @@ def append_new(store: Store, session: str, entries: Sequence[Entry]) -> None:
         return
     try:
         store.append(session, entries, 0)
-    except Conflict:
-        refuse_present(store, session)
-        raise
+    except Conflict as conflict:  # somebody was faster
+        raise StoreError(PRESENT.format(session[:40])) from conflict
 
 
 def check_head(head: Mapping[str, Any], where: str, format_: str) -> str:
