@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import UnknownReference
+from .errors import StoreError, UnknownReference
 from .messages import ASSISTANT
 from .references import Passage, passage_behind, range_reference
-from .search import ranked, words_of
+from .search import RECALL_TOOLS, words_of
 from .tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RECALL_TOOLS", "Recall"]
 
-#: The names of the tools.
-RECALL_TOOLS = ("context_reload", "read_rounds", "search_history")
 #: Characters of text in an answer where the model asked for no other number, and at most. With what stands around the
 #: text, no answer has more than 20,000.
 PAGE, LONGEST_PAGE = 4_000, 19_500
@@ -108,6 +106,8 @@ class Recall:
             return known(read_arguments(arguments, _TOOLS[name][1]))
         except (Refused, UnknownReference) as refused:
             return f"Error: {refused}."
+        except StoreError as fault:  # its message is for whoever keeps the store
+            return f"Error: the store of this conversation does not answer ({type(fault).__name__}); try again later."
 
     # -- the tools ---------------------------------------------------------------------------------------------------
 
@@ -133,12 +133,13 @@ class Recall:
         return _page(passage_behind(rounds, ref, hide_failed=True), ref, given)
 
     def _search_history(self, given: Mapping[str, Any]) -> str:
-        words = words_of(text_in(given, "query"))
+        query = text_in(given, "query")
+        words = words_of(query)
         if not words:
             raise Refused("query is empty; give one or more words to look for")
         skip = number_in(given, "offset", 0, 0, HUGE)
         limit = number_in(given, "limit", HITS, 1, MOST_HITS)
-        hits = ranked(self._memory.snapshot.rounds(self._role), words, apart_from=RECALL_TOOLS)
+        hits = self._memory.search(query, role=self._role, limit=HUGE)
         if not hits:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
         shown = hits[skip : skip + limit]
@@ -147,7 +148,8 @@ class Recall:
         more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
         places = f"best first, {skip + 1} to {skip + len(shown)}{more}"
         heading = f"[messages with any of these words: {len(hits)}; {places}]"
-        return "\n".join([heading, *(hit.line(words) for hit in shown)])
+        rounds = self._all_rounds()
+        return "\n".join([heading, *(hit.line(rounds[hit.round - 1], words) for hit in shown)])
 
     def _all_rounds(self) -> Rounds:
         return self._memory.snapshot.rounds(self._role, include_failed=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.search import MOST_WORDS, SNIPPET, ranked, words_of
+from memory.search import MOST_WORDS, SNIPPET, hit_in, ranked, texts_of, words_of
 
 
 def memory_of(*texts: str) -> Memory:
@@ -20,13 +20,15 @@ def memory_of(*texts: str) -> Memory:
 
 def found(memory: Memory, query: str, role: str = "", apart_from: tuple[str, ...] = ()) -> list[str]:
     """Return the references of the hits, in order."""
-    hits = ranked(memory.snapshot.rounds(role), words_of(query), apart_from=apart_from)
-    return [hit.ref for hit in hits]
+    rounds, words = memory.snapshot.rounds(), words_of(query)
+    texts = [text for round_ in rounds for text in texts_of(round_, role, apart_from=apart_from)]
+    hits = filter(None, (hit_in(text, words) for text in texts))
+    return [hit.ref for hit in ranked(hits, len(texts), sum(len(text.text) for text in texts))]
 
 
 def line(memory: Memory, query: str) -> str:
-    words = words_of(query)
-    return ranked(memory.snapshot.rounds(), words)[0].line(words)
+    hit = memory.search(query)[0]
+    return hit.line(memory.conversation.rounds[hit.round - 1], words_of(query))
 
 
 def test_more_of_the_words_is_a_better_match() -> None:
@@ -110,11 +112,33 @@ def test_messages_calls_results_and_attachments_are_searched() -> None:
 
 
 def test_a_query_that_is_repeated_with_something_attached_is_found_once() -> None:
-    """Under the post that has both."""
+    """As the query, which every role sees; what is attached under its post, as only those see it who see that."""
     memory = Memory()
     file = Attachment(type="file", content="zeta")
     memory.add_post(memory.create_round("q"), send_from="User", send_to="P", message="q", attachment_list=(file,))
-    assert found(memory, "q") == found(memory, "zeta") == ["r1.p1"]
+    assert {role: found(memory, "q", role) for role in ("", "P", "C")} == dict.fromkeys(("", "P", "C"), ["r1.p0"])
+    assert (found(memory, "zeta", "P"), found(memory, "zeta", "C")) == (["r1.p1"], [])
+    assert line(memory, "zeta") == "r1.p1 (User to P; 14 characters): q [file] zeta"
+
+
+def test_what_is_searched_is_the_same_for_every_role() -> None:
+    """Of two roles that use one id, one is not taken for the other's search; an id used again is the newer call's."""
+    memory = Memory()
+    round_ = memory.create_round("")
+    for role, name in (("A", "search"), ("B", "get"), ("A", "get")):
+        memory.add_post(round_, Post(send_from=role, send_to="tool", tool_calls=(ToolCall(id="1", name=name),)))
+        memory.add_post(round_, Post(send_from="tool", send_to=role, tool_call_id="1", message=f"omega {role} {name}"))
+    assert found(memory, "omega", apart_from=("search",)) == ["r1.p6", "r1.p4"]
+    assert found(memory, "omega", "A", apart_from=("search",)) == ["r1.p6"]
+
+
+def test_a_post_without_any_names_is_seen_by_the_empty_role_alone() -> None:
+    """Only the query is everybody's."""
+    memory = Memory()
+    memory.add_post(memory.create_round("q"), send_from="", send_to="", message="sigma")
+    assert (found(memory, "sigma"), found(memory, "sigma", "A")) == (["r1.p1"], [])
+    stored = [text for round_ in memory.snapshot.rounds() for text in texts_of(round_)]
+    assert [bool(text.send_from or text.send_to) for text in stored] == [False, True]
 
 
 def test_calls_of_some_tools_and_their_results_are_not_searched() -> None:
@@ -174,10 +198,10 @@ def test_any_query_is_safe_in_any_history(query: str, texts: list[str]) -> None:
     """Every hit has one of the words, every text with one is a hit, and hits are in the order of their scores."""
     memory = memory_of(*texts)
     words = words_of(query)
-    hits = ranked(memory.snapshot.rounds(), words)
+    hits, rounds = memory.search(query, limit=9), memory.conversation.rounds
     having = {f"r{n}.p0" for n, text in enumerate(texts, 1) if any(word in text.lower() for word in words)}
     assert {hit.ref for hit in hits} >= having
-    assert all(any(hit.counts) and hit.line(words).startswith(hit.ref) for hit in hits)
+    assert all(any(hit.counts) and hit.line(rounds[hit.round - 1], words).startswith(hit.ref) for hit in hits)
     assert len({hit.ref for hit in hits}) == len(hits)
 
 

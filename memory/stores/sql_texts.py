@@ -1,0 +1,280 @@
+"""The text index of a SQL store: its tables, and what is asked of them on a connection that the store gives.
+
+A word is found wherever it is in a text, also in scripts without spaces, and whatever characters are in it: words are
+bound, never part of a statement. Where the database has no index of trigrams, or a word has fewer than three
+characters, the texts of the session are gone through: that takes longer, and the answers are the same.
+
+A session is given by its number in the database.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from sqlalchemy import ColumnElement, Connection, and_, column, delete, func, insert, or_, select, table, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+
+from .base import FoundTexts, StoredText
+
+__all__ = ["create_texts", "erase_texts", "find_texts", "keep_texts", "texts_reach"]
+
+#: Ids of texts begin with the number of their session, so that SQLite's trigrams can be asked for one session alone.
+TEXTS_A_SESSION = 2**32
+#: Trigrams of a word that SQLite is asked for; the text is looked at in any case.
+MOST_TRIGRAMS = 24
+
+#: What PostgreSQL cannot hold, or UTF-8 not at all.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+_NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "text")
+_TEXTS = table("compactor_texts", *map(column, _NAMES))
+_REACHES = table("compactor_texts_reach", column("session"), column("reach"))
+_ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
+
+_TABLES = (
+    """CREATE TABLE compactor_texts (
+        id BIGINT PRIMARY KEY,
+        session BIGINT NOT NULL,
+        round BIGINT NOT NULL,
+        number BIGINT NOT NULL,
+        sender TEXT NOT NULL,
+        receiver TEXT NOT NULL,
+        length BIGINT NOT NULL,
+        text TEXT NOT NULL
+    )""",
+    # Refers to the session, as entries do: whoever hands over texts cannot pass a purge that is under way.
+    """CREATE TABLE compactor_texts_reach (
+        session BIGINT PRIMARY KEY REFERENCES compactor_sessions (id),
+        reach BIGINT NOT NULL
+    )""",
+)
+
+
+def create_texts(connection: Connection) -> None:
+    """Make the tables and what finds words in them, beside those of sessions and entries; part of a transaction."""
+    trigrams = _trigrams(connection)
+    for statement in (*_TABLES, *trigrams.tables):
+        connection.exec_driver_sql(statement.replace("id BIGINT PRIMARY KEY", trigrams.id))
+    trigrams.create(connection)
+
+
+def texts_reach(connection: Connection, session: int) -> int:
+    """Return the number of the last round whose texts were handed over; 0: none yet."""
+    reaches = _REACHES.c
+    return int(connection.scalar(select(reaches.reach).where(reaches.session == session)) or 0)
+
+
+def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> None:
+    """Take over the *texts* of the rounds *first* to *last*, in place of what is kept of them; part of a transaction.
+
+    Ignored behind a gap: the session is not the one of which they were read.
+    """
+    reach = _locked_reach(connection, session)
+    if first > reach + 1:
+        return
+    rows = [(text.round, text.number, *_written(text), len(text.text), _storable(text.text)) for text in texts]
+    if first > reach or _differ(connection, session, first, last, rows):
+        _insert(connection, session, rows)
+    if last > reach:
+        connection.execute(update(_REACHES).where(_REACHES.c.session == session).values(reach=last))
+
+
+def find_texts(connection: Connection, session: int, words: Sequence[str], role: str) -> FoundTexts:
+    """Return the texts that have any of *words* in them, as *role* sees them, in rounds that have not failed; the empty
+    role sees all."""
+    c, entries = _TEXTS.c, _ENTRIES.c
+    failed = select(entries.round).where(entries.session == session, entries.kind == "round failed")
+    seen = [c.session == session, c.round.not_in(failed)]
+    if role:
+        seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == _name(role), c.receiver == _name(role)))
+    everything = select(func.count(), func.coalesce(func.sum(c.length), 0)).select_from(_TEXTS).where(*seen)
+    total, characters = connection.execute(everything).one()
+    if not words:
+        return FoundTexts((), int(total), int(characters))
+    matching = _trigrams(connection).matching(connection, session, [*map(_storable, words)])
+    rows = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.text).where(*seen, *matching))
+    texts = [StoredText(row[0], row[1], _named(row[2]), _named(row[3]), row[4]) for row in rows]
+    return FoundTexts(texts, int(total), int(characters))
+
+
+def erase_texts(connection: Connection, session: int) -> None:
+    """Erase the texts of a session; part of a transaction, before the session itself goes."""
+    connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
+    if connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount:
+        _trigrams(connection).forget(connection)
+
+
+#: Round, number, sender, receiver, length and text, as they are in the table.
+_Row = tuple[int, int, str, str, int, str]
+
+
+def _locked_reach(connection: Connection, session: int) -> int:
+    """Return the session's reach, which nobody else changes before the transaction ends."""
+    insert_into = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    connection.execute(insert_into(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
+    reaches = _REACHES.c
+    return int(connection.scalars(select(reaches.reach).where(reaches.session == session).with_for_update()).one())
+
+
+def _differ(connection: Connection, session: int, first: int, last: int, rows: list[_Row]) -> bool:
+    """Return whether *rows* are not what is kept of those rounds, which is then kept no longer."""
+    c = _TEXTS.c
+    theirs = (c.session == session, c.round.between(first, last))
+    kept = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.length, c.text).where(*theirs))
+    if sorted(map(tuple, kept)) == sorted(rows):  # as when another process was quicker
+        return False
+    if connection.execute(delete(_TEXTS).where(*theirs)).rowcount:
+        _trigrams(connection).forget(connection)
+    return True
+
+
+def _insert(connection: Connection, session: int, rows: list[_Row]) -> None:
+    last = connection.scalar(select(func.max(_TEXTS.c.id)).where(_of_session(_TEXTS.c.id, session)))
+    free = (_ids(session)[0] if last is None else int(last)) + 1
+    values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, free)]
+    if values:
+        connection.execute(insert(_TEXTS), values)
+
+
+# -- what the two databases do differently ---------------------------------------------------------------------------
+
+
+class _Trigrams(Protocol):
+    """An index of all that stands in texts, three characters at a time."""
+
+    #: Defines the number of a text.
+    id: str
+    #: Statements for what always belongs to the tables.
+    tables: Sequence[str]
+
+    def create(self, connection: Connection) -> None:
+        """Make the index, if the database can."""
+
+    def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
+        """Return what holds, all of it, for the texts that have any of *words*."""
+
+    def forget(self, connection: Connection) -> None:
+        """Leave nothing in the index of texts that were deleted, as far as that can be done at once."""
+
+
+class _SqliteTrigrams:
+    """FTS5's, since SQLite 3.34, kept by triggers. It holds which texts have a trigram and not where: a third of the
+    size."""
+
+    id = "id INTEGER PRIMARY KEY"
+    # All that the totals need, so that no text is read for them.
+    tables: Sequence[str] = (
+        "CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number, sender, receiver, length)",
+    )
+    index = (
+        "CREATE VIRTUAL TABLE compactor_trigrams USING fts5(text, content='compactor_texts', content_rowid='id',"
+        " tokenize='trigram case_sensitive 1', detail=none, columnsize=0)",
+        "CREATE TRIGGER compactor_texts_kept AFTER INSERT ON compactor_texts BEGIN"
+        " INSERT INTO compactor_trigrams(rowid, text) VALUES (new.id, new.text); END",
+        "CREATE TRIGGER compactor_texts_deleted AFTER DELETE ON compactor_texts BEGIN"
+        " INSERT INTO compactor_trigrams(compactor_trigrams, rowid, text) VALUES ('delete', old.id, old.text); END",
+    )
+    _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
+
+    def create(self, connection: Connection) -> None:
+        asked = "SELECT sqlite_version(), sqlite_compileoption_used('ENABLE_FTS5')"
+        version, able = connection.exec_driver_sql(asked).one()
+        if able and tuple(map(int, version.split(".")[:2])) >= (3, 34):
+            for statement in self.index:
+                connection.exec_driver_sql(statement)
+
+    def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
+        has_any = [or_(*(func.instr(_TEXTS.c.text, word) > 0 for word in words))]
+        if min(map(len, words)) >= 3 and self._there(connection):
+            c = self._TRIGRAMS.c
+            asked = c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
+            has_any.append(_TEXTS.c.id.in_(select(c.rowid).where(asked, _of_session(c.rowid, session))))
+        return has_any
+
+    def forget(self, connection: Connection) -> None:
+        if self._there(connection):  # deleted texts are only marked, until all is written anew
+            connection.exec_driver_sql("INSERT INTO compactor_trigrams(compactor_trigrams) VALUES ('optimize')")
+
+    def _there(self, connection: Connection) -> bool:
+        """Return whether the file has the index: not one that an older SQLite made."""
+        found = "SELECT 1 FROM sqlite_master WHERE name = 'compactor_trigrams'"
+        return connection.exec_driver_sql(found).first() is not None
+
+
+class _PostgresTrigrams:
+    """Those of pg_trgm, which comes with PostgreSQL but need not be installed."""
+
+    id = "id BIGINT PRIMARY KEY"
+    # Without names, which are of any length, and an index is not.
+    tables: Sequence[str] = ("CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number)",)
+    index = (
+        "CREATE EXTENSION IF NOT EXISTS pg_trgm",
+        "CREATE INDEX compactor_trigrams ON compactor_texts USING gin (text gin_trgm_ops)",
+    )
+
+    def create(self, connection: Connection) -> None:
+        connection.exec_driver_sql("SAVEPOINT trigrams")
+        try:
+            for statement in self.index:
+                connection.exec_driver_sql(statement)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            # The extension is not there, or this user may not: words are found without it.
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT trigrams")
+        connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
+
+    def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:  # noqa: ARG002
+        return [or_(*(_TEXTS.c.text.like(f"%{_literally(word)}%", escape="!") for word in words))]
+
+    def forget(self, connection: Connection) -> None:
+        """What was deleted goes with the server's next VACUUM."""
+
+
+def _trigrams(connection: Connection) -> _Trigrams:
+    return _PostgresTrigrams() if connection.dialect.name == "postgresql" else _SqliteTrigrams()
+
+
+def _phrases(word: str) -> str:
+    """Return what asks FTS5 for texts with all trigrams of *word*, or with the first of them."""
+    last = min(len(word) - 2, MOST_TRIGRAMS)
+    quoted = ('"' + word[at : at + 3].replace('"', '""') + '"' for at in range(last))
+    return f"({' AND '.join(dict.fromkeys(quoted))})"
+
+
+def _literally(word: str) -> str:
+    """Return *word* for LIKE, where it is to be found as it is."""
+    return re.sub("[!%_]", r"!\g<0>", word)
+
+
+# -- as the database holds it ----------------------------------------------------------------------------------------
+
+
+def _storable(text: str) -> str:
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def _name(role: str) -> str:
+    """Return a role's name in characters that every database holds. No two names become one: they see different
+    texts."""
+    return role.encode("unicode_escape").decode("ascii")
+
+
+def _named(name: str) -> str:
+    return name.encode("ascii").decode("unicode_escape") if "\\" in name else name
+
+
+def _written(text: StoredText) -> tuple[str, str]:
+    return _name(text.send_from), _name(text.send_to)
+
+
+def _ids(session: int) -> tuple[int, int]:
+    return session * TEXTS_A_SESSION, (session + 1) * TEXTS_A_SESSION - 1
+
+
+def _of_session(id_: ColumnElement[int], session: int) -> ColumnElement[bool]:
+    """Return whether the text of that id is of *session*."""
+    return id_.between(*_ids(session))
