@@ -16,13 +16,15 @@ import typer
 
 from memory.errors import ContextError
 
-from .commands import demo_screen, pressure_script, replay_report, script
+from .commands import demo_screen, pressure_script, replay_report, script, session_commands
 from .commands.chat import Chat, endpoint
 from .commands.conversation_screen import ConversationScreen
 from .commands.demo import Demo
 from .commands.preset import Preset
 from .commands.pressure import Pressure
 from .commands.replay import Setup
+from .commands.resume import begin, kept, where
+from .commands.session_commands import AsJson, Store
 from .commands.stage import Stage
 from .commands.terminal import CannotRun, event_log, one_line, screen, shown_live
 from .commands.transcripts import joined, read
@@ -47,7 +49,6 @@ MODEL = "gpt-5-mini"
 LogEvents = Annotated[
     Log | None, typer.Option("--log-events", help="Write each event to standard error, as JSON or for reading.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 BaseUrl = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The endpoint's address, usually ending in /v1.  [default: OPENAI_BASE_URL]"),
@@ -206,18 +207,32 @@ def chat(
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
+    store: Store = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The session in the store to go on with, or to begin.")
+    ] = None,
     log: LogEvents = None,
 ) -> None:
     """Chat with any OpenAI-compatible endpoint, and see what is compacted as it happens.
 
     The key is read from OPENAI_API_KEY; a server of your own needs none. In the chat, /help lists the commands.
+
+    With --store the chat is kept there, and goes on another time with --session. Without --session, or without a
+    store, a new one begins.
     """
     source = endpoint(model, base_url)
     config = _config(prompt, budget, threshold, retain, model)
-    dialogue = ConversationScreen(screen(), screen(sys.stderr))
-    dialogue.tell(f"{source}; /help lists the commands")
-    extractive = summarizer is By.EXTRACTIVE
-    Chat(source, dialogue, config, budget, system=system, extractive=extractive, hooks=event_log(log)).run()
+    with kept(store, session) as memory:
+        begin(memory, system)
+        dialogue = ConversationScreen(screen(), screen(sys.stderr))
+        dialogue.tell(f"{source}; /help lists the commands")
+        if store:
+            dialogue.tell(where(memory))
+        extractive = summarizer is By.EXTRACTIVE
+        Chat(source, dialogue, config, budget, memory, extractive=extractive, hooks=event_log(log)).run()
+
+
+app.add_typer(session_commands.app)
 
 
 def _refuse_with_preset(context: typer.Context, *names: str) -> None:

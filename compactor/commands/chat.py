@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from memory import Memory
+from memory import Memory, StoreError
 from memory.events import Event, EventHook
 from memory.messages import ASSISTANT
 
@@ -21,6 +21,7 @@ from ..summarizers.base import SummarizerError
 from ..summarizers.extractive import ExtractiveSummarizer
 from ..summarizers.openai import OpenAISummarizer
 from .conversation_screen import ConversationScreen
+from .resume import answered
 from .terminal import CannotRun, in_options, one_line
 from .watch import sentence
 
@@ -119,16 +120,14 @@ class Chat:
         screen: ConversationScreen,
         config: CompactorConfig,
         budget: int,
+        memory: Memory,
         *,
-        system: str = "",
         extractive: bool = False,
         hooks: Sequence[EventHook] = (),
     ) -> None:
         self._source, self._screen, self._budget = source, screen, budget
         self._model = config.model
-        self._memory = Memory()
-        if system:
-            self._memory.append({"role": "system", "content": system})
+        self._memory = memory
         summarizer = ExtractiveSummarizer() if extractive else source.summarizer
         self._compactor = ContextCompactor.for_role(self._memory, ASSISTANT, config, summarizer, on_event=self._tell)
         for hook in hooks:
@@ -148,8 +147,7 @@ class Chat:
             while (said := self._screen.ask()) is not None and said != "/quit":
                 if said.startswith("/"):
                     self._command(said)
-                elif said:
-                    self._memory.append({"role": "user", "content": said})
+                elif said and self._keep("user", said):
                     self._answer()
         except KeyboardInterrupt:
             self._screen.tell("")
@@ -182,11 +180,20 @@ class Chat:
         if not "".join(pieces).strip():
             self._screen.complain("the endpoint's answer is empty: check --model and --base-url; /retry asks again")
             return
-        self._memory.append({"role": "assistant", "content": "".join(pieces)})
+        self._keep("assistant", "".join(pieces))
+
+    def _keep(self, role: str, text: str) -> bool:
+        """Add a message to the session; return False, and say why, where the store does not take it."""
+        try:
+            self._memory.append({"role": role, "content": text})
+        except StoreError as error:
+            again = "say it again" if role == "user" else "/retry asks for the answer again"
+            self._screen.complain(f"{one_line(str(error))}; the message is not kept, {again}")
+            return False
+        return True
 
     def _retry(self) -> None:
-        rounds = self._memory.conversation.rounds
-        if len(rounds) == 0 or rounds[-1].state == "failed" or _answered(rounds[-1].post_list):
+        if answered(self._memory):
             self._screen.tell("nothing waits for an answer")
             return
         self._answer()
@@ -201,7 +208,10 @@ class Chat:
         if known is None:
             self._screen.tell(f"{one_line(said, 40)} is no command; these are:\n{HELP}")
         else:
-            known()
+            try:
+                known()
+            except StoreError as error:
+                self._screen.complain(one_line(str(error)))
 
     def _show_prompt(self) -> None:
         try:
@@ -234,7 +244,3 @@ class Chat:
         self._compactor.revert()
         if self._compactor.status().generation == before:
             self._screen.tell("there is no summary to go back from")
-
-
-def _answered(posts: Sequence[Any]) -> bool:
-    return any(post.send_from == ASSISTANT for post in posts)

@@ -47,10 +47,15 @@ class Done:
 
 
 def run(
-    *words: object, said: str | bytes = b"", terminal: bool = False, encoding: str = "utf-8", **variables: str
+    *words: object,
+    said: str | bytes = b"",
+    typed: bool = False,
+    terminal: bool = False,
+    encoding: str = "utf-8",
+    **variables: str,
 ) -> Done:
-    """Run ``compactor`` with *words*; *said* is its standard input."""
-    stdin = Stream(said.encode() if isinstance(said, str) else said)
+    """Run ``compactor`` with *words*; *said* is its standard input, a terminal where it is *typed*."""
+    stdin = Stream(said.encode() if isinstance(said, str) else said, terminal=typed)
     out = Stream(terminal=terminal, encoding=encoding)
     err = Stream(terminal=terminal, encoding=encoding)
     environment = (TERMINAL if terminal else {"COLUMNS": "90"}) | variables

@@ -1,0 +1,32 @@
+"""Back to a role's summary before, in a stored session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memory import Memory
+
+from .sessions import confirm
+from .terminal import CannotRun, one_line
+
+__all__ = ["revert"]
+
+
+def revert(memory: Memory, role: str, *, yes: bool) -> dict[str, Any]:
+    """Make *role*'s compaction before the present one current again, and return what is current then.
+
+    Raises ``CannotRun`` where there is none, and where nobody says yes.
+    """
+    _, compaction = memory.get_role_rounds(role)
+    of = f"of '{one_line(role, 80)}' in session '{one_line(memory.session_id, 80)}'"
+    if compaction is None:
+        raise CannotRun(f"there is no summary {of} to go back from; `compactor show` lists the roles that have one")
+    confirm(
+        f"the summary {of} covers rounds 1-{compaction.last_round}. Go back to the one before, or to none?",
+        "nothing was reverted",
+        yes=yes,
+    )
+    journal = memory.journal(role)
+    current = journal.revert()
+    end = current.last_round if current is not None else 0
+    return {"generation": journal.read().generation, "last_covered_round": end or None}

@@ -1,0 +1,514 @@
+"""``compactor sessions``, ``show``, ``events``, ``purge`` and ``revert``: stored sessions from the command line."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from command_line import dialogue, refusal, run
+from stored import SECRET, SUMMARY, offload, session, summarise, url_of
+
+from compactor import compose
+from compactor.commands import show
+from compactor.commands.events import happenings
+from compactor.commands.sessions import facts_of, overview
+from compactor.commands.stores import opened
+from compactor.commands.terminal import CannotRun
+from memory import InMemoryStore, Memory, Store
+from memory.entries import Entry, EventRecorded, HeaderAdded, UsageRecorded
+from memory.rounds import Post
+
+NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
+MISSING = ("sessions", "show", "events", "export", "purge", "revert")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return url_of(tmp_path / "chats.db")
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[Memory]:
+    """A session of six rounds, of which a summary covers three, a round has failed, and a query is pinned."""
+    with session(url) as memory:
+        memory.finish_round(memory.conversation.rounds[1], state="failed")
+        summarise(memory, 3)
+        offload(memory, 4)
+        memory.pin("r2.p0")
+        memory.record_usage("assistant", 1234)
+        yield memory
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_with_their_lengths(url: str) -> None:
+    """By name, with rounds, entries and the time of the last entry."""
+    with session(url, "long", rounds=3), session(url, "short", rounds=1) as memory:
+        last = list(memory._store.read("short"))[-1]
+    found = run("sessions", "--store", url, "--json").document["sessions"]
+    assert [(one["session"], one["rounds"]) for one in found] == [("long", 3), ("short", 1)]
+    assert found[1]["entries"] == last.number
+    assert datetime.fromisoformat(found[1]["last_activity"]) == last.created_at
+    rows = [line.split() for line in run("sessions", "--store", url).out.splitlines() if "short" in line]
+    assert rows == [
+        ["│", "short", "│", "1", "│", f"{last.number}", "│", *f"{last.created_at:%Y-%m-%d %H:%M:%S}".split(), "│"]
+    ]
+
+
+def test_any_name_comes_back_as_it_went_in(url: str) -> None:
+    """Through JSON and as an argument again; and on a terminal it can do nothing but be read."""
+    for name in NAMES:
+        with session(url, name, rounds=1):
+            pass
+    found = run("sessions", "--store", url, "--json").document["sessions"]
+    assert sorted(one["session"] for one in found) == sorted(NAMES)
+    plain = run("sessions", "--store", url).out
+    assert "a\\x1b[2J b" in plain
+    assert not any(sign in plain for sign in ("\x1b", "\ud800"))
+    for name in NAMES:
+        shown = run("show", "--store", url, "--json", "--", name).document
+        assert (shown["session"], shown["rounds"]) == (name, 1)
+
+
+def test_a_store_without_sessions_says_so(url: str) -> None:
+    with opened(url, create=True):
+        pass
+    assert run("sessions", "--store", url).out == "no sessions\n"
+    assert run("sessions", "--store", url, "--json").document == {"sessions": []}
+
+
+class Counting(InMemoryStore):
+    """Counts the entries that are given out."""
+
+    given = 0
+
+    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        for entry in super().read(session, after, limit):
+            self.given += 1
+            yield entry
+
+
+class Plain:
+    """A store with nothing but the six methods that each has."""
+
+    def __init__(self, store: Store) -> None:
+        for name in ("append", "read", "sessions", "redact", "purge", "close"):
+            setattr(self, name, getattr(store, name))
+
+
+def notes(count: int) -> list[Entry]:
+    return [Entry.of(UsageRecorded(role="assistant", input_tokens=number)) for number in range(count)]
+
+
+def test_the_last_entry_is_found_in_a_log_of_any_length() -> None:
+    for count in (*range(1, 70), 511, 512, 513):
+        store = InMemoryStore()
+        store.append("s", notes(count), 0)
+        facts = facts_of(store, "s")
+        assert (facts.entries, facts.rounds) == (count, 0)
+
+
+def test_a_long_session_is_not_read_to_be_listed() -> None:
+    """A few dozen looks tell how long it is, whatever its length."""
+    store = Counting()
+    memory = Memory("s", store=store)
+    memory.create_round("first")
+    memory.create_round("second")
+    store.append("s", notes(5_000), memory.snapshot.number)
+    memory = Memory("s", store=store)
+    memory.create_round("third")
+    store.given = 0
+    (facts,) = overview(store)
+    assert (facts.rounds, facts.entries) == (3, 5_004)
+    assert store.given < 100
+
+
+def test_rounds_are_counted_where_entries_do_not_know_theirs() -> None:
+    """In a log that was written before entries knew, and behind a round of many posts."""
+    store = InMemoryStore()
+    memory = Memory("s", store=store)
+    memory.create_round("first")
+    round_ = memory.create_round("second")
+    for _ in range(200):
+        memory.add_post(round_, send_from="a", send_to="b")
+    assert facts_of(store, "s").rounds == 2
+    entries = [Entry(one.kind, body=one.body, id=one.id) for one in store.read("s")]
+    store.append("old", entries, 0)
+    assert facts_of(store, "old").rounds == 2
+
+
+def test_a_session_that_is_purged_meanwhile_is_left_out() -> None:
+    store = InMemoryStore()
+    store.append("s", notes(1), 0)
+    store.sessions = lambda: ["gone", "s"]  # type: ignore[method-assign]
+    assert [one.session for one in overview(store)] == ["s"]
+
+
+# -- show -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_session_is_now_is_shown(url: str, shop: Memory) -> None:
+    """The figures are those that compose and the log itself give."""
+    shown = run("show", "shop", "--store", url, "--json").document
+    (role,) = shown.pop("roles")
+    last = list(shop._store.read("shop"))[-1]
+    assert shown == {
+        "session": "shop",
+        "rounds": 6,
+        "entries": last.number,
+        "last_activity": last.created_at.isoformat(),
+        "open_rounds": [6],
+        "failed_rounds": [2],
+        "system_messages": 1,
+        "pins": ["r2.p0"],
+    }
+    _, compaction = shop.get_role_rounds("assistant")
+    assert compaction is not None
+    assert compaction.created_at is not None
+    prompt = compose(shop, budget=100_000)
+    assert role.pop("summary_tokens") + role.pop("tail_tokens") < role["prompt_tokens"] == prompt.tokens
+    assert role == {
+        "role": "assistant",
+        "generation": 1,
+        "covered_rounds": 2,
+        "last_covered_round": 3,
+        "model": "small-1",
+        "published_at": compaction.created_at.isoformat(),
+        "tail_rounds": 3,
+        "prompt_tokens": prompt.tokens,
+        "reductions": 1,
+        "prepared": 0,
+        "last_usage": 1234,
+    }
+
+
+def test_it_reads_well_on_a_narrow_terminal(url: str, shop: Memory) -> None:
+    """In lines, the numbers in words."""
+    summarise(shop, 1, role="")
+    shop.journal("").revert()
+    done = run("show", "shop", "--store", url, COLUMNS="80")
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == ["session shop", "rounds 6 (1 open, 1 failed)"]
+    assert lines[5] == "pinned posts r2.p0"
+    everything, role = lines.index("role (sees everything)"), lines.index("role assistant")
+    assert lines[everything + 1] == "summarised nothing"
+    (role_,) = [one for one in run("show", "shop", "--store", url, "--json").document["roles"] if one["role"]]
+    assert lines[role + 1 : role + 5] == [
+        f"summarised rounds 1-3, in {role_['summary_tokens']} tokens (generation 1, by small-1)",
+        f"behind that 3 rounds, {role_['tail_tokens']} tokens, 1 post read shorter",
+        f"whole prompt {role_['prompt_tokens']} tokens, before anything is cut",
+        "last usage 1,234 tokens, by the provider's count",
+    ]
+
+
+def test_no_text_is_shown_unasked(url: str, shop: Memory) -> None:
+    """Neither what was said nor a summary; each is there when it is asked for."""
+    for words in (("show", "shop"), ("show", "shop", "--json"), ("events", "shop"), ("events", "shop", "--json")):
+        assert SECRET not in run(*words, "--store", url).out
+    assert SUMMARY in run("show", "shop", "--summary", "--store", url).out
+    assert run("show", "shop", "--summary", "--json", "--store", url).document["roles"][0]["summary"] == SUMMARY
+
+
+def test_rounds_are_printed_when_they_are_asked_for(url: str, shop: Memory) -> None:
+    shown = run("show", "shop", "--rounds", "2-3", "--json", "--store", url).document["texts"]
+    assert shown == [
+        {"round": 2, "state": "failed", "text": shop.reload("r2")},
+        {"round": 3, "state": "finished", "text": shop.reload("r3")},
+    ]
+    out = run("show", "shop", "--rounds", "r3", "--store", url).out
+    assert out.endswith(f"\n\n{shop.reload('r3')}\n")
+    assert "[Round 2]" not in out
+
+
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [
+        ("0", "--rounds takes a round or the first and the last of several"),
+        ("3-2", "--rounds takes a round"),
+        ("x", "--rounds takes a round"),
+        ("7", "there is no round 7; this session has 6"),
+        ("2-99", "there is no round 7; this session has 6"),
+    ],
+)
+def test_rounds_that_are_not_there_are_refused(url: str, shop: Memory, rounds: str, says: str) -> None:
+    assert says in refusal(run("show", "shop", "--rounds", rounds, "--store", url))
+
+
+def test_texts_cannot_act_on_the_terminal(url: str) -> None:
+    with session(url, rounds=1) as memory:
+        memory.append({"role": "user", "content": "\x1b[2Jhello"})
+        memory.append({"role": "assistant", "content": "hi"})
+        memory.append({"role": "user", "content": "again"})
+        summarise(memory, 2, summary="\x1b[31mred")
+    out = run("show", "shop", "--rounds", "2", "--summary", "--store", url).out
+    assert "\\x1b[2Jhello" in out
+    assert "\\x1b[31mred" in out
+    assert "\x1b" not in out
+
+
+def test_roles_are_those_that_were_compacted_and_those_that_speak(url: str) -> None:
+    """Agents of the newest rounds, and those of whom something was published; who asks, and tools, are none."""
+    with session(url, rounds=1) as memory:
+        round_ = memory.create_round("plan it")
+        memory.add_post(round_, send_from="User", send_to="Planner", message="plan it")
+        memory.add_post(round_, send_from="Planner", send_to="Coder", message="do it")
+        memory.finish_round(round_)
+        summarise(memory, 2, role="Old one")
+        memory.create_round("next")
+    shown = run("show", "shop", "--store", url, "--json").document
+    assert [role["role"] for role in shown["roles"]] == ["Coder", "Old one", "Planner", "assistant"]
+    only = run("show", "shop", "--role", "Planner", "--store", url, "--json").document
+    assert [role["role"] for role in only["roles"]] == ["Planner"]
+
+
+def test_a_tail_that_is_too_long_is_not_counted(url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it does not know rather than read for minutes."""
+    monkeypatch.setattr(show, "MOST_COUNTED", 2)
+    (role,) = run("show", "shop", "--store", url, "--json").document["roles"]
+    assert (role["tail_rounds"], role["tail_tokens"], role["prompt_tokens"]) == (3, None, None)
+    assert "3 rounds, tokens not counted, 1 post read shorter" in run("show", "shop", "--store", url).out
+
+
+def test_a_session_of_system_messages_alone_has_no_roles(url: str) -> None:
+    with opened(url, create=True) as store:
+        store.append("s", [Entry.of(HeaderAdded(post=Post(send_from="system", send_to="assistant")))], 0)
+    shown = run("show", "s", "--store", url, "--json").document
+    assert (shown["rounds"], shown["system_messages"], shown["roles"]) == (0, 1, [])
+    assert "role" not in run("show", "s", "--store", url).out
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_happened_is_told_in_order(url: str, shop: Memory) -> None:
+    """With numbers of entries, generations, rounds, models, tokens; a reduction and a pin by the posts they are on."""
+    shop.unpin("r2.p0")
+    shop.redact("r5.p1")
+    found = run("events", "shop", "--store", url, "--json").document
+    assert found["session"] == "shop"
+    told = [(one["what"], one["role"], one["generation"], one["rounds"]) for one in found["events"]]
+    assert told == [
+        ("compaction published", "assistant", 1, "r1-r3"),
+        ("reduction published", "assistant", 1, "r4.p2"),
+        ("pinned", None, None, "r2.p0"),
+        ("unpinned", None, None, "r2.p0"),
+        ("post redacted", None, None, "r5.p1"),
+    ]
+    published = found["events"][0]
+    assert (published["model"], published["usage"]) == ("small-1", {"input_tokens": 900, "output_tokens": 80})
+    numbers = [one["number"] for one in found["events"]]
+    kinds = {entry.number: entry for entry in shop._store.read("shop")}
+    assert numbers == sorted(numbers)
+    assert kinds[numbers[0]].kind == "compaction published"
+    assert published["at"] == kinds[numbers[0]].created_at.isoformat()
+
+
+def test_events_are_a_table_for_reading(url: str, shop: Memory) -> None:
+    out = run("events", "shop", "--store", url, COLUMNS="120").out
+    assert "compaction published" in out
+    assert "r1-r3, generation 1, small-1, input_tokens 900, output_tokens 80" in " ".join(out.replace("│", " ").split())
+
+
+def test_a_session_in_which_nothing_happened_says_so(url: str) -> None:
+    with session(url, rounds=1):
+        pass
+    assert run("events", "shop", "--store", url).out == "nothing has happened to the history\n"
+    assert run("events", "shop", "--store", url, "--json").document["events"] == []
+
+
+def test_events_can_be_paged_and_asked_for_by_role(url: str, shop: Memory) -> None:
+    """What happened to all roles belongs to each."""
+    summarise(shop, 2, role="Other")
+    every = run("events", "shop", "--store", url, "--json").document["events"]
+    first = run("events", "shop", "--limit", 2, "--store", url, "--json").document["events"]
+    rest = run("events", "shop", "--after", first[-1]["number"], "--store", url, "--json").document["events"]
+    assert len(first) == 2
+    assert first + rest == every
+    mine = run("events", "shop", "--role", "Other", "--store", url, "--json").document["events"]
+    assert [(one["what"], one["role"]) for one in mine] == [("pinned", None), ("compaction published", "Other")]
+
+
+def test_each_kind_is_told_on_any_store() -> None:
+    """From a store that finds entries by their kind, and from one that can only be read through."""
+    store = InMemoryStore()
+    memory = Memory.from_messages(dialogue(6), "s", store=store)
+    summarise(memory, 2)
+    summarise(memory, 4)
+    memory.journal("assistant").revert()
+    offload(memory, 5)
+    memory.journal("assistant").withdraw(
+        memory.snapshot.reductions_of("assistant").of(memory.conversation.rounds[4].id)[0]
+    )
+    record = EventRecorded(
+        role="assistant",
+        name="compaction.failed",
+        facts={
+            "error": "empty",
+            "generation": 3,
+            "model": "m",
+            "strategy": "s",
+            "usage": {"input_tokens": 3},
+            "unknown_identifiers": ["x"],
+            "long": "y" * 300,
+            "list": [1],
+            "retry_in": 2.5,
+            "none": None,
+        },
+    )
+    store.append("s", [Entry.of(record)], len(list(store.read("s"))))
+    told = list(happenings(store, "s"))
+    assert told == list(happenings(Plain(store), "s"))  # type: ignore[arg-type]
+    assert [(one.what, one.rounds, one.generation) for one in told] == [
+        ("compaction published", "r1-r2", 1),
+        ("compaction published", "r1-r4", 2),
+        ("compaction reverted", None, 3),
+        ("reduction published", "r5.p2", 3),
+        ("reduction withdrawn", "r5.p2", None),
+        ("compaction.failed", None, 3),
+    ]
+    last = told[-1]
+    assert (last.model, last.strategy, last.usage) == ("m", "s", {"input_tokens": 3})
+    assert last.facts == {"error": "empty", "retry_in": 2.5, "none": None}
+
+
+# -- purge and revert -------------------------------------------------------------------------------------------------
+
+
+def test_purge_asks_and_names_what_it_erases(url: str, shop: Memory) -> None:
+    entries = len(list(shop._store.read("shop")))
+    done = run("purge", "shop", "--store", url, typed=True, said="y\n")
+    assert (done.code, done.out.split(":")[0]) == (0, "session shop is erased")
+    assert f"'shop': 6 rounds in {entries} entries, the last of 2" in done.err
+    assert run("sessions", "--store", url, "--json").document == {"sessions": []}
+
+
+@pytest.mark.parametrize("said", ["n\n", "\n", "", "yesterday\n"])
+def test_anything_but_yes_erases_nothing(url: str, shop: Memory, said: str) -> None:
+    done = run("purge", "shop", "--store", url, typed=True, said=said)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("[y/N] compactor: nothing was erased\n")
+    assert run("show", "shop", "--store", url).code == 0
+
+
+def test_purge_does_not_ask_a_pipe(url: str, shop: Memory) -> None:
+    """Whatever stands in it: a script says --yes."""
+    assert "--yes does it without asking" in refusal(run("purge", "shop", "--store", url, said="y\n"))
+    done = run("purge", "shop", "--store", url, "--yes", "--json")
+    assert (done.document["purged"]["session"], done.document["purged"]["rounds"]) == ("shop", 6)
+    assert "there is no session 'shop'" in refusal(run("purge", "shop", "--store", url, "--yes"))
+
+
+def test_a_session_that_cannot_be_read_can_be_erased(url: str, tmp_path: Path) -> None:
+    with session(url, rounds=2):
+        pass
+    with sqlite3.connect(tmp_path / "chats.db") as connection:
+        connection.execute("UPDATE compactor_entries SET body = '{'")
+    connection.close()
+    assert "cannot be read" in refusal(run("show", "shop", "--store", url))
+    assert run("purge", "shop", "--yes", "--store", url).code == 0
+
+
+def test_revert_goes_back_one_summary_at_a_time(url: str, shop: Memory) -> None:
+    summarise(shop, 4)
+    done = run("revert", "shop", "--store", url, typed=True, said="yes\n")
+    assert done.out == "reverted: the summary covers rounds 1-3 again\n"
+    assert "'assistant' in session 'shop' covers rounds 1-4" in done.err
+    done = run("revert", "shop", "--role", "assistant", "--yes", "--json", "--store", url)
+    assert done.document == {"session": "shop", "role": "assistant", "generation": 4, "last_covered_round": None}
+    assert "no summary of 'assistant'" in refusal(run("revert", "shop", "--yes", "--store", url))
+    assert Memory("shop", store=shop._store).get_role_rounds("assistant")[1] is None
+
+
+def test_revert_asks_first(url: str, shop: Memory) -> None:
+    assert "nothing was reverted" in refusal(run("revert", "shop", "--store", url))
+    assert run("show", "shop", "--store", url, "--json").document["roles"][0]["generation"] == 1
+
+
+def test_no_summary_is_left_says_what_is_shown(url: str, shop: Memory) -> None:
+    assert run("revert", "shop", "--yes", "--store", url).out == "reverted: all rounds are as they were said again\n"
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", MISSING)
+def test_what_only_reads_makes_no_database(command: str, tmp_path: Path) -> None:
+    """A mistyped path is said to be one, and leaves nothing behind."""
+    words = () if command == "sessions" else ("shop",)
+    said = refusal(run(command, *words, "--store", url_of(tmp_path / "nowhere.db")))
+    assert "there is no database file" in said
+    assert "nowhere.db" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [name for name in MISSING if name != "sessions"])
+def test_a_session_that_is_not_there_is_one_line(command: str, url: str) -> None:
+    with opened(url, create=True):
+        pass
+    assert refusal(run(command, "no\x1bpe", "--store", url)) == (
+        "there is no session 'no\\x1bpe' in this store, which has none at all"
+    )
+    with session(url, rounds=1):
+        pass
+    assert "`compactor sessions` lists them" in refusal(run(command, "nope", "--store", url))
+
+
+def test_the_store_may_come_from_the_environment(url: str) -> None:
+    with session(url, rounds=1):
+        pass
+    assert run("sessions", "--json", COMPACTOR_STORE=url).document["sessions"][0]["session"] == "shop"
+    assert "pass --store URL" in refusal(run("sessions", COMPACTOR_STORE=""))
+
+
+@pytest.mark.parametrize("store", ["memory://", "sqlite://", "sqlite:///:memory:", "sqlite:///"])
+def test_what_is_kept_in_memory_cannot_be_looked_into(store: str) -> None:
+    assert "ends with the process" in refusal(run("sessions", "--store", store))
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "mysql://me:hidden@host/db",
+        "hidden",
+        "sqlite://me:hidden@x",
+        "sqlite:///\0hidden",
+        "postgresql+psycopg://me:hidden@:x/y",
+    ],
+)
+def test_a_wrong_url_shows_no_password(store: str) -> None:
+    said = refusal(run("sessions", "--store", store))
+    assert "hidden" not in said or "\\x00hidden" in said
+
+
+def test_a_file_that_is_no_store_is_left_as_it_is(tmp_path: Path) -> None:
+    """Neither a text nor another program's database."""
+    text = tmp_path / "letter.db"
+    text.write_bytes(b"Dear all, " * 400)
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    connection.close()
+    for path in (text, other):
+        before = path.read_bytes()
+        assert str(path) in refusal(run("sessions", "--store", url_of(path))).replace("\\\\", "\\")
+        assert path.read_bytes() == before
+
+
+def test_a_database_of_a_newer_version_is_one_line(url: str, tmp_path: Path) -> None:
+    with session(url, rounds=1):
+        pass
+    with sqlite3.connect(tmp_path / "chats.db") as connection:
+        connection.execute("UPDATE compactor_schema SET version = 99")
+    connection.close()
+    assert "upgrade" in refusal(run("sessions", "--store", url))
+
+
+def test_a_session_that_goes_away_is_said_to() -> None:
+    with pytest.raises(CannotRun, match="which has none at all"):
+        facts_of(InMemoryStore(), "s")
