@@ -61,7 +61,7 @@ def forked(memory: M, at_round: int, session_id: str | None = None, store: Store
     entries += [Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]) for one in over]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
-    fork._own_round = memory._own_round  # which the next one finishes, here as there
+    fork._taken_over = (memory._own_round, *memory._taken_over)  # which the next one finishes, here as there
     return fork
 
 

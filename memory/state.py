@@ -58,7 +58,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "format": STATE_FORMAT,
         "version": STATE_VERSION,
         "session": memory.session_id,
-        "own_round": memory._own_round,  # which the next one finishes
+        "own_rounds": [memory._own_round, *memory._taken_over],  # which the next one finishes
         "entries": entries,
     }
 
@@ -77,9 +77,9 @@ def memory_from(
         _damaged("the state", f"it is a {type(state).__name__} and not a mapping")
     own = check_head(state, "the state", STATE_FORMAT)
     session = own if session_id is None else session_id
-    own_round, values = state.get("own_round", ""), state.get("entries")
-    if not isinstance(own_round, str):
-        _damaged("the state", "its own_round is no id")
+    own_rounds, values = state.get("own_rounds", ()), state.get("entries")
+    if not isinstance(own_rounds, (list, tuple)) or not all(isinstance(one, str) for one in own_rounds):
+        _damaged("the state", "its own_rounds are no list of ids")
     if not isinstance(values, (list, tuple)):
         _damaged("the state", "it has no list of entries")
     fitting, entries = Fitting(), []
@@ -92,7 +92,7 @@ def memory_from(
     cls(session, store=kept, **options)  # wrong options are refused before anything is written
     append_new(kept, session, entries)
     memory = cls(session, store=kept, **options)
-    memory._own_round = own_round
+    memory._taken_over = (*memory._taken_over, *own_rounds)
     return memory
 
 

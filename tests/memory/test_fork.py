@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import settings
 from test_overlays_machine import ROLES, Overlays, overlays
 
 from compactor import compose
-from memory import InMemoryStore, Memory, StoreError, UnknownRound
+from memory import InMemoryStore, Memory, StoreError, UnknownRound, open_store
 from memory.entries import CompactionPrepared, Entry
 from memory.forked import forked
 from memory.jsonl import exported, imported
@@ -108,6 +110,17 @@ def test_a_fork_in_another_store_may_have_the_same_name() -> None:
         forked(memory, 1, "s")
     assert list(store.read("s")) == before
     assert store.sessions() == ["s"]
+
+
+@pytest.mark.parametrize("at_round", [1, 3, 5, 6])
+def test_a_database_forks_alike(tmp_path: Path, at_round: int) -> None:
+    """Within one database, and out of it; where rounds are read when somebody asks, what is published as well."""
+    with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
+        memory = eventful(store)
+        fork, elsewhere = forked(memory, at_round, "fork"), forked(memory, at_round, store=InMemoryStore())
+        assert everything(fork) == everything(elsewhere) == everything(Memory("fork", store=store))
+        fork.create_round("only here")
+        assert everything(memory) == everything(Memory("s", store=store))
 
 
 def test_entries_of_a_fork_are_new_ones() -> None:

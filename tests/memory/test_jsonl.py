@@ -6,19 +6,20 @@ import io
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from histories import eventful, everything
 
-from memory import ContextError, InMemoryStore, Memory, NewerVersion, StoreError
+from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
 from memory.entries import BODY_VERSION, Entry
 from memory.errors import StoreDamaged
 from memory.jsonl import JSONL_FORMAT, Imported, exported, imported
 from memory.state import STATE_VERSION
 
 
-def lines_of(store: InMemoryStore, session: str = "s") -> list[str]:
+def lines_of(store: Store, session: str = "s") -> list[str]:
     stream = io.StringIO()
     count = exported(store, session, stream)
     lines = stream.getvalue().splitlines(keepends=True)
@@ -46,6 +47,18 @@ def test_a_session_comes_back_as_it_was() -> None:
         assert list(store.read(name)) == list(STORE.read("s"))
         assert [one.created_at for one in store.read(name)] == [one.created_at for one in STORE.read("s")]
         assert [one.round for one in store.read(name) if one.kind == "round opened"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_session_goes_from_database_to_database(tmp_path: Path) -> None:
+    """The files are the same, whichever store they are of."""
+    with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
+        assert imported(store, LINES, "other") == ("other", len(LINES) - 1)
+        assert everything(Memory("other", store=store)) == everything(Memory("s", store=STORE))
+        with pytest.raises(StoreError, match="already"):
+            imported(store, LINES, "other")
+        again = InMemoryStore()
+        imported(again, lines_of(store, "other"), "s")
+        assert lines_of(again)[1:] == lines_of(store, "other")[1:]
 
 
 def test_a_file_is_ascii_and_says_what_it_holds() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from histories import eventful, everything, posts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError
+from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
 from memory.entries import BODY_VERSION, Entry
 from memory.errors import StoreDamaged
 from memory.state import STATE_VERSION, entry_of, memory_from, state_of, value_of
@@ -183,6 +185,31 @@ def test_a_session_that_another_makes_meanwhile_is_left_alone() -> None:
         memory_from(Memory, STATE, store=Raced())
 
 
+def test_a_database_takes_it_and_gives_it_back(tmp_path: Path) -> None:
+    """The same state comes out again, and the session goes on when it is opened anew."""
+    with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
+        memory = memory_from(Memory, STATE, store=store)
+        assert everything(memory) == everything(Memory("s", store=STORE))
+        assert unfiled(state_of(memory)) == unfiled(STATE)
+        memory.create_round("next")
+        assert everything(Memory("s", store=store)) == everything(memory)
+        with pytest.raises(StoreError, match="already"):
+            memory_from(Memory, STATE, store=store)
+
+
+def test_rounds_that_were_to_be_finished_by_the_next_still_are() -> None:
+    """Also those that were taken over from a process that ended."""
+    store = InMemoryStore()
+    left = Memory("s", store=store)
+    left.create_round("left open")
+    memory = memory_from(Memory, state_of(Memory("s", store=store, take_over=True)))
+    memory.create_round("next")
+    assert memory.conversation.rounds[0].state == "finished"
+    again = memory_from(Memory, state_of(Memory("s", store=store)))
+    again.create_round("next")
+    assert again.conversation.rounds[0].state == "created"
+
+
 def test_options_are_those_of_memory() -> None:
     """A wrong one is refused before anything is written."""
     assert memory_from(Memory, STATE, new_id=lambda: "fixed").create_round("q").id == "fixed"
@@ -203,7 +230,8 @@ def test_options_are_those_of_memory() -> None:
         (STATE | {"version": 0}, "its version or"),
         (STATE | {"session": 7}, "its session's name is missing"),
         (STATE | {"entries": {}}, "no list of entries"),
-        (STATE | {"own_round": 7}, "own_round"),
+        (STATE | {"own_rounds": 7}, "own_rounds"),
+        (STATE | {"own_rounds": [7]}, "own_rounds"),
         (STATE | {"entries": [7]}, "entry 1 of the state cannot be read: it is no mapping"),
         (changed(lambda state: state["entries"].pop(4)), "entry 5 is missing"),
         (changed(lambda state: state["entries"][3].update(number=1)), "entry 4 is missing"),
