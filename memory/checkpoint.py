@@ -121,7 +121,8 @@ class _Reading:
         if body.settled < body.total:
             entries = self._store.read_rounds(self._session, body.settled + 1, body.total)
             live = rebuilt(entry for entry in entries if entry.number <= number)
-        if sorted(live) != list(range(body.settled + 1, body.total + 1)):
+        first = live.get(body.settled + 1)
+        if sorted(live) != list(range(body.settled + 1, body.total + 1)) or (first is not None and first.opened.closed):
             raise StoreDamaged("the checkpoint of this session is of another log; it is passed over")
         for place, item in live.items():
             self._archive.note(item.opened.id, place)
