@@ -31,6 +31,7 @@ from compactor.events import (
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("demo", "replay", "chat")
+ON_SESSIONS = ("sessions", "show", "events", "export", "import", "purge", "revert")
 
 
 def start(*words: object, **more: Any) -> subprocess.Popen[bytes]:
@@ -53,17 +54,19 @@ def test_it_says_what_it_can_do(words: tuple[str, ...]) -> None:
     """Without arguments too, and each command is said in a whole sentence on one line."""
     done = run(*words, COLUMNS="80")
     assert (done.code, done.err) == (0, "")
-    for name in COMMANDS:
+    for name in COMMANDS + ON_SESSIONS:
         assert re.search(rf"^  {name} +[A-Z].*\.$", done.out, re.MULTILINE)
     assert "..." not in done.out.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS + ON_SESSIONS)
 def test_each_commands_help_fits_a_narrow_terminal(command: str) -> None:
+    """And names what commands of its family have in common."""
     done = run(command, "--help", COLUMNS="80")
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 80
-    assert "--log-events" in done.out
+    for option in ("--log-events",) if command in COMMANDS else ("--store", "COMPACTOR_STORE", "--json"):
+        assert option in done.out
 
 
 def test_it_knows_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
