@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -50,6 +51,9 @@ class Dialect(Protocol):
     identity: str
     #: Ends the definition of a table that is read by its primary key.
     clustered: str
+
+    def driver_sql(self, statement: str) -> str:
+        """Return a *statement* with ``:name`` as the driver takes it, for what is too often asked to be compiled."""
 
     def engine(self) -> Engine:
         """Return a new engine; it connects when it is first used."""
@@ -108,6 +112,9 @@ class Sqlite:
                 case _:
                     raise StoreError(f"a SQLite URL has no option {name!r}; there are synchronous= and timeout=")
 
+    def driver_sql(self, statement: str) -> str:
+        return statement
+
     def engine(self) -> Engine:
         engine = create_engine(
             URL.create("sqlite+pysqlite", database=str(self.path)),
@@ -130,8 +137,11 @@ class Sqlite:
             raise StoreError(f"{self.path} is a folder; name a file in it")
         if not self.path.parent.is_dir():
             raise StoreError(f"the folder {self.path.parent} does not exist; create it")
-        if not self.path.exists() or not self.path.stat().st_size:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if not size:
             return
+        if size < 512:  # the smallest page; SQLite itself would take a file of one byte for an empty one
+            raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
         connection = None
         try:
             # For reading only: to close another program's database otherwise may write to it (its WAL).
@@ -265,6 +275,9 @@ class Postgres:
         self._url = self._url.difference_update_query(["timeout"])
         host = self._url.host or self._url.query.get("host") or "this machine"
         self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
+
+    def driver_sql(self, statement: str) -> str:
+        return re.sub(r":(\w+)", r"%(\1)s", statement)
 
     def engine(self) -> Engine:
         unless_said: dict[str, Any] = {

@@ -26,12 +26,10 @@ PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 _ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
 # One statement, so that an append of one entry is one round trip: nothing is inserted where the log does not end just
 # before it, and of two who insert at once the primary key refuses one.
-_APPEND = text(
-    """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
+_APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
     SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
     WHERE s.key = :key
     AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
-)
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
@@ -74,6 +72,7 @@ class SqlStore:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._connections = Connections(dialect)
+        self._append = dialect.driver_sql(_APPEND)
         now = dialect.now
         self._take_lease = text(
             f"""INSERT INTO compactor_leases AS l (session, name, holder, expires)
@@ -114,7 +113,7 @@ class SqlStore:
         def insert(connection: Connection) -> None:
             if after == 0:
                 connection.execute(_ADD_SESSION, {"key": key, "name": _escaped(session)})
-            if connection.execute(_APPEND, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
+            if connection.exec_driver_sql(self._append, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
                 raise Conflict("the log does not end there")
 
         if rows:
