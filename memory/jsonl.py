@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, TextIO, overload
 
@@ -55,10 +56,10 @@ def imported(store: Store, stream: Iterable[str], session: str | None = None) ->
     """Write the session that *stream* holds to *store*, all or nothing, and return its name and length.
 
     *stream* is a text file, or any lines. *session* is the name to give it, if not its own. Every line is checked
-    before the first is written; until then they are kept aside, long ones on disk, and a store that takes entries one
-    by one holds one by one. Raises ``StoreDamaged`` for a file that is cut off, damaged or of another format, with the
-    number of the line, ``NewerVersion`` for one that a newer version wrote, and ``StoreError`` where the store has a
-    session of that name already.
+    before the first is written, and entries wait in a temporary file until all are: only the store may hold them all,
+    for the one append that writes them. Raises ``StoreDamaged`` for a file that is cut off, damaged or of another
+    format, with the number of the line, ``NewerVersion`` for one that a newer version wrote, and ``StoreError`` where
+    the store has a session of that name already.
     """
     lines = _numbered(stream)
     line, text = next(lines, (1, ""))
@@ -78,7 +79,7 @@ def imported(store: Store, stream: Iterable[str], session: str | None = None) ->
                 fitting.take(entry)
             except StoreDamaged as error:
                 raise StoreDamaged(f"line {line}: {error}") from error
-            kept.add(text, entry.round)
+            kept.add(entry)
         if len(kept) < count:
             raise StoreDamaged(
                 f"the file is cut off: it ends at line {line}, after {len(kept)} of {count} entries; nothing was"
@@ -136,13 +137,11 @@ class _KeptAside(Sequence[Entry]):
     def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
         self._file = file
         self._places = array("Q")
-        self._rounds = array("Q")
 
-    def add(self, line: str, round_: int) -> None:
-        """Keep the entry on *line*, which was checked, and the number of its round."""
+    def add(self, entry: Entry) -> None:
         self._places.append(self._file.tell())
-        self._rounds.append(round_)
-        self._file.write(line.strip().encode("utf-8", "surrogatepass") + b"\n")
+        fields = [entry.kind, entry.body, entry.id, entry.created_at.isoformat()]
+        self._file.write(_line([*fields, entry.number, entry.round, entry.version]).encode("ascii"))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -155,6 +154,6 @@ class _KeptAside(Sequence[Entry]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         self._file.seek(self._places[index])
-        entry = entry_of(json.loads(self._file.readline()), "an entry")
-        entry.round = self._rounds[index]
-        return entry
+        kind, body, id_, made, number, round_, version = json.loads(self._file.readline())
+        made_at = datetime.fromisoformat(made)
+        return Entry(kind, body=body, id=id_, created_at=made_at, number=number, round=round_, version=version)
