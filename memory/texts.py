@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from .entries import PostRedacted
 from .errors import StoreBusy, StoreFull, StoreReadOnly
+from .redaction import without
 from .rounds import Round
 from .search import Hit, hit_in, ranked, texts_of
 from .stores.base import SearchableStore, Store, StoredText
@@ -70,6 +72,10 @@ def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int 
     for first in range(reach, stop, BATCH):
         last = min(first + BATCH, stop)
         store.keep_texts(session, first + 1, last, _texts(rounds[first:last]))
+        # Looked for after that: whoever erases something from now on finds it in the index, and puts it right himself.
+        for number, posts in _erased_since(store, session, snapshot):
+            if first < number <= last:
+                store.keep_texts(session, number, number, _texts([without(rounds[number - 1], posts)]))
     return stop >= settled
 
 
@@ -89,6 +95,15 @@ def forgotten(store: Store, session: str, snapshot: Snapshot, numbers: Collectio
 def _texts(rounds: Iterable[Round]) -> list[StoredText]:
     """Return the texts of those *rounds* that have not failed: a failed one stays so."""
     return [text for round_ in rounds if round_.state != "failed" for text in texts_of(round_)]
+
+
+def _erased_since(store: Store, session: str, snapshot: Snapshot) -> Iterable[tuple[int, set[int]]]:
+    """Return the numbers of rounds in which something was erased since *snapshot*, and those of the posts."""
+    erased: dict[int, set[int]] = {}
+    for entry in store.read(session, snapshot.number):
+        if isinstance(record := entry.record, PostRedacted):
+            erased.setdefault(entry.round, set()).update(record.numbers)
+    return erased.items()
 
 
 def _rounds_after(rounds: Rounds, reach: int) -> Iterator[Round]:

@@ -26,6 +26,9 @@ TEXTS_A_SESSION = 2**32
 #: Trigrams of a word that SQLite is asked for; the text is looked at in any case.
 MOST_TRIGRAMS = 24
 
+#: The first SQLite that has them.
+_FIRST_WITH_TRIGRAMS = (3, 34)
+
 #: What PostgreSQL cannot hold, or UTF-8 not at all.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -161,7 +164,7 @@ class _Trigrams(Protocol):
 
 
 class _SqliteTrigrams:
-    """FTS5's, since SQLite 3.34, kept by triggers. It holds which texts have a trigram and not where: a third of the
+    """FTS5's, kept by triggers. It holds which texts have a trigram and not where: a third of the
     size."""
 
     id = "id INTEGER PRIMARY KEY"
@@ -182,7 +185,7 @@ class _SqliteTrigrams:
     def create(self, connection: Connection) -> None:
         asked = "SELECT sqlite_version(), sqlite_compileoption_used('ENABLE_FTS5')"
         version, able = connection.exec_driver_sql(asked).one()
-        if able and tuple(map(int, version.split(".")[:2])) >= (3, 34):
+        if able and tuple(map(int, version.split(".")[:2])) >= _FIRST_WITH_TRIGRAMS:
             for statement in self.index:
                 connection.exec_driver_sql(statement)
 

@@ -116,7 +116,7 @@ def test_a_query_that_is_repeated_with_something_attached_is_found_once() -> Non
     memory = Memory()
     file = Attachment(type="file", content="zeta")
     memory.add_post(memory.create_round("q"), send_from="User", send_to="P", message="q", attachment_list=(file,))
-    assert {role: found(memory, "q", role) for role in ("", "P", "C")} == dict.fromkeys(("", "P", "C"), ["r1.p0"])
+    assert [found(memory, "q", role) for role in ("", "P", "C")] == [["r1.p0"]] * 3
     assert (found(memory, "zeta", "P"), found(memory, "zeta", "C")) == (["r1.p1"], [])
     assert line(memory, "zeta") == "r1.p1 (User to P; 14 characters): q [file] zeta"
 

@@ -1,0 +1,150 @@
+"""A database without an index of trigrams gives the same answers; what was erased is in no part of its file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from memory import Memory, open_store
+from memory.stores import sql_texts
+from memory.stores.base import FoundTexts, SearchableStore, StoredText
+
+Asked = Callable[[str], list[tuple[Any, ...]]]
+
+WORDS = ("fish", "sh", "é", "swordfish in", "100%")
+
+
+def kept(url: str, rounds: int = 3) -> SearchableStore:
+    """Return a store with a session of so many texts, each with its number in it."""
+    store = open_store(url)
+    assert isinstance(store, SearchableStore)
+    Memory("s", store=store).create_round("q")
+    store.keep_texts("s", 1, rounds, [text(number) for number in range(1, rounds + 1)])
+    return store
+
+
+def text(number: int) -> StoredText:
+    return StoredText(number, 0, "", "", f"{number}00% swordfish in the café")
+
+
+def found(store: SearchableStore, *words: str) -> list[StoredText]:
+    return sorted(store.find_texts("s", words, "").texts)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{(tmp_path / 'chat.db').as_posix()}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Asked]:
+    """Asks the SQLite file."""
+    opened: list[sqlite3.Connection] = []
+
+    def asked(statement: str) -> list[tuple[Any, ...]]:
+        opened.append(sqlite3.connect(tmp_path / "chat.db"))
+        return opened[-1].execute(statement).fetchall()
+
+    yield asked
+    for connection in opened:
+        connection.close()
+
+
+def test_a_sqlite_without_trigrams_finds_the_same(url: str, file: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is older, or was built without them."""
+    monkeypatch.setattr(sql_texts, "_FIRST_WITH_TRIGRAMS", (9, 0))
+    store = kept(url)
+    assert file("SELECT name FROM sqlite_master WHERE name = 'compactor_trigrams'") == []
+    for word in WORDS:
+        assert len(found(store, word)) == (1 if word == "100%" else 3), word
+    store.keep_texts("s", 2, 2, [])
+    assert found(store, "swordfish") == [text(1), text(3)]
+    store.purge("s")
+    store.close()
+
+
+def test_sqlite_asks_its_trigrams(url: str) -> None:
+    """For words of three characters and more: nothing is found of what the index does not have."""
+    store = kept(url)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("INSERT INTO compactor_trigrams(compactor_trigrams) VALUES ('delete-all')")
+    connection.close()
+    assert (found(store, "swordfish"), len(found(store, "sh")), len(found(store, "sh", "swordfish"))) == ([], 3, 3)
+    store.close()
+
+
+def test_what_was_erased_is_not_left_in_the_file(url: str, file: Asked) -> None:
+    """Neither its words nor their trigrams, in the table or the index; the index is as sound as before."""
+    store = kept(url, 40)
+    store.keep_texts("s", 7, 7, [StoredText(7, 0, "", "", "zyxwvu")])
+    assert any(b"zyx" in block for (block,) in file("SELECT block FROM compactor_trigrams_data"))
+    store.keep_texts("s", 7, 7, [StoredText(7, 0, "", "", "erased")])
+    for (block,) in file("SELECT block FROM compactor_trigrams_data"):
+        assert b"zyx" not in block
+    assert file("SELECT count(*) FROM compactor_texts WHERE text LIKE '%zyx%'") == [(0,)]
+    assert (len(found(store, "swordfish")), found(store, "erased")[0].round) == (39, 7)
+    store.purge("s")
+    assert file("SELECT count(*) FROM compactor_texts") == [(0,)]
+    for (block,) in file("SELECT block FROM compactor_trigrams_data"):
+        assert b"fis" not in block
+    store.close()
+
+
+def test_texts_behind_a_gap_are_not_taken(url: str) -> None:
+    """They are of a session that was purged, by somebody who does not know yet."""
+    store = kept(url)
+    store.keep_texts("s", 5, 5, [text(5)])
+    assert (store.texts_reach("s"), len(found(store, "swordfish"))) == (3, 3)
+    store.keep_texts("none", 1, 1, [text(1)])
+    assert store.find_texts("none", ["fish"], "") == FoundTexts((), 0, 0)
+    store.close()
+
+
+def test_handing_over_the_same_again_changes_nothing(url: str, file: Asked) -> None:
+    """Two processes may be at it at once."""
+    store = kept(url)
+    before = file("SELECT id, text FROM compactor_texts")
+    store.keep_texts("s", 1, 4, [text(number) for number in (3, 2, 1)])
+    assert (file("SELECT id, text FROM compactor_texts"), store.texts_reach("s")) == (before, 4)
+    store.close()
+
+
+def test_a_postgresql_without_the_extension_finds_the_same(postgres_url: str) -> None:
+    """Where it is not installed, or the user may not: the tables are there, and other work of the transaction."""
+    import psycopg
+
+    place = postgres_url.replace("+psycopg", "")
+    with psycopg.connect(place, autocommit=True) as connection:
+        connection.execute("CREATE ROLE guest LOGIN")
+        connection.execute("CREATE SCHEMA AUTHORIZATION guest")
+    try:
+        store = kept(postgres_url.replace("postgres@", "guest@"))
+        for word in WORDS:
+            assert len(found(store, word)) == (1 if word == "100%" else 3), word
+        store.close()
+        with psycopg.connect(place, autocommit=True) as connection:
+            tables = "SELECT count(*) FROM pg_indexes WHERE indexname = 'compactor_trigrams'"
+            assert connection.execute(tables).fetchall() == [(0,)]
+    finally:
+        with psycopg.connect(place, autocommit=True) as connection:
+            connection.execute("DROP OWNED BY guest")
+            connection.execute("DROP ROLE guest")
+
+
+def test_postgresql_asks_its_trigrams(postgres_url: str) -> None:
+    """The index is there, and of use for what is asked."""
+    kept(postgres_url).close()
+    engine = create_engine(postgres_url)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET enable_seqscan = off")
+        matching = sql_texts._PostgresTrigrams().matching(connection, 1, ["swordfish"])
+        asked = sql_texts.select(sql_texts._TEXTS.c.id).where(*matching)
+        compiled = str(asked.compile(engine, compile_kwargs={"literal_binds": True}))
+        plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars())
+    engine.dispose()
+    assert "compactor_trigrams" in plan
