@@ -42,7 +42,10 @@ _NUMBERS_OF_ROUNDS = text(f"SELECT e.number {_OF_SESSION} AND e.round BETWEEN :f
 _NUMBERS_OF_KINDS = text(f"SELECT e.number {_OF_SESSION} AND e.kind IN :kinds").bindparams(
     bindparam("kinds", type_=Text, expanding=True)
 )
-_ROUND_NUMBER = text(f"SELECT e.round {_OF_SESSION} AND e.round_key = :round_key ORDER BY e.number LIMIT 1")
+# The number first, which is in the index: SQLite would go through the session for the round.
+_ROUND_NUMBER = text(
+    f"SELECT e.round {_OF_SESSION} AND e.number = (SELECT e.number {_OF_SESSION} AND e.round_key = :round_key LIMIT 1)"
+)
 _SESSIONS = text("SELECT name FROM compactor_sessions")
 _REDACT = text(
     """UPDATE compactor_entries SET body = :body, version = :version, kind = coalesce(:kind, kind)
