@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,8 +20,8 @@ from .terminal import CannotRun, one_line, screen, visible
 
 __all__ = ["SessionFacts", "confirm", "facts_of", "overview", "purge", "table", "when"]
 
-#: Entries that are looked through at the end of a log for the round that was opened last; then more and more.
-_LAST = 32
+#: Entries that are read at once at the end of a log.
+_PAGE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +57,43 @@ def facts_of(store: Store, session: str) -> SessionFacts:
 
     No body is looked at: so it works on a session that is damaged, too. Raises ``CannotRun`` where there is none.
     """
-    last = _last_entry(store, session)
-    if last is None:
+    newest = _newest(store, session)
+    if not newest:
         raise unknown(store, session)
-    return SessionFacts(session, _rounds(store, session, last.number), last.number, last.created_at)
+    return SessionFacts(session, _rounds(store, session, newest), newest[-1].number, newest[-1].created_at)
 
 
-def _last_entry(store: Store, session: str) -> Entry | None:
-    """Return the newest entry. Numbers have no gaps: so it is found by looking here and there."""
+def _newest(store: Store, session: str) -> list[Entry]:
+    """Return the newest entries, a page of them at most. Numbers have no gaps: so a few looks find the end."""
 
     def entry(number: int) -> Entry | None:
         return next(iter(store.read(session, number - 1, 1)), None)
 
     checkpoint = store.checkpoint(session) if isinstance(store, IndexedStore) else None
-    last, step = entry(checkpoint.number if checkpoint is not None else 1), 16
+    last, step = entry(checkpoint.number if checkpoint is not None else 1), _PAGE
     if last is None:
-        return None
+        return []
     while (later := entry(last.number + step)) is not None:
         last, step = later, 2 * step
-    while step > 1:
-        half = step // 2
-        later = entry(last.number + half)
-        last, step = (last, half) if later is None else (later, step - half)
-    return last
+    while step > _PAGE:
+        step //= 2
+        last = entry(last.number + step) or last
+    return [last, *store.read(session, last.number, step)]
 
 
-def _rounds(store: Store, session: str, last: int) -> int:
-    """Return how many rounds a log of *last* entries has: the number of the newest, where entries know theirs."""
-    for start, stop in _backwards(last):
-        opened = [one.round for one in store.read(session, start, stop - start) if one.kind == "round opened"]
-        if opened and opened[-1]:
-            return opened[-1]
-        if opened:
-            break
-    return sum(one.kind == "round opened" for one in store.read(session))
+def _rounds(store: Store, session: str, newest: Sequence[Entry]) -> int:
+    """Return how many rounds there are: the number of the one that was opened last, where entries know theirs."""
+    opened, stop, size = _opened(newest), newest[0].number - 1, _PAGE
+    while opened is None and stop > 0:
+        start = max(0, stop - size)
+        opened, stop, size = _opened(store.read(session, start, stop - start)), start, 4 * size
+    return sum(one.kind == "round opened" for one in store.read(session)) if opened == 0 else opened or 0
 
 
-def _backwards(last: int) -> Iterator[tuple[int, int]]:
-    size = _LAST
-    while last > 0:
-        start = max(0, last - size)
-        yield start, last
-        last, size = start, 4 * size
+def _opened(entries: Iterable[Entry]) -> int | None:
+    """Return the number of the round that is the last to be opened in *entries*, 0 where it is not known."""
+    numbers = [one.round for one in entries if one.kind == "round opened"]
+    return numbers[-1] if numbers else None
 
 
 def table(sessions: Sequence[SessionFacts], console: Console) -> None:
