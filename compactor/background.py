@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from memory import Memory
 from memory.events import Event, EventHook
+from memory.history import CompactionRecord
 from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
@@ -22,7 +23,9 @@ from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import LocalJournal
+from .kept import Kept
 from .ledger import Ledger, ledger_of
+from .noted import Noted
 from .runner import Runner, State
 from .strategies import compact_rounds
 from .summarizers import as_summarizer
@@ -104,6 +107,8 @@ class ContextCompactor:
         self._journal: Journal = (
             journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         )
+        self._kept = Kept(self._journal)
+        self._events.add_hook(Noted(self._kept))
         cycle = Cycle(
             config=self.config,
             rounds_getter=rounds_getter,
@@ -197,18 +202,25 @@ class ContextCompactor:
         self._refuse_inside("wait_idle")
         return self._runner.wait_idle(timeout)
 
-    def revert(self) -> CompactedMessage | None:
+    def revert(self, generation: int | None = None) -> CompactedMessage | None:
         """Make the compaction before the present one current again and return it; None where there is none left.
 
-        The reverted one stays in the log. Nothing is compacted again until a round is newer than those present.
+        The reverted one stays in the log. Nothing is compacted again until a round is newer than those present. Raises
+        ``StaleCompaction`` where that of *generation* is no longer current; None: the one that is shown here now.
+        Another process may have published since, which is shown from then on.
         """
         before = self._journal.read()
-        current = self._journal.revert()
+        current = self._kept.revert(before.generation if generation is None else generation)
         after = self._journal.read()
         if after.generation != before.generation and after.held_round_id is not None:
             end = current.end_index if current else 0
             self._events.tell(Reverted(role=self.role, generation=after.generation, end=end))
         return current
+
+    def history(self) -> tuple[CompactionRecord, ...]:
+        """Return what became of the role's compactions, oldest first: those of earlier processes too, where a Memory's
+        store has kept them. ``compactor.difference.compared`` tells what is new in one."""
+        return self._kept.history()
 
     def status(self) -> CompactorStatus:
         generation, compaction, runner = self._journal.read().generation, self.get_compaction(), self._runner

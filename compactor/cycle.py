@@ -5,17 +5,33 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
+from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
-from memory.overlays import CompactedMessage, Journal, JournalState, Overlay, Reduction
+from memory.overlays import CompactedMessage, Journal, JournalState, Origin, Overlay, Reduction
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
-from .errors import SummaryRejected
-from .events import Discarded, Evaluated, Exhausted, PlanFailed, Published, Reduced, Skip, Skipped, StrategyFailed
+from .errors import LeasedElsewhere, SummaryRejected
+from .events import (
+    Discarded,
+    Evaluated,
+    Exhausted,
+    IndexingFailed,
+    PlanFailed,
+    Published,
+    Reduced,
+    Skip,
+    Skipped,
+    StrategyFailed,
+)
 from .host_rounds import rounds_for
+from .kept import Kept
+from .lease import MARGIN, Lease, Overtaken
 from .ledger import Ledger
 from .plan import plan_text
 from .tokens import TokenCounter
@@ -48,6 +64,11 @@ class Cycle:
     def role(self) -> str:
         return self.ledger.role
 
+    @cached_property
+    def kept(self) -> Kept:
+        """What the journal keeps beside publications."""
+        return Kept(self.journal)
+
     def view(self, state: JournalState) -> View:
         """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
         between only lengthen the tail."""
@@ -58,15 +79,45 @@ class Cycle:
         return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
 
     def run(
-        self, ask: Ask, allowed: Callable[[], str | None], *, attempts: int | None = None, forced: bool = False
+        self,
+        ask: Ask,
+        allowed: Callable[[], str | None],
+        *,
+        attempts: int | None = None,
+        forced: bool = False,
+        paid: bool = True,
     ) -> CompactedMessage | None:
         """Return the last compaction that was published; None where there was a reason not to.
 
         *allowed* says just before each publication why it may not happen any more, or None. A summary is asked for at
-        most *attempts* times; None: as the configuration says. Raises what getter, journal, trigger, strategies and
-        summarizer raise, ``SummaryRejected``, and ``StaleCompaction`` where what was read is no longer current.
+        most *attempts* times; None: as the configuration says. Unless answers are *paid* for, they are not kept, and
+        no other process need wait. Raises what getter, journal, trigger, strategies and summarizer raise,
+        ``SummaryRejected``, ``LeasedElsewhere``, and ``StaleCompaction`` where what was read is no longer current.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
+        lease = Lease(self.kept, self.config.call_timeout + MARGIN)
+
+        def before_asking() -> None:
+            if paid and allowed() != "late":  # else the lease is that of the run that came after
+                lease.hold()
+
+        def work(verdict: Verdict) -> CycleWork:
+            made = CycleWork(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic, attempts)
+            made.kept, made.before_asking = self.kept if paid else None, before_asking
+            return made
+
+        try:
+            try:
+                return self._look(work, allowed, forced=forced)
+            except Overtaken:
+                return self._look(work, allowed, forced=forced)
+        finally:
+            if allowed() != "late":
+                lease.release()
+
+    def _look(
+        self, work_on: Callable[[Verdict], CycleWork], allowed: Callable[[], str | None], *, forced: bool
+    ) -> CompactedMessage | None:
         state = self.journal.read()
         view = self.view(state)
         if isinstance(view.rounds, Rounds):
@@ -75,15 +126,19 @@ class Cycle:
         if skip is not None:
             self._skipped(skip, view, state.generation)
             return None
-        plan = self._plan()
-        work = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic, attempts)
+        work = work_on(verdict)
         passing = _Pass(self, replace(view, work=work), work, state.generation, allowed)
-        for number, strategy in enumerate(self.strategies):
-            if number and passing.changed and not forced and not self.trigger(passing.view):
-                break
-            passing.apply(strategy)
-        else:
-            passing.end(forced=forced)
+        passing.publish_prepared()
+        try:
+            for strategy in self.strategies:
+                if passing.changed and not forced and not self.trigger(passing.view):
+                    break
+                passing.apply(strategy)
+            else:
+                passing.end(forced=forced)
+        except LeasedElsewhere as leased:
+            self._skipped(Skip.LEASED, view, state.generation, leased.seconds)
+            raise
         if not passing.changed:
             self._skipped(_nothing_to_cover(view), view, state.generation)
         return passing.published
@@ -116,7 +171,15 @@ class Cycle:
         )
         return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
 
-    def _skipped(self, reason: Skip, view: View, generation: int) -> None:
+    def index_texts(self, go_on: Callable[[], bool]) -> None:
+        """Make old rounds quick to search, step by step, while *go_on* says so."""
+        try:
+            while go_on() and self.kept.index_texts():
+                pass
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: it is done when somebody searches)
+            self.emit(IndexingFailed(role=self.role, error=type(error).__name__))
+
+    def _skipped(self, reason: Skip, view: View, generation: int, retry_in: float | None = None) -> None:
         self.emit(
             Skipped(
                 role=self.role,
@@ -125,6 +188,7 @@ class Cycle:
                 rounds=view.total,
                 tail=view.tail_length,
                 closed=view.closed,
+                retry_in=retry_in,
             )
         )
 
@@ -143,6 +207,30 @@ class _Pass:
         self.view = view
         self.published: CompactedMessage | None = None
         self.changed = False
+        work.go_on_from(base, view.end)
+
+    def publish_prepared(self) -> None:
+        """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still."""
+        answers = self._cycle.kept.publishable(self._base) if self._work.kept is not None else ()
+        end, prepared = max(((self._end_of(one), one) for one in answers), key=itemgetter(0), default=(0, None))
+        if prepared is None or prepared.compaction is None or not end:
+            return
+        self._work.begin(prepared.strategy)
+        self._work.origin, self._work.reused = Origin(prepared.digest, prepared.checks, prepared.strategy), True
+        try:
+            self._publish(prepared.compaction.model_copy(update={"end_index": end}), prepared.strategy)
+        except StaleCompaction as stale:
+            if stale.reason not in ("rounds_changed", "behind"):
+                raise
+            # Another process was faster, or a round failed just now: what is due is asked for.
+
+    def _end_of(self, prepared: CompactionPrepared) -> int:
+        """Return how many rounds *prepared* covers; 0 where it does not fit what there is now."""
+        made, rounds = prepared.compaction, self.view.rounds
+        end = rounds.end_of(made.end_round_id) if made is not None and made.end_round_id is not None else None
+        if end is None or not self.view.end < end <= self.view.closed:
+            return 0
+        return end if tuple(one.id for one in rounds[self.view.end : end]) == prepared.round_ids else 0
 
     def apply(self, strategy: Strategy) -> None:
         """Publish what *strategy* gives, as it gives it. Where it fails, that is told, and remembered."""
@@ -157,7 +245,7 @@ class _Pass:
                     self._publish(overlay, name)
                 else:
                     raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
-        except StaleCompaction:
+        except (StaleCompaction, LeasedElsewhere):
             raise
         except Exception as error:
             self._failed.append(error)
@@ -231,7 +319,11 @@ class _Pass:
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         if reason := self._allowed():
             raise StaleCompaction(reason)
-        published = self._cycle.journal.publish(made, base=self._base, round_ids=[round_.id for round_ in covered])
+        origin = work.origin._replace(
+            tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens
+        )
+        ids = [round_.id for round_ in covered]
+        published = self._cycle.kept.publish(made, base=self._base, round_ids=ids, origin=origin)
         after = replace(view, compaction=published).compaction_tokens
         self._cycle.emit(
             Published(
@@ -246,9 +338,11 @@ class _Pass:
                 requests=work.requests,
                 usage=published.usage,
                 model=published.model,
+                reused=work.reused,
             )
         )
         work.begin(strategy)
+        work.go_on_from(published.generation, made.end_index)
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         self.published = published.model_copy(update={"end_index": made.end_index})
         self.view = replace(view, compaction=self.published, as_composed=False)

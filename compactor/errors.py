@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memory.errors import ContextError
 
-__all__ = ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "SummaryRejected"]
+__all__ = ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "LeasedElsewhere", "SummaryRejected"]
 
 
 class BudgetExceeded(ContextError):
@@ -25,6 +25,18 @@ class CompactionFailed(ContextError):
 
 class CompactionTimeout(CompactionFailed, TimeoutError):
     """A summarizer, or the wait for one, took longer than it may."""
+
+
+class LeasedElsewhere(CompactionFailed):
+    """Another process has this role's history summarised just now."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            "another process is compacting this role's history, and the same is not paid for twice;"
+            f" ask again when it is through, in {seconds:.0f} seconds at the latest"
+        )
+        #: Until its lease expires.
+        self.seconds = seconds
 
 
 class SummaryRejected(ContextError):

@@ -17,6 +17,7 @@ __all__ = [
     "Evaluated",
     "Exhausted",
     "Failed",
+    "IndexingFailed",
     "ModelUnknown",
     "PlanFailed",
     "Prepared",
@@ -41,6 +42,7 @@ class Skip(StrEnum):
     BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
     NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
     NOTHING_NEW = "nothing_new"  # retaining the recent rounds leaves none to cover
+    LEASED = "leased"  # another process is at it; it is looked at again when its lease expires, or at the next event
 
 
 class CompactionEvent(Event):
@@ -70,6 +72,8 @@ class Skipped(CompactionEvent):
     rounds: int
     tail: int
     closed: int
+    #: Seconds until another process's lease expires, where that is the reason.
+    retry_in: float | None = None
 
 
 class Started(CompactionEvent):
@@ -102,6 +106,8 @@ class Prepared(CompactionEvent):
     restored: int = 0
     #: Identifiers that stand nowhere in what it was made from; too few to refuse it.
     unknown_identifiers: tuple[str, ...] = ()
+    #: Nobody was asked: the same question was answered before, and *usage* was spent then.
+    reused: bool = False
 
 
 class Rejected(CompactionEvent):
@@ -143,6 +149,8 @@ class Published(CompactionEvent):
     requests: int = 1
     usage: Mapping[str, int] | None = None
     model: str | None = None
+    #: It was paid for in an earlier cycle, perhaps another process's, whose *usage* it tells.
+    reused: bool = False
 
 
 class Failed(CompactionEvent):
@@ -231,6 +239,15 @@ class Exhausted(CompactionEvent):
     level: ClassVar[str] = "warning"
     strategies: int
     tokens: int
+
+
+class IndexingFailed(CompactionEvent):
+    """Old rounds could not be made quick to search; that is done when somebody searches."""
+
+    name: ClassVar[str] = "search.indexing_failed"
+    level: ClassVar[str] = "warning"
+    #: The class of the error.
+    error: str
 
 
 class ModelUnknown(CompactionEvent):

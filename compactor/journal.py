@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 from memory.errors import StaleCompaction
 from memory.forking import renewed_after_fork
 from memory.frozen import freeze_mapping
+from memory.history import CompactionRecord
+from memory.journal import OVERTAKEN
 from memory.overlays import CompactedMessage, JournalState, Reduction, Reductions
 from memory.rounds import Clock, utc_now
 from memory.visibility import Rounds
@@ -32,11 +36,12 @@ class LocalJournal:
         self._now = now
         self._state = JournalState()
         self._published: tuple[CompactedMessage, ...] = ()
+        self._history: list[CompactionRecord] = []
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards _state and _published against two publications
+        self._lock = threading.Lock()  # guards all that changes against two publications
 
     #: Nobody would show them, for prompts are composed from a Memory's log.
     keeps_reductions = False
@@ -68,18 +73,50 @@ class LocalJournal:
             )
             self._published = (*self._published, published)
             self._state = JournalState(base + 1, published)
+            self._tell("published", published, base + 1, tuple(round_ids))
         return published
 
-    def revert(self) -> CompactedMessage | None:
+    def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         rounds = self._read_rounds()
         with self._lock:
             generation, current, _ = self._state
+            if base is not None and generation != base:
+                raise StaleCompaction("generation", OVERTAKEN)
             if current is None:
                 return None
             self._published = self._published[:-1]
             before = self._published[-1] if self._published else None
             self._state = JournalState(generation + 1, before, rounds[-1].id if len(rounds) else "")
+            self._tell("reverted", current, generation + 1)
         return before
+
+    def history(self) -> tuple[CompactionRecord, ...]:
+        """Return what became of its compactions, oldest first."""
+        with self._lock:
+            generation = self._published[-1].generation if self._published else 0
+            return tuple(
+                replace(one, current=one.happened == "published" and one.generation == generation)
+                for one in self._history
+            )
+
+    def _tell(
+        self,
+        happened: Literal["published", "reverted"],
+        what: CompactedMessage,
+        generation: int,
+        round_ids: tuple[str, ...] = (),
+    ) -> None:
+        self._history.append(
+            CompactionRecord(
+                happened=happened,
+                at=self._now(),
+                generation=generation,
+                compaction=what,
+                round_ids=round_ids,
+                model=what.model,
+                usage=what.usage,
+            )
+        )
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:  # noqa: ARG002
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from memory.errors import ContextError, StaleCompaction
+from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.forking import renewed_after_fork
 from memory.overlays import CompactedMessage
@@ -20,11 +20,12 @@ from memory.overlays import CompactedMessage
 from .backoff import Backoff
 from .clock import Clock
 from .cycle import Cycle
-from .errors import CompactionFailed, CompactionTimeout, SummaryRejected
+from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, SummaryRejected
 from .eventlog import EventLog
 from .events import Discarded, Failed, Published, Reduced, Skip, Skipped, Stopped
 from .summarizers.base import Summarizer, Summary, SummaryRequest
-from .work import attempts_with
+from .waiting import Waiters, bounded, describe_error
+from .work import attempts_with, is_deterministic
 from .workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]
@@ -59,15 +60,6 @@ class _Run:
     reduced: bool = False
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """Someone in ``compact_now``."""
-
-    done: bool = False
-    result: CompactedMessage | None = None
-    error: BaseException | None = None
-
-
 class Runner:
     """Runs one compactor's cycles, one at a time, on a thread of its own or on a host's executor."""
 
@@ -96,10 +88,12 @@ class Runner:
         self._pending = True  # something happened that no cycle has looked at
         self._run: _Run | None = None
         self._restart = False  # start() came while stopping
-        self._waiters: list[_Waiter] = []
+        self._waiters = Waiters(self._wake)
         self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
         self._calls: set[object] = set()  # those to the summarizer that have not ended, given up or not
         self._discards = 0  # results in a row that were no longer current
+        self._unindexed = False  # something was published since old rounds were made quick to search
+        self._lease_over: Callable[[], object] = lambda: None  # cancels the look when another process's lease expires
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
         self._thread: DaemonThread | None = None
@@ -139,12 +133,15 @@ class Runner:
                 self._run = None  # no worker took it up; when one does, it finds that it is not wanted
             if self._run is None:
                 self._come_to_rest()
-            waiters, self._waiters = self._waiters, []
-            _resolve(waiters, error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+            self._waiters.resolve(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+            lease_over = self._lease_over
             self._wake.notify_all()
-            if not self._wake.wait_for(self._at_rest, _bounded(until - time.monotonic())):
-                return False
-        return thread is None or thread.join(_bounded(until - time.monotonic()))
+            at_rest = self._wake.wait_for(self._at_rest, bounded(until - time.monotonic()))
+        lease_over()
+        if not at_rest:
+            self._cycle.kept.release()  # the process may end here; a run that ends gives it back itself
+            return False
+        return thread is None or thread.join(bounded(until - time.monotonic()))
 
     def _at_rest(self) -> bool:
         return self._state is not State.STOPPING and not self._calls
@@ -162,28 +159,11 @@ class Runner:
         Joins a run in flight. None: there was nothing to do. Raises ``CompactionTimeout`` after *timeout* seconds,
         ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor.
         """
-        waiter = _Waiter()
         with self._wake:
-            self._waiters.append(waiter)
+            waiter = self._waiters.added()
             run = self._claim()
         self._dispatch(run)
-        with self._wake:
-            try:
-                self._wake.wait_for(lambda: waiter.done, _bounded(timeout))
-            finally:  # an interrupt from the keyboard included
-                if not waiter.done:
-                    self._waiters.remove(waiter)
-        if not waiter.done:
-            raise CompactionTimeout(
-                f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
-            )
-        if waiter.error is not None:
-            if isinstance(waiter.error, CompactionFailed):
-                raise waiter.error
-            raise CompactionFailed(
-                f"no compaction: {describe_error(waiter.error)}; what was published before still stands"
-            ) from waiter.error
-        return waiter.result
+        return self._waiters.outcome(waiter, timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Return True once everything that happened so far was looked at and nothing runs.
@@ -192,7 +172,7 @@ class Runner:
         ``RuntimeError`` within a hook of this compactor.
         """
         with self._wake:
-            self._wake.wait_for(lambda: self._run is None, _bounded(timeout))
+            self._wake.wait_for(lambda: self._run is None, bounded(timeout))
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
 
     @property
@@ -272,8 +252,7 @@ class Runner:
                 return
             self._run, self._restart = None, False
             self._come_to_rest()
-            waiters, self._waiters = self._waiters, []
-            _resolve(waiters, error=CompactionFailed("the compactor's executor is shut down; give it another"))
+            self._waiters.resolve(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._wake.notify_all()
         self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
 
@@ -287,14 +266,16 @@ class Runner:
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
         with self._events.own_code():
             self._cycle_once(run)
+            self._cycle.index_texts(self._may_index)
 
     def _cycle_once(self, run: _Run) -> None:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
             attempts = attempts_with(self._summarizer, self._cycle.config)
+            paid = not is_deterministic(self._summarizer)
             ask, forbidden = partial(self._ask, run), partial(self._forbidden, run)
-            result = self._cycle.run(ask, forbidden, attempts=attempts, forced=run.forced)
+            result = self._cycle.run(ask, forbidden, attempts=attempts, forced=run.forced, paid=paid)
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if not self._close(run):
@@ -336,6 +317,9 @@ class Runner:
                 with self._wake:
                     self._succeeded()
             return None
+        if isinstance(error, LeasedElsewhere):  # told already, and no failure
+            self._look_again_in(error.seconds)
+            return None
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
             self.emit(Discarded(role=self._cycle.role, generation=generation, reason=error.reason))
@@ -363,15 +347,14 @@ class Runner:
     ) -> None:
         """Change state after *run*. Called with the lock held."""
         discarded = error.reason if isinstance(error, StaleCompaction) and not backing_off else None
-        if error is not None and discarded is None:
+        if error is not None and discarded is None and not isinstance(error, LeasedElsewhere):
             self._last_error = describe_error(error)
         # Look again: at what is current now, and at whether more is due. At exit that would never end.
         again = discarded is not None and discarded != "interpreter_exit"
         if again or result is not None or run.rested:
             self._pending = True
         if result is not None or (not again and (error is not None or run.forced)):
-            waiters, self._waiters = self._waiters, []
-            _resolve(waiters, result=result, error=error)
+            self._waiters.resolve(result=result, error=error)
         if self._state is State.STOPPING:
             self._come_to_rest()
         elif self._state is State.COMPACTING:
@@ -403,6 +386,20 @@ class Runner:
             following = self._claim()
             self._wake.notify_all()
         self._dispatch(following)
+
+    def _look_again_in(self, seconds: float) -> None:
+        """Look when another process's lease expires; events that come before are looked at as ever."""
+        cancel = self._clock.call_later(seconds, partial(_notify, weakref.ref(self)))
+        with self._wake:
+            before, self._lease_over = self._lease_over, cancel
+        before()
+
+    def _may_index(self) -> bool:
+        """Return whether there is time to make old rounds quick to search: what is due to be compacted comes first."""
+        with self._wake:
+            free = self._run is None and self._state is not State.STOPPING and not interpreter_is_exiting()
+            may, self._unindexed = free and self._unindexed, self._unindexed and not free
+            return may
 
     # -- calls to the summarizer --------------------------------------------------------------------------------------
 
@@ -473,6 +470,7 @@ class Runner:
             if isinstance(event, Skipped):
                 self._why_idle = event.reason
             elif isinstance(event, Published):
+                self._unindexed = True
                 self._succeeded()
             elif isinstance(event, Reduced) and self._run is not None:
                 self._run.reduced = True  # a success only if what came after it did not fail
@@ -489,18 +487,6 @@ def _backoff_over(runner: weakref.ref[Runner], run: _Run) -> None:
         waiting._go_on(run)
 
 
-def _resolve(
-    waiters: list[_Waiter], *, result: CompactedMessage | None = None, error: BaseException | None = None
-) -> None:
-    for waiter in waiters:
-        waiter.done, waiter.result, waiter.error = True, result, error
-
-
-def _bounded(timeout: float | None) -> float | None:
-    """Return *timeout* as a wait that every platform's locks accept."""
-    return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-
-
-def describe_error(error: BaseException) -> str:
-    """Return what went wrong: an error of ours in its own words, any other by its class, for it may quote the chat."""
-    return str(error) if isinstance(error, ContextError) else type(error).__name__
+def _notify(runner: weakref.ref[Runner]) -> None:
+    if (waiting := runner()) is not None:
+        waiting.notify()

@@ -7,19 +7,33 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from memory.entries import CompactionPrepared
 from memory.events import Event
+from memory.overlays import CompactedMessage, Origin
 from prompts import escape_tags
 
-from .acceptance import Source, accept
+from .acceptance import CHECKS, Source, accept
 from .config import CompactorConfig
 from .errors import SummaryRejected
 from .events import Prepared, Rejected, Started
+from .kept import Kept, digest_of
 from .standing import in_force, lost, restored
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import TokenCounter
 from .view import View
 
-__all__ = ["FAULTS", "Answer", "Ask", "CycleWork", "accepted", "added", "asked_again", "attempts_with", "refusal_in"]
+__all__ = [
+    "FAULTS",
+    "Answer",
+    "Ask",
+    "CycleWork",
+    "accepted",
+    "added",
+    "asked_again",
+    "attempts_with",
+    "is_deterministic",
+    "refusal_in",
+]
 
 #: Asks the summarizer, within its deadline; raises what the summarizer raises.
 Ask = Callable[[SummaryRequest], "str | Summary"]
@@ -49,7 +63,11 @@ _USUAL_ROOM = 500
 
 @dataclass
 class CycleWork:
-    """The ``Work`` of one cycle."""
+    """The ``Work`` of one cycle.
+
+    An accepted answer is kept before anything else is done with it, and the same question is not asked again while it
+    is. Not those of a summarizer that would answer the same again for nothing: they would only fill the log.
+    """
 
     config: CompactorConfig
     mark: int | None
@@ -59,6 +77,17 @@ class CycleWork:
     _monotonic: Callable[[], float]
     #: How often a summary is asked for in all; None: as the configuration says.
     attempts: int | None = None
+    #: Where accepted answers are kept, and found again; None: nowhere.
+    kept: Kept | None = field(default=None, init=False)
+    #: Called before each request; what it raises goes out.
+    before_asking: Callable[[], object] = field(default_factory=lambda: _nothing, init=False)
+    #: How the answer that was accepted last came about.
+    origin: Origin = field(default=Origin(), init=False)
+    #: The generation that is current, and how many of the view's rounds its compaction covers.
+    base: int = field(default=0, init=False)
+    covered: int = field(default=0, init=False)
+    #: Whether that answer was found, and no request was made since the last publication.
+    reused: bool = field(default=False, init=False)
     #: The strategy that runs, and since the last publication: when it began, and the requests that were made.
     strategy: str = field(default="", init=False)
     began: float = field(default=0.0, init=False)
@@ -67,14 +96,24 @@ class CycleWork:
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from here on, for *strategy*."""
-        self.strategy, self.began, self.requests = strategy, self._monotonic(), 0
+        self.strategy, self.began, self.requests, self.reused = strategy, self._monotonic(), 0, False
+        self.origin = Origin(strategy=strategy)
+
+    def go_on_from(self, base: int, covered: int) -> None:
+        """Take note of what is current now."""
+        self.base, self.covered = base, covered
 
     @property
     def seconds(self) -> float:
         return self._monotonic() - self.began
 
     def summarize(
-        self, request: SummaryRequest, source: Source, view: View, standing: Sequence[str] | None = None
+        self,
+        request: SummaryRequest,
+        source: Source,
+        view: View,
+        standing: Sequence[str] | None = None,
+        becomes: Callable[[Summary], CompactedMessage] | None = None,
     ) -> Summary:
         """Return an accepted summary, with what the user forbade and it had lost, and with what all attempts took.
 
@@ -84,20 +123,26 @@ class CycleWork:
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "strategy": self.strategy}
         span |= {"start": request.start_index, "end": request.end_index}
-        self._emit(Started(**span, tokens_before=before))
         pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
         standing = in_force(request.previous, request.rounds) if standing is None else standing
         attempts = self.config.summary_attempts if self.attempts is None else self.attempts
-        made = accepted(
-            self._counted,
-            request,
-            replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
-            view.ledger.count,
-            attempts=attempts,
+        judged = partial(
+            accepted,
+            request=request,
+            source=replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
+            count=view.ledger.count,
             standing=lost(standing, pinned) if request.kind == "rounds" else (),
             room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
-            tell=partial(self._refused, span, attempts),
         )
+        digest = digest_of(request) if self.kept is not None else ""
+        made = found = self._found(digest, request, judged)
+        if made is None:
+            self.before_asking()
+            self._emit(Started(**span, tokens_before=before))
+            made = judged(self._counted, attempts=attempts, tell=partial(self._refused, span, attempts))
+            self._keep(digest, request, made, view, becomes)
+        self.origin = Origin(digest, tuple(CHECKS), self.strategy)
+        self.reused = found is not None and not self.requests
         self._emit(
             Prepared(
                 **span,
@@ -108,9 +153,48 @@ class CycleWork:
                 model=made.summary.model,
                 restored=made.restored,
                 unknown_identifiers=made.unknown,
+                reused=found is not None,
             )
         )
         return made.summary
+
+    def _found(self, digest: str, request: SummaryRequest, judged: Callable[..., Answer]) -> Answer | None:
+        """Return what was answered to *request* before, if it passes the checks of today."""
+        kept = self.kept.answer(digest, request.kind, self.base) if self.kept is not None else None
+        if kept is None:
+            return None
+        try:
+            return judged(lambda _request: Summary(kept.text, kept.usage, kept.model), attempts=1)
+        except SummaryRejected:
+            return None
+
+    def _keep(
+        self,
+        digest: str,
+        request: SummaryRequest,
+        made: Answer,
+        view: View,
+        becomes: Callable[[Summary], CompactedMessage] | None,
+    ) -> None:
+        if self.kept is None:
+            return
+        compaction = becomes(made.summary) if becomes is not None else None
+        covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
+        self.kept.prepare(
+            CompactionPrepared(
+                role=view.role,
+                digest=digest,
+                base=self.base,
+                kind=request.kind,
+                strategy=self.strategy,
+                text=made.said,
+                model=made.summary.model,
+                usage=made.summary.usage,
+                checks=tuple(CHECKS),
+                compaction=compaction,
+                round_ids=tuple(round_.id for round_ in covered),
+            )
+        )
 
     def _counted(self, request: SummaryRequest) -> str | Summary:
         self.requests += 1
@@ -132,6 +216,8 @@ class CycleWork:
                 model=answer.model if isinstance(answer, Summary) else None,
             )
         )
+        if attempt < attempts:
+            self.before_asking()
 
 
 class Answer(NamedTuple):
@@ -144,11 +230,22 @@ class Answer(NamedTuple):
     restored: int
     #: Identifiers that stand nowhere in its source.
     unknown: tuple[str, ...]
+    #: What was answered, without the tags around it and without those sentences.
+    said: str
+
+
+def _nothing() -> None:
+    """No lease to take."""
+
+
+def is_deterministic(summarizer: object) -> bool:
+    """Return whether *summarizer* says that it would answer the same again, and so for nothing."""
+    return bool(getattr(summarizer, "deterministic", False))
 
 
 def attempts_with(summarizer: object, config: CompactorConfig) -> int:
     """Return how often *summarizer* is asked in all; once where it says that it would answer the same again."""
-    return 1 if getattr(summarizer, "deterministic", False) else config.summary_attempts
+    return 1 if is_deterministic(summarizer) else config.summary_attempts
 
 
 def accepted(
@@ -183,7 +280,7 @@ def accepted(
             asked, attempt = asked_again(request, rejected), attempt + 1
     text, back = restored(made.summary.text, lost(standing, (made.summary.text,)), room, count)
     tokens = count(text) if back else made.tokens
-    return Answer(Summary(text, usage, made.summary.model), tokens, back, made.unknown)
+    return Answer(Summary(text, usage, made.summary.model), tokens, back, made.unknown, made.summary.text)
 
 
 def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RoleJournal", "withdrawals"]
 
+#: Rounds that are handed to an index for searching in one step.
+INDEXED_AT_ONCE = 200
 #: What a revert is refused with.
 OVERTAKEN = (
     "nothing was reverted: another compaction or revert was published since this one was looked at;"
@@ -134,10 +136,7 @@ class RoleJournal:
             store.release(self._memory.session_id, self._lease, self._process)
 
     def refresh(self) -> bool:
-        before = self._memory.snapshot.number
-        read: Callable[[], object] = getattr(self._memory, "refresh", lambda: None)
-        read()
-        return self._memory.snapshot.number > before
+        return self._memory.refresh()
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         record = made(EventRecorded, role=self._role, name=name, facts=facts)
@@ -154,8 +153,7 @@ class RoleJournal:
         return history_of((entry for entry in log if entry.number <= now.number), self._role, number_of)
 
     def index_texts(self) -> bool:
-        step: Callable[[], object] = getattr(self._memory, "index_texts", lambda: False)
-        return bool(step())
+        return not self._memory.index_texts(most_rounds=INDEXED_AT_ONCE)
 
     @property
     def _store(self) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from memory.overlays import CompactedMessage
@@ -12,7 +13,7 @@ from prompts import PromptTemplate
 
 from ..acceptance import Source
 from ..standing import STANDING, in_force
-from ..summarizers.base import RequestKind, SummaryRequest
+from ..summarizers.base import RequestKind, Summary, SummaryRequest
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
@@ -95,23 +96,37 @@ def fold(
         # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
         taken_in += step.tokens
         standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
-        summary = work.summarize(request, Source(text, taken_in, published), view, standing)
-        usage = added(usage, summary.usage)
-        previous = CompactedMessage(
-            start_index=1,
-            end_index=max(reached, 1),
-            summary=summary.text,
-            end_round_id=view.rounds[reached - 1].id if reached else None,
-            end_number=view.rounds[reached - 1].number or None if reached else None,
-            generation=previous.generation if previous else 0,
-            model=summary.model,
-            usage=usage,
-            extra={STANDING: standing} if standing else {},
-        )
+        becomes = partial(_compaction, view, reached, previous, standing, usage)
+        publishable = step.at_boundary and asking.kind == "rounds"
+        source = Source(text, taken_in, published)
+        previous = becomes(work.summarize(request, source, view, standing, becomes if publishable else None))
+        usage = previous.usage
         room.tokens = asking.room(view, work, previous)
         yield previous, step.at_boundary
         if step.at_boundary:
             usage, taken_in, published = None, 0, _summary_tokens(view, previous)
+
+
+def _compaction(
+    view: View,
+    reached: int,
+    previous: CompactedMessage | None,
+    standing: Sequence[str],
+    usage: Mapping[str, int] | None,
+    summary: Summary,
+) -> CompactedMessage:
+    """Return what *summary* is of the first *reached* rounds, in the place of *previous*; *usage* came before it."""
+    return CompactedMessage(
+        start_index=1,
+        end_index=max(reached, 1),
+        summary=summary.text,
+        end_round_id=view.rounds[reached - 1].id if reached else None,
+        end_number=view.rounds[reached - 1].number or None if reached else None,
+        generation=previous.generation if previous else 0,
+        model=summary.model,
+        usage=added(usage, summary.usage),
+        extra={STANDING: standing} if standing else {},
+    )
 
 
 def _summary_tokens(view: View, compaction: CompactedMessage | None) -> int:

@@ -88,6 +88,7 @@ def test_a_json_line_holds_name_level_time_and_facts() -> None:
         "seconds": 1.5,
         "requests": 1,
         "usage": {"input_tokens": 900},
+        "reused": False,
     }
     assert (skipped["level"], skipped["reason"]) == ("debug", "below_trigger")
     assert (failed["level"], failed["error"]) == ("warning", "TimeoutError")

@@ -1,0 +1,122 @@
+"""What a journal keeps beside publications, as far as it can: answers that were paid for, whose turn it is, events."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+
+from memory.entries import CompactionPrepared
+from memory.errors import StaleCompaction
+from memory.events import Event
+from memory.history import CompactionRecord
+from memory.journal import OVERTAKEN
+from memory.overlays import CompactedMessage, Journal, LastingJournal, Origin
+
+from .journal import LocalJournal
+from .summarizers.base import SummaryRequest
+from .workers import interpreter_is_exiting
+
+__all__ = ["Kept", "digest_of"]
+
+#: So many answers that the journal did not take are kept in this process.
+MOST_UNWRITTEN = 8
+
+
+class Kept:
+    """All that a compactor asks of its journal beyond ``Journal``; of one that has no more than that, the least."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lasting = journal if isinstance(journal, LastingJournal) else None
+        #: What the journal does not keep, or could not write. Replaced, never changed.
+        self._unwritten: tuple[CompactionPrepared, ...] = ()
+        self._leased = False
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, answer: CompactionPrepared) -> None:
+        """Keep *answer*: in the log, or in this process where that cannot be written. Not while the process exits."""
+        if interpreter_is_exiting():
+            return
+        if self._lasting is not None:
+            with suppress(Exception):  # whatever is wrong with the store, the answer is paid for
+                self._lasting.prepare(answer)
+                return
+        self._unwritten = (*self._unwritten, answer)[-MOST_UNWRITTEN:]
+
+    def answer(self, digest: str, kind: str, base: int) -> CompactionPrepared | None:
+        """Return the newest answer to the request of that *digest* that was made from generation *base*, if any."""
+        answers = reversed(self._prepared(base))
+        return next((one for one in answers if (one.digest, one.kind) == (digest, kind)), None)
+
+    def publishable(self, base: int) -> Sequence[CompactionPrepared]:
+        """Return the answers that could be published as they are. None where the journal knows nothing of rounds: there
+        nobody promises that they stay what they were, so each is found again by what was asked."""
+        return self._prepared(base) if self._lasting is not None else ()
+
+    def _prepared(self, base: int) -> Sequence[CompactionPrepared]:
+        written = self._lasting.prepared() if self._lasting is not None else ()
+        self._unwritten = tuple(one for one in self._unwritten if one.base >= base)
+        return [one for one in (*written, *self._unwritten) if one.base == base]
+
+    # -- publications -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin
+    ) -> CompactedMessage:
+        if self._lasting is None:
+            return self._journal.publish(made, base=base, round_ids=round_ids)
+        return self._lasting.publish(made, base=base, round_ids=round_ids, origin=origin)
+
+    def revert(self, base: int) -> CompactedMessage | None:
+        """Take back the compaction of generation *base*. Raises ``StaleCompaction`` where that is not current."""
+        if isinstance(self._journal, (LastingJournal, LocalJournal)):
+            return self._journal.revert(base=base)
+        if self._journal.read().generation != base:
+            raise StaleCompaction("generation", OVERTAKEN)
+        return self._journal.revert()
+
+    def history(self) -> tuple[CompactionRecord, ...]:
+        return self._journal.history() if isinstance(self._journal, (LastingJournal, LocalJournal)) else ()
+
+    # -- whose turn it is ---------------------------------------------------------------------------------------------
+
+    def lease(self, seconds: float) -> float:
+        """Take or renew the lease; where the store cannot say, it is ours, for it saves money only."""
+        if self._lasting is None:
+            return 0.0
+        try:
+            wait = self._lasting.lease(seconds)
+        except Exception:  # noqa: BLE001  (whatever is wrong there, publishing tells)
+            return 0.0
+        self._leased = self._leased or not wait > 0
+        return wait
+
+    def release(self) -> None:
+        """Give the lease back; where that fails, it expires."""
+        if self._leased and self._lasting is not None:
+            self._leased = False
+            with suppress(Exception):
+                self._lasting.release()
+
+    def refresh(self) -> bool:
+        """Read what others wrote; return whether there was anything."""
+        return self._lasting is not None and self._lasting.refresh()
+
+    # -- beside -------------------------------------------------------------------------------------------------------
+
+    def note(self, event: Event) -> None:
+        """Keep *event* in the log, where there is one."""
+        if self._lasting is not None:
+            facts = {key: value for key, value in event.facts().items() if key != "role"}
+            self._lasting.note(event.name, facts)
+
+    def index_texts(self) -> bool:
+        return self._lasting is not None and self._lasting.index_texts()
+
+
+def digest_of(request: SummaryRequest) -> str:
+    """Return what tells one request from another: the SHA-256 of its messages, in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(request.messages, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,44 @@
+"""Whose turn it is to have a role's history summarised, where several processes could: so that one of them pays."""
+
+from __future__ import annotations
+
+from memory.errors import StaleCompaction
+
+from .errors import LeasedElsewhere
+from .kept import Kept
+
+__all__ = ["MARGIN", "Lease", "Overtaken"]
+
+#: A lease lasts so many seconds longer than the call that it is for: to check the answer, and to publish it.
+MARGIN = 30.0
+
+
+class Overtaken(StaleCompaction):
+    """Others wrote something since a cycle looked, and it is read now: the cycle looks again."""
+
+    def __init__(self) -> None:
+        super().__init__("generation")
+
+
+class Lease:
+    """One cycle's: taken before the first call, renewed before each."""
+
+    def __init__(self, kept: Kept, seconds: float) -> None:
+        self._kept = kept
+        self._seconds = seconds
+        self._held = False
+
+    def hold(self) -> None:
+        """Take or renew it. Raises ``LeasedElsewhere`` where another has it; ``Overtaken`` at most once, where there
+        was something to read when it was taken."""
+        wait = self._kept.lease(self._seconds)
+        if wait > 0:
+            raise LeasedElsewhere(wait)
+        if not self._held:
+            self._held = True
+            if self._kept.refresh():
+                raise Overtaken
+
+    def release(self) -> None:
+        if self._held:
+            self._kept.release()

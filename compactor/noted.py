@@ -1,0 +1,32 @@
+"""Events that belong in the log: what failed or was discarded, which nothing else in there tells."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from memory.events import Event
+
+from .events import Discarded, Exhausted, Failed, Published, StrategyFailed
+from .kept import Kept
+from .workers import interpreter_is_exiting
+
+__all__ = ["Noted"]
+
+
+class Noted:
+    """A hook that keeps them. Of those that say the same since the last publication, the 1st, 2nd, 4th, 8th...: so an
+    endpoint that fails for weeks leaves a few lines. Where the store fails, nothing is kept and nothing is lost."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self._times: dict[tuple[str, ...], int] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Published):
+            self._times.clear()
+        elif isinstance(event, Discarded | Exhausted | Failed | StrategyFailed):
+            same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
+            times = self._times[same] = self._times.get(same, 0) + 1
+            if times & (times - 1) == 0 and not interpreter_is_exiting():
+                with suppress(Exception):  # it was told to those who asked, and what matters is in the log anyway
+                    self._kept.note(event)
