@@ -112,7 +112,9 @@ class Memory(Log):
         what cannot be stored.
         """
         opened = self._opening(user_query, id, extra)
-        return self._write(lambda now: self._open(now, opened), lambda now: now.live[-1].round, tell=True)
+        return self._write(
+            lambda now: self._open(now, opened, given=id is not None), lambda now: now.live[-1].round, tell=True
+        )
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -467,9 +469,14 @@ class Memory(Log):
             extra={} if extra is None else extra,
         )
 
-    def _open(self, now: Snapshot, opened: RoundOpened, before: LiveRound | None = None) -> Iterable[Record]:
-        """Give what opens a round: first the end of *before*, and of this Memory's own, if they are open."""
-        if opened.round_id in now.numbers:
+    def _open(
+        self, now: Snapshot, opened: RoundOpened, before: LiveRound | None = None, *, given: bool = False
+    ) -> Iterable[Record]:
+        """Give what opens a round, whose id was *given* or made here: first the end of *before*, and of this Memory's
+        own, if they are open."""
+        given = given or self._new_id is not new_id
+        # Random ids are not looked for: a database would be asked before every round.
+        if given and opened.round_id in now.numbers:
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         own = (now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id)
         ends = {item.opened.number: item.opened.id for item in (*own, before) if item is not None}
