@@ -103,7 +103,7 @@ class Ladder:
 
     def _note(self, draft: Draft) -> list[Message]:
         rounds = [*self._covered_omitted[:1], *self._covered_omitted[-1:]]
-        rounds += [self._view.sums.numbers[place] for place in (*draft.rounds[:1], *draft.rounds[-1:])]
+        rounds += [*self._view.sums.numbers(draft.rounds[:1]), *self._view.sums.numbers(draft.rounds[-1:])]
         if not draft.says_so or not (rounds or draft.units or self._dropped_from):
             return []
         first, last = ends(draft.units) or ("", "")
@@ -111,17 +111,18 @@ class Ladder:
 
     def _first_dropped(self) -> int:
         """Return the log number of the tail's first round of which posts are dropped; 0 where there is none."""
-        view, dropped = self._view, self._view.sums.dropped
+        view, sums = self._view, self._view.sums
         closed = range(min(view.end, view.closed), view.closed)
-        place = closed.start + bisect_right(closed, dropped[closed.start], key=lambda place: dropped[place + 1])
+        covered = sums[closed.start].dropped
+        place = closed.start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
         if place in closed:
-            return view.sums.numbers[place]
+            return sums.cost(place).number
         growing = (view.rounds[place] for place in range(max(view.end, view.closed), view.total))
         return next((one.number for one in growing if tells_of_drops(view.reductions.of(one.id))), 0)
 
     def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
-        rounds = self._view.sums.numbers[draft.rounds.start : draft.rounds.stop]
+        rounds = self._view.sums.numbers(draft.rounds)
         return tuple(dict.fromkeys((*rounds, *(piece.round_.number for piece in draft.units))))
 
     # -- the tail in pieces -------------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class Ladder:
         """Return a round's units for their messages alone: the ledger knows what all of them cost."""
         if place == self._asked:
             return self._pieces(place)
-        if not self._view.sums.costs[place].messages:  # all of it was dropped
+        if not self._view.sums.cost(place).messages:  # all of it was dropped
             return []
         return [Piece(round_, unit, ()) for round_, unit in self._units(place)]
 
@@ -170,7 +171,7 @@ class Ladder:
         for place in range(view.total - 1, view.closed - 1, -1):
             if any(unit.from_user for _, unit in self._units(place)):
                 return place
-        return view.sums.asked[view.closed]
+        return view.asked
 
     def _ahead(self, first: int) -> list[Piece]:
         """Return what stands before round *first* and is shown all the same: the newest query, and what is pinned."""
@@ -246,21 +247,21 @@ class Ladder:
             return self._lighten(start, mark, boundary)
 
         def behind(place: int) -> int:
-            return sums.tokens[place] - sums.tokens[start]
+            return sums[place].tokens - sums[start].tokens
 
         light = self._saved_in_newest(boundary - behind(newest))
         places = range(start, newest)
         cleared = start + bisect_right(places, boundary, key=lambda place: behind(place + 1))
 
         def left_out(first: int) -> int:
-            return behind(first) - (sums.kept[first] - sums.kept[start])
+            return behind(first) - (sums[first].kept - sums[start].kept)
 
         def saved(first: int) -> int:
             """Return what leaving out the rounds before *first* and clearing what is within the boundary takes off."""
-            lightest = sums.by_rung[-1]
             if first >= cleared:
                 return left_out(first) + light
-            return left_out(first) + light + behind(cleared) - behind(first) - (lightest[cleared] - lightest[first])
+            lightest = sums[cleared].by_rung[-1] - sums[first].by_rung[-1]
+            return left_out(first) + light + behind(cleared) - behind(first) - lightest
 
         first = start + bisect_left(places, mark, key=saved)
         if first > start and saved(first) > mark + self._step:

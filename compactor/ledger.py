@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence, Set
+from operator import add
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -64,33 +64,92 @@ class Cost(NamedTuple):
     overlaid: Overlaid
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """What there is before each place: item ``i`` tells of the first ``i`` rounds. Lists only ever grow."""
+class Before(NamedTuple):
+    """What there is between the place where sums begin and another: of two of them, the difference counts."""
 
-    tokens: list[int] = field(default_factory=lambda: [0])
-    messages: list[int] = field(default_factory=lambda: [0])
-    #: The place of the newest of them in which the user speaks; -1 where he does in none.
-    asked: list[int] = field(default_factory=lambda: [-1])
+    tokens: int = 0
+    messages: int = 0
+    #: The place of the newest round in which the user speaks; None where he does in none of these.
+    asked: int | None = None
     #: For each rung of the ladder, and for what is pinned.
-    by_rung: tuple[list[int], ...] = field(default_factory=lambda: tuple([0] for _ in RUNGS))
-    kept: list[int] = field(default_factory=lambda: [0])
-    #: Of how many of them posts were dropped.
-    dropped: list[int] = field(default_factory=lambda: [0])
-    #: The log number of each round, and what was counted.
-    numbers: list[int] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)
+    by_rung: tuple[int, ...] = (0,) * len(RUNGS)
+    kept: int = 0
+    #: Of how many rounds posts were dropped.
+    dropped: int = 0
+
+
+class Sums:
+    """What closed rounds cost, from the place *start* on: what lies before that was not even read. It only grows."""
+
+    def __init__(self, start: int = 0, before: Iterable[Before] = (Before(),), costs: Iterable[Cost] = ()) -> None:
+        self.start = start
+        #: The place of the newest round before these in which the user speaks, once somebody looked; -1: in none.
+        self.asked_before: int | None = None
+        self._before = list(before)
+        self._costs = list(costs)
+        self._numbers = [cost.number for cost in self._costs]
+
+    @property
+    def stop(self) -> int:
+        """The place up to which rounds are counted."""
+        return self.start + len(self._before) - 1
+
+    @property
+    def costs(self) -> Sequence[Cost]:
+        """What was counted, from ``start`` on."""
+        return self._costs
+
+    def __getitem__(self, place: int) -> Before:
+        """Return what there is before *place*. Raises ``IndexError`` for one before ``start``."""
+        return self._before[self._at(place)]
+
+    def cost(self, place: int) -> Cost:
+        """Return what the round at *place* costs. Raises ``IndexError`` for one before ``start``."""
+        return self._costs[self._at(place)]
+
+    def numbers(self, places: range) -> list[int]:
+        """Return the log numbers of the rounds at *places*."""
+        return self._numbers[self._at(places.start) : self._at(places.stop)] if places else []
+
+    def _at(self, place: int) -> int:
+        if place < self.start:
+            raise IndexError(f"sums begin at place {self.start}, not at {place}; ask the ledger for some from there on")
+        return place - self.start
 
     def add(self, cost: Cost) -> None:
-        self.tokens.append(self.tokens[-1] + cost.tokens)
-        self.messages.append(self.messages[-1] + cost.messages)
-        self.asked.append(len(self.costs) if cost.from_user else self.asked[-1])
-        for sums, tokens in zip(self.by_rung, cost.by_rung, strict=True):
-            sums.append(sums[-1] + tokens)
-        self.kept.append(self.kept[-1] + cost.kept)
-        self.dropped.append(self.dropped[-1] + tells_of_drops(cost.overlaid.reductions))
-        self.numbers.append(cost.number)
-        self.costs.append(cost)
+        last = self._before[-1]
+        asked = self.stop if cost.from_user else last.asked
+        self._costs.append(cost)
+        self._numbers.append(cost.number)
+        self._before.append(  # last: it tells readers, who hold no lock, how far all of it reaches
+            Before(
+                last.tokens + cost.tokens,
+                last.messages + cost.messages,
+                asked,
+                tuple(map(add, last.by_rung, cost.by_rung)),
+                last.kept + cost.kept,
+                last.dropped + tells_of_drops(cost.overlaid.reductions),
+            )
+        )
+
+    def part(self, start: int, stop: int | None = None) -> Sums:
+        """Return the same over the places *start* to *stop*, to go on from: who holds this one keeps it as it is."""
+        first, last = self._at(start), self._at(self.stop if stop is None else stop)
+        before = self._before[first : last + 1]
+        for at, item in enumerate(before):
+            if item.asked is None or item.asked >= start:
+                break
+            before[at] = item._replace(asked=None)
+        return Sums(start, before, self._costs[first:last])
+
+
+class Kept(NamedTuple):
+    """What a ledger has summed up."""
+
+    sums: Sums
+    #: What it was made from, and from where on it was asked for last.
+    seen: tuple[object, int, int, object] = (None, 0, 0, None)
+    origin: int = 0
 
 
 class Ledger:
@@ -108,17 +167,20 @@ class Ledger:
 
     def _renew(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        self._lock = threading.Lock()  # guards _sums and _seen; never held while counting
-        self._sums = Sums()
-        self._seen: tuple[object, int, int, object] = (None, 0, 0, None)
+        self._lock = threading.Lock()  # guards _kept and its sums; never held while counting
+        self._kept = Kept(Sums())
 
     _after_fork = _renew
 
-    def sums(self, rounds: Placed, settled: int, reductions: Reductions) -> Sums:
-        """Return sums that reach over the first *settled* of *rounds*, each read through *reductions*.
+    def sums(self, rounds: Placed, settled: int, reductions: Reductions, origin: int = 0) -> Sums:
+        """Return sums over the first *settled* of *rounds*, each read through *reductions*, that begin at the place
+        *origin* or before it.
 
-        Those new since the last call are counted, and those that read otherwise now.
+        Those new since the last call are counted, and those that read otherwise now; what lies before *origin* is not
+        read. Where *origin* has moved forward, as with each compaction, what lies before is let go sooner or later;
+        where it has moved back, by a revert, it is counted anew.
         """
+        origin = min(origin, settled)
         seen = (rounds.epoch, rounds.redactions, reductions.version, rounds.pins)
         pinned: dict[str, frozenset[int]] = {}
         for round_id, number in rounds.pins:
@@ -127,37 +189,30 @@ class Ledger:
         def overlaid_with(round_id: str) -> Overlaid:
             return Overlaid(reductions.of(round_id), pinned.get(round_id, frozenset()))
 
+        def cost_at(place: int) -> Cost:
+            round_ = rounds[place]
+            return self._cost(round_, overlaid_with(round_.id))
+
         while True:
             with self._lock:
-                sums, before = self._sums, self._seen
-            same = seen == before
-            if not same:
-                sums = sums if before[1] == seen[1] else Sums()  # what was erased in closed rounds is not looked for
-                sums = self._shared(sums, rounds, settled, overlaid_with)
-            done = len(sums.costs)
-            if done >= settled and same:
+                kept = self._kept
+            if kept.seen == seen:
+                sums = _beginning_at(origin, settled, kept, cost_at)
+            else:
+                old = kept.sums if kept.seen[1] == seen[1] else Sums()  # what was erased is not looked for
+                sums = _shared(old, rounds, range(origin, settled), overlaid_with, cost_at)
+            done = sums.stop
+            if sums is kept.sums and done >= settled and origin == kept.origin:
                 return sums
-            places = range(done, min(settled, done + BATCH))
-            fresh = [self._cost(round_, overlaid_with(round_.id)) for round_ in map(rounds.__getitem__, places)]
+            fresh = [cost_at(place) for place in range(done, min(settled, done + BATCH))]
             with self._lock:
-                if same and (self._sums is not sums or len(sums.costs) != done):
+                if sums is kept.sums and (self._kept.sums is not sums or sums.stop != done):
                     continue  # another thread was here meanwhile; go on from what it has counted
                 for cost in fresh:
                     sums.add(cost)
-                self._sums, self._seen = sums, seen
-
-    def _shared(self, sums: Sums, rounds: Placed, settled: int, overlaid_with: Callable[[str], Overlaid]) -> Sums:
-        """Return what *sums* says of the rounds that are still there, without counting those again that read the same.
-
-        Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
-        here only when a closed round has failed, or is overlaid with something else.
-        """
-        kept = Sums()
-        for cost in sums.costs[:-1]:
-            if len(kept.costs) < settled and rounds.end_of(cost.round_id) == len(kept.costs) + 1:
-                over = overlaid_with(cost.round_id)
-                kept.add(cost if over == cost.overlaid else self._cost(rounds[len(kept.costs)], over))
-        return kept
+                self._kept = Kept(sums, seen, origin)
+                if sums.stop >= settled:
+                    return sums
 
     def _cost(self, raw: Round, over: Overlaid) -> Cost:
         round_ = overlaid(raw, over.reductions, self.role)
@@ -200,6 +255,53 @@ class Ledger:
                 self._lighter = {}
             found = self._lighter[key] = lighter(round_, unit, costs, self.count)
         return found
+
+
+def _beginning_at(origin: int, settled: int, kept: Kept, cost_at: Callable[[int], Cost]) -> Sums:
+    """Return the sums that are *kept*, or such as begin at *origin*, where those begin after it or long before it."""
+    sums = kept.sums
+    if origin > sums.stop or settled < sums.start:  # nothing in common: with an older moment, or a newer one
+        return Sums(origin)
+    if origin < sums.start:
+        back = Sums(origin)
+        for cost in (*map(cost_at, range(origin, sums.start)), *sums.costs):
+            back.add(cost)
+        return back
+    # Only what lay before the origin already when it moved last: who began a prompt just before the newest publication
+    # still asks from there. And only where that is more than what is left, so that no round is copied over and over.
+    if origin > kept.origin and kept.origin - sums.start > sums.stop - kept.origin:
+        return sums.part(kept.origin)
+    return sums
+
+
+def _shared(
+    old: Sums,
+    rounds: Placed,
+    places: range,
+    overlaid_with: Callable[[str], Overlaid],
+    cost_at: Callable[[int], Cost],
+) -> Sums:
+    """Return what *old* says of the rounds at *places* that are still there; those that read the same are not counted
+    again, and where all before them do too, they are not even added again.
+
+    Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
+    here only when a closed round has failed, or is overlaid with something else.
+    """
+    known, place = old.costs[:-1], places.start
+    if place >= old.start:
+        for cost in known[place - old.start : places.stop - old.start]:
+            if rounds.end_of(cost.round_id) != place + 1 or overlaid_with(cost.round_id) != cost.overlaid:
+                break
+            place += 1
+    sums, left = Sums(places.start), known
+    if place > places.start:
+        sums, left = old.part(places.start, place), known[place - old.start :]
+    for cost in left:
+        if sums.stop < places.stop and rounds.end_of(cost.round_id) == sums.stop + 1:
+            if not sums.costs and rounds[sums.stop].id != cost.round_id:
+                continue  # it has failed, and the one before it, which ends there as well, is not known
+            sums.add(cost if overlaid_with(cost.round_id) == cost.overlaid else cost_at(sums.stop))
+    return sums
 
 
 def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:

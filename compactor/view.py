@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -43,10 +43,17 @@ class Work(Protocol):
         """The agent's plan as text, where there is one."""
 
     def summarize(
-        self, request: SummaryRequest, source: Source, view: View, standing: Sequence[str] | None = None
+        self,
+        request: SummaryRequest,
+        source: Source,
+        view: View,
+        standing: Sequence[str] | None = None,
+        becomes: Callable[[Summary], CompactedMessage] | None = None,
     ) -> Summary:
         """Return an accepted summary of *source*, with what the user forbade: *standing*; None: what *request* says of
-        it. Raises what the summarizer raises, or ``SummaryRejected``."""
+        it. *becomes* makes the compaction of it, where it can be published as it is: it is kept until it was.
+
+        Raises what the summarizer raises, or ``SummaryRejected``."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,7 @@ class View:
     @property
     def messages(self) -> int:
         """Messages of the tail."""
-        closed = self.sums.messages[self.closed] - self.sums.messages[min(self.end, self.closed)]
+        closed = self.sums[self.closed].messages - self.sums[min(self.end, self.closed)].messages
         return closed + sum(len(unit.posts) for _, unit in self._growing())
 
     @property
@@ -150,8 +157,24 @@ class View:
 
     @cached_property
     def sums(self) -> Sums:
-        """What there is before each closed round."""
-        return self.ledger.sums(self.rounds, self.closed, self.reductions)
+        """What the tail's closed rounds cost."""
+        return self._sums_from(self.end)
+
+    def _sums_from(self, start: int) -> Sums:
+        return self.ledger.sums(self.rounds, self.closed, self.reductions, start)
+
+    @cached_property
+    def asked(self) -> int:
+        """The place of the newest closed round in which the user speaks, covered or not; -1 where he does in none."""
+        sums = self.sums
+        found = sums[self.closed].asked
+        if found is not None:
+            return found
+        if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
+            before = range(sums.start - 1, -1, -1)
+            asked = (place for place in before if any(unit.from_user for _, unit in self.units(place)))
+            sums.asked_before = next(asked, -1)
+        return sums.asked_before
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
@@ -161,7 +184,10 @@ class View:
     def closed_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of the closed ones among rounds *start* to *stop*, as a slice counts them."""
         stop = min(stop, self.closed)
-        return self.sums.tokens[stop] - self.sums.tokens[min(start, stop)]
+        if start >= stop:
+            return 0
+        sums = self.sums if start >= self.sums.start else self._sums_from(start)
+        return sums[stop].tokens - sums[start].tokens
 
     def round(self, place: int) -> Round:
         """Return a round as it reads now."""

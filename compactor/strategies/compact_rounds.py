@@ -36,7 +36,7 @@ def _planned(view: View, strategy: str) -> tuple[Work, range]:
     """Return what to ask with, and the places of the rounds that are due."""
     if view.work is None:
         raise RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
-    return view.work, range(view.end, max(planned_end(view, view.work), view.end))
+    return view.work, range(view.end, planned_end(view, view.work))
 
 
 def _compacted(
@@ -50,15 +50,15 @@ def _compacted(
 
 
 def planned_end(view: View, work: Work) -> int:
-    """Return how many visible rounds the next compaction should cover.
+    """Return how many visible rounds the next compaction should cover, as many as the present one at least.
 
     All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the trigger
     names a number of tokens that the prompt has passed, fewer are retained: as few as it takes to reach half of it.
     """
-    end = min(view.closed, view.total - work.config.retain_recent)
+    end = max(min(view.closed, view.total - work.config.retain_recent), view.end)
     mark = work.mark
     if mark is not None:
         ahead = view.header_tokens + (work.config.target_tokens or view.compaction_tokens)
-        while end < view.closed and ahead + view.tokens_behind(max(end, 0)) > mark // 2:
+        while end < view.closed and ahead + view.tokens_behind(end) > mark // 2:
             end += 1
     return end
