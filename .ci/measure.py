@@ -12,6 +12,9 @@ PACKAGES = ("memory", "compactor", "prompts")
 LEAST_BRANCHES = 0.95
 LEAST_TESTS = 1.3
 
+#: Tests that ship in a package.
+SHIPPED = "memory/stores/contract"
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -35,7 +38,8 @@ def branches() -> dict[str, float]:
 
 
 def main() -> str | None:
-    shares, ratio = branches(), lines("tests") / sum(map(lines, PACKAGES))
+    shares, shipped = branches(), lines(SHIPPED)
+    ratio = (lines("tests") + shipped) / (sum(map(lines, PACKAGES)) - shipped)
     print(*(f"{package}: {share:.1%} of branches" for package, share in shares.items()), sep=", ")
     print(f"{ratio:.2f} lines of test per line of source")
     if min(shares.values()) < LEAST_BRANCHES:

@@ -47,7 +47,7 @@ def run_here(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_each_of_the_two_ways_in_is_one_command() -> None:
     """One command installs and runs the main job, one installs and passes the tests; both on Python and pip alone."""
     assert f"{INSTALL} . && .venv/bin/compactor demo" == DEMO
-    assert f'{INSTALL} -e ".[dev]" && .venv/bin/python -m pytest' == TESTS
+    assert f'{INSTALL} -e ".[dev]" && .venv/bin/python -m pytest -n auto' == TESTS
 
 
 @pytest.mark.index
