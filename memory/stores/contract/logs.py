@@ -310,7 +310,7 @@ class StoreContract:
     def test_it_does_what_a_list_does(self) -> None:
         """A long walk of appends, conflicts, redactions and purges, beside the same in lists."""
         rng, model = random.Random(4), {"s": list[tuple[Any, ...]](), "t": list[tuple[Any, ...]]()}
-        for step in range(150):
+        for step in range(100):
             session = rng.choice("st")
             log, chosen = model[session], rng.choice((self.store, self.another()))
             entries = [an_entry(f"{step}", round=rng.randrange(9)) for _ in range(rng.randrange(1, 4))]
