@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import (
@@ -198,7 +198,7 @@ class Sqlite:
                 f"another process kept {self.path} locked for more than {self.patience:g} s; nothing was written:"
                 f" try again, or wait for longer with ?timeout="
             )
-        if code in _DAMAGED or "no such table" in said or "no such column" in said or "decode to UTF-8" in said:
+        if code in _DAMAGED or any(missing in said for missing in _MISSING):
             return StoreDamaged(
                 f"{self.path} cannot be read as a store ({said}); nothing was changed: restore a backup, or name"
                 f" another file"
@@ -214,6 +214,8 @@ class Sqlite:
 
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+#: What SQLite has no code for.
+_MISSING = ("no such table", "no such column", "no column named", "not decode to UTF-8")
 
 
 def _extended(error: BaseException | None) -> int:
@@ -291,7 +293,13 @@ class Postgres:
         }
         more = {name: value for name, value in unless_said.items() if name not in self._url.query}
         try:
-            engine = create_engine(self._url, connect_args=more, isolation_level="AUTOCOMMIT", hide_parameters=True)
+            engine = create_engine(
+                self._url,
+                connect_args=more,
+                isolation_level="AUTOCOMMIT",
+                hide_parameters=True,
+                pool_timeout=self.patience,
+            )
         except ImportError as error:
             raise StoreError(
                 'psycopg, the driver for PostgreSQL, is not installed: pip install "context-compactor[postgresql]"'
@@ -327,7 +335,8 @@ class Postgres:
         said = str(error.orig).strip().partition("\n")[0]
         if isinstance(error, IntegrityError):
             return Conflict("another writer was faster")
-        if error.connection_invalidated or not code or code[:2] == "08" or code in _GOING_AWAY:
+        nobody = not code and isinstance(error, OperationalError)  # there was no server to give one
+        if error.connection_invalidated or nobody or code[:2] == "08" or code in _GOING_AWAY:
             return StoreUnreachable(f"{self.where} does not answer ({said}); try again once the server is back")
         if code == "53100":
             return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
