@@ -9,6 +9,7 @@ from typing import Any
 
 from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
 from ...errors import Conflict, NewerVersion
+from ...memory import Memory
 from ..base import IndexedStore, LeasingStore, SearchableStore, Store
 from .samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
 
@@ -335,8 +336,6 @@ class StoreContract:
 
     def test_a_memory_runs_on_it(self) -> None:
         """What one Memory wrote, the next one reads."""
-        from ...memory import Memory
-
         memory = Memory("s", store=self.store)
         round_ = memory.create_round("q\ud800")
         memory.add_post(round_, send_from="a", send_to="b", message="m\0")
