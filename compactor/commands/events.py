@@ -62,6 +62,9 @@ class Happening:
     #: The rounds or posts it is about, as references: ``r1-r9``, ``r12.p3``.
     rounds: str | None = None
     strategy: str | None = None
+    #: Of what is replaced in prompts, and of what stands there instead, where they were counted.
+    tokens_before: int | None = None
+    tokens_after: int | None = None
     model: str | None = None
     usage: Mapping[str, int] | None = None
     checks: tuple[str, ...] = ()
@@ -112,14 +115,15 @@ def _told(entry: Entry, number_of: Callable[[str], int]) -> Happening:
     record = entry.record
     match record:
         case CompactionPrepared():
-            made = replace(_of_compaction(plain, record.compaction), generation=record.base)
-            facts = {"kind": record.kind}
-            return replace(
-                made, role=record.role, model=record.model, usage=record.usage, checks=record.checks, facts=facts
-            )
-        case CompactionPublished(compaction=compaction):
-            made = _of_compaction(plain, compaction)
-            return replace(made, role=record.role, strategy=record.strategy or None, checks=record.checks)
+            rounds = _rounds_of(record.compaction) if record.compaction is not None else None
+            made = replace(plain, role=record.role, generation=record.base, rounds=rounds, checks=record.checks)
+            made = replace(made, strategy=record.strategy or None, facts={"kind": record.kind})
+            return replace(made, model=record.model, usage=record.usage)
+        case CompactionPublished(compaction=one):
+            made = replace(plain, role=record.role, generation=one.generation, rounds=_rounds_of(one))
+            made = replace(made, strategy=record.strategy or None, checks=record.checks)
+            made = replace(made, tokens_before=record.tokens_before, tokens_after=record.tokens_after)
+            return replace(made, model=one.model, usage=one.usage)
         case CompactionReverted():
             return replace(plain, role=record.role, generation=record.generation)
         case ReductionPublished(reduction=one):
@@ -138,11 +142,8 @@ def _told(entry: Entry, number_of: Callable[[str], int]) -> Happening:
             return _recorded(plain, record)
 
 
-def _of_compaction(plain: Happening, made: CompactedMessage | None) -> Happening:
-    if made is None:
-        return plain
-    rounds = range_reference(made.start_index, made.last_round)
-    return replace(plain, generation=made.generation, rounds=rounds, model=made.model, usage=made.usage)
+def _rounds_of(made: CompactedMessage) -> str:
+    return range_reference(made.start_index, made.last_round)
 
 
 #: Facts that every event has or that have a place of their own, and the one that may hold words of a summarizer's.
@@ -202,6 +203,8 @@ def _about(one: Happening) -> Iterator[str]:
     for name, value in (one.facts or {}).items():
         if value not in (None, ""):
             yield f"{one_line(name)} {one_line(str(value), 80)}"
+    if one.tokens_before is not None and one.tokens_after is not None:
+        yield f"{one.tokens_before:,} -> {one.tokens_after:,} tokens"
     if one.usage:
         yield ", ".join(f"{one_line(name)} {value}" for name, value in one.usage.items())
     if one.checks:

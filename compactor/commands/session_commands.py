@@ -95,8 +95,9 @@ def events_(
 
     With models, tokens and checks, and without any text of the conversation.
 
-    JSON: {"session", "events": [{"number", "at", "what", "role", "generation", "rounds", "strategy", "model", "usage",
-    "checks", "facts"}]}. The number is the entry's; rounds are named as r3-r9, posts as r12.p3.
+    JSON: {"session", "events": [{"number", "at", "what", "role", "generation", "rounds", "strategy", "tokens_before",
+    "tokens_after", "model", "usage", "checks", "facts"}]}. The number is the entry's; rounds are named as r3-r9, posts
+    as r12.p3.
     """
     with opened(store) as there:
         require(there, session)

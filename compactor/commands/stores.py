@@ -65,5 +65,5 @@ def _require_file(path: str) -> None:
         there = False
     if not there:
         raise CannotRun(
-            f"there is no database file {one_line(path)}; check --store (sqlite:////... is an absolute path)"
+            f"there is no database file {one_line(path, 200)}; check --store (sqlite:////... is an absolute path)"
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from command_line import dialogue
 
 from memory import CompactedMessage, Memory, Reduction, open_store
+from memory.overlays import Origin
 
 #: Stands in every text that the commands must not show unasked.
 SECRET = "hall"
@@ -31,7 +33,9 @@ def session(url: str, name: str = "shop", rounds: int = 6) -> Iterator[Memory]:
     store.close()
 
 
-def summarise(memory: Memory, end: int, *, role: str = "assistant", summary: str = SUMMARY) -> CompactedMessage:
+def summarise(
+    memory: Memory, end: int, *, role: str = "assistant", summary: str = SUMMARY, **more: Any
+) -> CompactedMessage:
     """Publish a compaction of *role*'s first *end* rounds."""
     journal, rounds = memory.journal(role), memory.conversation.rounds
     made = CompactedMessage(
@@ -45,7 +49,7 @@ def summarise(memory: Memory, end: int, *, role: str = "assistant", summary: str
     before = journal.read()
     start = before.current.last_round if before.current is not None else 0
     ids = [one.id for one in rounds[start:end] if one.state != "failed"]
-    return journal.publish(made, base=before.generation, round_ids=ids)
+    return journal.publish(made, base=before.generation, round_ids=ids, origin=Origin(**more))
 
 
 def offload(memory: Memory, number: int) -> None:

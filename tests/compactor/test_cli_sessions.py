@@ -17,8 +17,8 @@ from compactor.commands.events import happenings
 from compactor.commands.sessions import facts_of, overview
 from compactor.commands.stores import opened
 from compactor.commands.terminal import CannotRun
-from memory import InMemoryStore, Memory, Store
-from memory.entries import Entry, EventRecorded, HeaderAdded, UsageRecorded
+from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
+from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
 from memory.rounds import Post
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
@@ -334,11 +334,19 @@ def test_events_can_be_paged_and_asked_for_by_role(url: str, shop: Memory) -> No
     assert [(one["what"], one["role"]) for one in mine] == [("pinned", None), ("compaction published", "Other")]
 
 
-def test_each_kind_is_told_on_any_store() -> None:
+def test_each_kind_is_told_on_any_store(url: str) -> None:
     """From a store that finds entries by their kind, and from one that can only be read through."""
-    store = InMemoryStore()
+    store = open_store(url)
     memory = Memory.from_messages(dialogue(6), "s", store=store)
-    summarise(memory, 2)
+    step = CompactionPrepared(
+        role="assistant", digest="d", base=0, text=SECRET, model="m", usage={"input_tokens": 5}, checks=("echo",)
+    )
+    whole = CompactedMessage(start_index=1, end_index=2, summary=SECRET)
+    assert memory.journal("assistant").prepare(step)
+    assert memory.journal("assistant").prepare(step.model_copy(update={"compaction": whole}))
+    shown = run("show", "s", "--store", url)
+    assert "2 answers that are paid for and not published" in shown.out
+    summarise(memory, 2, checks=("empty", "echo"), strategy="compact_rounds", tokens_before=800, tokens_after=90)
     summarise(memory, 4)
     memory.journal("assistant").revert()
     offload(memory, 5)
@@ -365,6 +373,8 @@ def test_each_kind_is_told_on_any_store() -> None:
     told = list(happenings(store, "s"))
     assert told == list(happenings(Plain(store), "s"))  # type: ignore[arg-type]
     assert [(one.what, one.rounds, one.generation) for one in told] == [
+        ("compaction prepared", None, 0),
+        ("compaction prepared", "r1-r2", 0),
         ("compaction published", "r1-r2", 1),
         ("compaction published", "r1-r4", 2),
         ("compaction reverted", None, 3),
@@ -372,9 +382,16 @@ def test_each_kind_is_told_on_any_store() -> None:
         ("reduction withdrawn", "r5.p2", None),
         ("compaction.failed", None, 3),
     ]
+    assert all((one.model, one.usage, one.checks) == ("m", {"input_tokens": 5}, ("echo",)) for one in told[:2])
+    assert (told[2].strategy, told[2].checks) == ("compact_rounds", ("empty", "echo"))
+    out = run("events", "s", "--store", url, COLUMNS="150").out
+    assert "r1-r2, generation 1, compact_rounds, small-1, 800 -> 90 tokens," in " ".join(out.replace("│", " ").split())
+    assert "passed empty echo" in " ".join(out.replace("│", " ").split())
+    assert SECRET not in out
     last = told[-1]
     assert (last.model, last.strategy, last.usage) == ("m", "s", {"input_tokens": 3})
     assert last.facts == {"error": "empty", "retry_in": 2.5, "none": None}
+    store.close()
 
 
 # -- purge and revert -------------------------------------------------------------------------------------------------
@@ -484,6 +501,10 @@ def test_what_is_kept_in_memory_cannot_be_looked_into(store: str) -> None:
 def test_a_wrong_url_shows_no_password(store: str) -> None:
     said = refusal(run("sessions", "--store", store))
     assert "hidden" not in said or "\\x00hidden" in said
+
+
+def test_a_path_that_no_disk_takes_is_one_line() -> None:
+    assert "there is no database file" in refusal(run("sessions", "--store", f"sqlite:///{'x' * 5_000}"))
 
 
 def test_a_file_that_is_no_store_is_left_as_it_is(tmp_path: Path) -> None:
