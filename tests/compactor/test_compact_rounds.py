@@ -32,7 +32,7 @@ from compactor.strategies.compact_rounds import compact_view, planned_end
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from compactor.units import PROMPT_TOKENS, count_message
-from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
+from memory import Attachment, CompactedMessage, Memory, Post, Reduction, Round, ToolCall
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -465,6 +465,17 @@ def test_a_token_mark_retains_at_most_the_usual_and_as_few_as_it_takes(mark: int
 
     assert end == next((place for place in range(10, 20) if fits(place)), 19)
     assert planned_end(view, Wanted(config)) == 10
+
+
+@pytest.mark.parametrize("mark", [None, 1, 10**6])
+def test_what_is_covered_stays_covered(mark: int | None) -> None:
+    """Where more is to be retained than there is behind the compaction, its end is what is planned; rounds before it
+    are not even counted."""
+    memory = memory_of(20, close_last=False)
+    view = replace(view_of(memory), compaction=CompactedMessage(start_index=1, end_index=15, summary="s"))
+    planned = planned_end(view, Wanted(CompactorConfig(retain_recent=10, target_tokens=50), mark))
+    assert planned == (19 if mark == 1 else 15)
+    assert view.sums.start == 15
 
 
 def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None:
