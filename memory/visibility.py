@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -84,11 +84,27 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
-            return tuple(self._at(place) for place in range(*index.indices(len(self))))
+            start, stop, step = index.indices(len(self))
+            return tuple(self._between(start, stop) if step == 1 else map(self._at, range(start, stop, step)))
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
             raise IndexError(f"no round at {index}; there are {len(self)}")
         return self._at(place)
+
+    def __iter__(self) -> Iterator[Round]:
+        return self._between(0, len(self))
+
+    def _between(self, start: int, stop: int) -> Iterator[Round]:
+        """Give the rounds from place *start* up to *stop*."""
+        if start >= stop:
+            return
+        number, failed, role, round_at = self.number_at(start), self._failed, self.role, self._snapshot.round_at
+        ahead = bisect_left(failed, number)
+        for _ in range(start, stop):
+            while ahead < len(failed) and failed[ahead] == number:
+                ahead, number = ahead + 1, number + 1
+            yield seen_by(role, round_at(number))
+            number += 1
 
     def _at(self, place: int) -> Round:
         return seen_by(self.role, self._snapshot.round_at(self.number_at(place)))

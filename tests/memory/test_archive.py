@@ -1,0 +1,347 @@
+"""On a store that can read parts of a log, old rounds are read when somebody asks, and little of them is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from indexed import Indexed, Plain, Unreachable, shown, with_rounds
+
+from memory import CompactedMessage, InMemoryStore, Memory, Reduction, StoreDamaged, StoreError
+from memory.archive import BATCH, Kept, Stored
+from memory.checkpoint import checkpoint_of
+from memory.entries import Entry
+
+ROLE = "Planner"
+
+
+def reopened(store: Indexed, memory: Memory) -> Memory:
+    """Return another Memory of the session, opened by a checkpoint of just now; what it reads is counted from here."""
+    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    again = Memory("s", store=store)
+    store.handed_out = 0
+    return again
+
+
+def publish(memory: Memory, end: int, summary: str) -> CompactedMessage:
+    journal = memory.journal(ROLE)
+    state = journal.read()
+    start = (state.current.end_number or 0) if state.current is not None else 0
+    made = CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary=summary)
+    ids = [str(number) for number in range(start + 1, end + 1)]
+    return journal.publish(made, base=state.generation, round_ids=ids)
+
+
+def reduce(memory: Memory, number: int, text: str) -> None:
+    round_ = memory.conversation.rounds[number - 1]
+    journal = memory.journal(ROLE)
+    made = Reduction.over(round_, round_.post_list[:1], "offloaded", text)
+    assert journal.reduce(made, base=journal.read().generation) is not None
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_read_together_in_either_direction() -> None:
+    """Whoever goes through a session asks the store once for several rounds."""
+    store = Indexed()
+    memory = with_rounds(store, 4 * BATCH)
+    asked: list[tuple[int, int]] = []
+    read_rounds = store.read_rounds
+
+    def counted(session: str, first: int, last: int) -> Iterator[Entry]:
+        asked.append((first, last))
+        return read_rounds(session, first, last)
+
+    for order in (iter, reversed):
+        again = reopened(store, memory)
+        store.read_rounds, asked[:] = counted, []  # type: ignore[method-assign]
+        assert len(list(order(again.conversation.rounds))) == 4 * BATCH
+        assert len(asked) == 4
+        del store.read_rounds  # type: ignore[method-assign]
+
+
+def test_reading_one_round_twice_asks_the_store_once() -> None:
+    """It is the same object, too."""
+    store = Indexed()
+    again = reopened(store, with_rounds(store, 3))
+    first = again.conversation.rounds[1]
+    read = store.handed_out
+    assert again.conversation.rounds[1] is first
+    assert (first.post_list[0].message, store.handed_out) == ("answer 2", read)
+
+
+def test_the_cache_holds_a_bounded_number_of_rounds_and_characters() -> None:
+    """Those that were used last; and one that is longer than all the room is still read once for its reader."""
+    store = Indexed()
+    memory = Memory("s", store=store)
+    for number, length in enumerate([10] * 20 + [5_000] * 20 + [50_000], 1):
+        memory.create_round("q", id=str(number))
+        memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * length)
+        memory.finish_round(str(number))
+    archive = Stored(store, "s", most_rounds=8, most_characters=30_000)
+    for number in (*range(1, 42), *range(41, 0, -1)):
+        assert archive.round(number, 41, ()).number == number
+        assert len(archive._cache) <= 8
+        assert archive._characters == sum(length for _, length in archive._cache.values())
+        assert archive._characters <= 30_000 or len(archive._cache) == 1
+    assert str(archive) == f"<Stored: {len(archive._cache)} rounds in the cache>"
+
+
+def test_long_rounds_are_read_one_by_one() -> None:
+    """What does not fit the cache beside the one that was asked for would be read again and again."""
+    store = Indexed()
+    memory = Memory("s", store=store)
+    for number in range(1, 33):
+        memory.create_round("q", id=str(number))
+        memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * 1_000)
+        memory.finish_round(str(number))
+    archive = Stored(store, "s", most_characters=4_000)
+    archive.round(1, 32, ())
+    store.handed_out = 0
+    for number in range(17, 33):
+        archive.round(number, 32, ())
+    assert store.handed_out == 16 * 3
+
+
+def test_a_process_that_runs_for_weeks_does_not_grow() -> None:
+    """Neither rounds that it wrote itself stay in memory, nor their ids."""
+    store = Indexed()
+    memory = with_rounds(store, 40)
+    archive = Stored(store, "s", most_rounds=5, most_numbers=7)
+    archive.settle(0, list(memory.conversation.rounds))
+    for number in range(1, 41):
+        assert archive.numbers[str(number)] == number
+    assert len(archive._cache) == 5
+    assert len(archive.numbers._known) == 7
+    assert "3" in archive.numbers
+    assert "none" not in archive.numbers
+    assert 3 not in archive.numbers
+    with pytest.raises(KeyError):
+        archive.numbers["none"]
+
+
+def test_what_settles_in_this_process_need_not_be_read() -> None:
+    """The newest rounds are at hand for prompts."""
+    store = Indexed()
+    memory = with_rounds(store, 9)
+    store.handed_out = 0
+    assert [round_.post_list[0].message for round_ in memory.conversation.rounds[-3:]] == [
+        "answer 7",
+        "answer 8",
+        "answer 9",
+    ]
+    assert store.handed_out == 0
+
+
+def test_on_a_plain_store_nothing_is_read_again() -> None:
+    """Six methods are enough: then everything is in memory, as it was read at opening."""
+
+    class Once(Plain):
+        def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+            assert after == 0, "only what is new is read"
+            return super().read(session, after, limit)
+
+    memory = Memory("s", store=Once(with_rounds(InMemoryStore(), 5)._store))
+    assert isinstance(memory.snapshot.archive, Kept)
+    assert len(memory.messages(ROLE)) == 10
+    assert "answer 3" in memory.reload("r3")
+
+
+# -- what readers see --------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_answers_as_it_did_whatever_happens_after_it() -> None:
+    """The same length, the same rounds, in the same state; only what is erased is gone there too."""
+    store = Indexed()
+    memory = reopened(store, with_rounds(store, 40))
+    before = memory.rounds_getter(ROLE)()
+    everything = memory.conversation.rounds
+    first, lasting = before[4], list(before)
+    memory.finish_round("5", state="failed")
+    memory.finish_round("30", state="failed")
+    memory.create_round("new", id="new")
+    assert (len(before), before[4].state, everything[29].state) == (40, "finished", "finished")
+    assert list(before) == lasting
+    assert before[4] == first
+    now = memory.rounds_getter(ROLE)()
+    assert [now[place].number for place in (3, 4, 28, -1)] == [4, 6, 31, 41]
+    assert memory.conversation.rounds[4].state == "failed"
+    assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
+
+
+def test_a_fault_of_the_store_is_told_to_the_reader_and_spoils_nothing() -> None:
+    """The next reading asks again; writing goes on."""
+    store = Indexed()
+    memory = reopened(store, with_rounds(store, 30))
+    store.fault = Unreachable("gone")
+    with pytest.raises(Unreachable):
+        memory.conversation.rounds[3]
+    assert len(memory.conversation.rounds) == 30
+    store.fault = None
+    assert memory.conversation.rounds[3].post_list[0].message == "answer 4"
+
+
+def test_nobody_waits_for_a_reader_who_waits_for_the_store() -> None:
+    """No lock is held while the store is asked: neither over the log nor over the cache."""
+    store = Indexed()
+    memory = reopened(store, with_rounds(store, 60))
+    memory.conversation.rounds[-1]
+    inside, go_on = threading.Event(), threading.Event()
+    read_rounds = store.read_rounds
+
+    def slow(session: str, first: int, last: int) -> Iterator[Entry]:
+        inside.set()
+        assert go_on.wait(30)
+        return read_rounds(session, first, last)
+
+    store.read_rounds = slow  # type: ignore[method-assign]
+    found = []
+    reader = threading.Thread(target=lambda: found.append(memory.conversation.rounds[0].id))
+    reader.start()
+    assert inside.wait(30)
+    assert memory.conversation.rounds[-1].id == "60"
+    memory.create_round("written meanwhile")
+    go_on.set()
+    reader.join(30)
+    assert found == ["1"]
+
+
+def test_what_was_read_before_an_erasing_is_not_kept_after_it() -> None:
+    """A reader who was under way hands nothing on to those who come later."""
+    store = Indexed()
+    memory = reopened(store, with_rounds(store, 3))
+    read_rounds = store.read_rounds
+
+    def overtaken(session: str, first: int, last: int) -> Iterator[Entry]:
+        entries = list(read_rounds(session, first, last))
+        store.read_rounds = read_rounds  # type: ignore[method-assign]
+        memory.redact("r2.p1")
+        return iter(entries)
+
+    store.read_rounds = overtaken  # type: ignore[method-assign]
+    assert memory.snapshot.round_at(1).post_list[0].message == "answer 1"
+    assert memory.conversation.rounds[1].post_list[0].message == "[Redacted]"
+    assert "answer 2" not in "".join(entry.body for entry in store.read("s"))
+
+
+def test_erasing_in_an_old_round_reads_that_round_and_the_overlays() -> None:
+    """Not the whole log: a session of years can forget a word at once."""
+    store = Indexed()
+    written = with_rounds(store, 200)
+    publish(written, 150, "SECRET")
+    memory = reopened(store, written)
+    memory.conversation.rounds[149]
+    store.handed_out = 0
+    memory.redact("r150.p1")
+    assert store.handed_out < 30
+    log = "".join(entry.body for entry in store.read("s"))
+    assert "answer 150" not in log
+    assert "SECRET" not in log
+    assert "answer 149" in log
+    assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
+
+
+def test_a_purged_session_says_so_when_an_old_round_is_read() -> None:
+    """It is not taken for an empty round."""
+    store = Indexed()
+    memory = reopened(store, with_rounds(store, 3))
+    store.purge("s")
+    with pytest.raises(StoreError, match=r"round 2 is not in the log.*purged"):
+        memory.conversation.rounds[1]
+
+
+def test_a_round_that_is_not_opened_in_the_log_is_damage() -> None:
+    """Half of a round is never shown."""
+    store = Indexed()
+    memory = with_rounds(store, 1)
+    store.redact("s", 1)
+    with pytest.raises(StoreDamaged, match=r"entry 2 of the log is of round 1, which is not there; restore"):
+        reopened(store, memory).conversation.rounds[0]
+
+
+def test_a_forked_child_begins_with_an_empty_cache_and_a_lock_of_its_own() -> None:
+    """Another thread of the parent may have been at work on either."""
+    store = Indexed()
+    memory = with_rounds(store, 3)
+    archive = memory.snapshot.archive
+    assert isinstance(archive, Stored)
+    with archive._lock, archive.numbers._lock:
+        archive._after_fork()
+        archive.numbers._after_fork()
+        assert memory.conversation.rounds[0].post_list[0].message == "answer 1"
+        assert memory.snapshot.round("2") is not None
+
+
+# -- overlays of old rounds --------------------------------------------------------------------------------------------
+
+
+def test_the_text_of_an_older_compaction_is_read_when_a_revert_makes_it_current() -> None:
+    """Until then a session of a thousand publications holds one text a role."""
+    store = Indexed()
+    memory = with_rounds(store, 9)
+    for end in (3, 6, 9):
+        publish(memory, end, f"summary {end}")
+    again = reopened(store, memory)
+    assert "summary 6" not in repr(again.snapshot)
+    assert again.journal(ROLE).revert().summary == "summary 6"  # type: ignore[union-attr]
+    assert again.get_role_rounds(ROLE)[1].summary == "summary 6"  # type: ignore[union-attr]
+    assert again.journal(ROLE).revert().summary == "summary 3"  # type: ignore[union-attr]
+    assert again.journal(ROLE).revert() is None
+
+
+def test_a_revert_that_could_not_read_is_read_back_by_the_next_write() -> None:
+    """What is in the log counts: the text is read once the store answers."""
+    store = Indexed()
+    memory = with_rounds(store, 6)
+    publish(memory, 3, "first")
+    publish(memory, 6, "second")
+    append = store.append
+
+    def last(session: str, entries: list[Entry], after: int) -> int:
+        number = append(session, entries, after)
+        store.fault = Unreachable("gone")
+        return number
+
+    store.append = last  # type: ignore[method-assign]
+    with pytest.raises(Unreachable):
+        memory.journal(ROLE).revert()
+    assert memory.journal(ROLE).read().current.summary == "second"  # type: ignore[union-attr]
+    store.append, store.fault = append, None  # type: ignore[method-assign]
+    memory.create_round("next")
+    assert memory.journal(ROLE).read().current.summary == "first"  # type: ignore[union-attr]
+    assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
+
+
+def test_reductions_that_no_prompt_shows_are_not_held_in_memory() -> None:
+    """Those of the tail are; after a revert, those that are shown again, too."""
+    store = Indexed()
+    memory = with_rounds(store, 8)
+    memory.create_round("open", id="open")
+    for number in (2, 4, 7):
+        reduce(memory, number, f"preview {number}")
+    assert "preview 2" in repr(memory.snapshot.reductions)
+    publish(memory, 5, "summary")
+    for one in (memory, reopened(store, memory)):
+        held = repr(one.snapshot.reductions)
+        assert [f"preview {number}" in held for number in (2, 4, 7)] == [False, False, True]
+        by_round = one.rounds_getter(ROLE)().reductions.by_round
+        assert [by_round[key][0].text for key in by_round] == ["preview 2", "preview 4", "preview 7"]
+        assert (len(by_round), "2" in by_round, by_round.get("1", ())) == (3, True, ())
+    memory.journal(ROLE).revert()
+    store.fault = Unreachable("gone")
+    assert memory.rounds_getter(ROLE)().reductions.of("2")[0].text == "preview 2"
+
+
+def test_a_reduction_whose_entry_is_gone_is_damage() -> None:
+    """It is not shown as if the post had never been reduced."""
+    store = Indexed()
+    memory = with_rounds(store, 3)
+    memory.create_round("open", id="open")
+    reduce(memory, 1, "preview")
+    number = memory.snapshot.number
+    publish(memory, 2, "summary")
+    store.redact("s", number)
+    with pytest.raises(StoreDamaged, match=f"entry {number} of the log is no ReductionPublished"):
+        memory.rounds_getter(ROLE)().reductions.of("1")
