@@ -12,9 +12,10 @@ from memory import Memory
 
 from . import events as happened
 from . import exchange, sessions, show
+from .diff import compare
 from .revert import revert
 from .stores import opened, require
-from .terminal import CannotRun, one_line, screen
+from .terminal import CannotRun, one_line, screen, visible
 
 __all__ = ["AsJson", "Store", "app"]
 
@@ -181,6 +182,36 @@ def revert_(
     end = reverted["last_covered_round"]
     said = f"the summary covers rounds 1-{end} again" if end else "all rounds are as they were said again"
     _tell(as_json, {"session": session, "role": role} | reverted, f"reverted: {said}")
+
+
+@app.command("diff", short_help="Compare a role's summary with the one before.")
+def diff_(
+    session: Session,
+    role: Annotated[str, typer.Option(metavar="ROLE", help="Whose summaries.")] = "assistant",
+    start: Annotated[
+        int | None, typer.Option("--from", metavar="GENERATION", help="The earlier one.  [default: the one before]")
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option("--to", metavar="GENERATION", help="The later one.  [default: the current one]")
+    ] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a role's summary with the one before it, sentence by sentence: what it dropped, and what came in.
+
+    "events" tells which generations there are. This prints what the summaries say.
+
+    JSON: {"session", "role", "from": {"generation", "last_covered_round"}, "to": likewise, "rounds": [first, last],
+    "dropped": [], "came_in": [], "stayed": [], "gone": []}. The rounds are those that only the later one covers; gone
+    are names and numbers that it no longer has.
+    """
+    with opened(store) as there:
+        require(there, session)
+        found = compare(Memory(session, store=there), role, start, end)
+    if as_json:
+        _print({"session": session, "role": role} | found.figures())
+    else:
+        screen().print(visible(str(found.difference)), soft_wrap=True)
 
 
 def _print(document: Mapping[str, Any] | Sequence[Any]) -> None:

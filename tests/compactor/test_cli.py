@@ -31,7 +31,7 @@ from compactor.events import (
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("demo", "replay", "chat")
-ON_SESSIONS = ("sessions", "show", "events", "export", "import", "purge", "revert")
+ON_SESSIONS = ("sessions", "show", "events", "export", "import", "purge", "revert", "diff")
 
 
 def start(*words: object, **more: Any) -> subprocess.Popen[bytes]:

@@ -22,7 +22,7 @@ from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded
 from memory.rounds import Post
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
-MISSING = ("sessions", "show", "events", "export", "purge", "revert")
+MISSING = ("sessions", "show", "events", "export", "purge", "revert", "diff")
 
 
 @pytest.fixture
@@ -449,6 +449,43 @@ def test_revert_asks_first(url: str, shop: Memory) -> None:
 
 def test_no_summary_is_left_says_what_is_shown(url: str, shop: Memory) -> None:
     assert run("revert", "shop", "--yes", "--store", url).out == "reverted: all rounds are as they were said again\n"
+
+
+# -- diff -------------------------------------------------------------------------------------------------------------
+
+
+def test_two_summaries_are_compared(url: str) -> None:
+    """The current one with the one before it, or any two by their generations."""
+    with session(url) as memory:
+        for end, said in (
+            (1, "Item-1 is counted."),
+            (2, "Item-1 is counted.\nItem-2 is too."),
+            (4, "Item-2 is too.\x1b"),
+        ):
+            summarise(memory, end, summary=said)
+    out = run("diff", "shop", "--store", url).out
+    assert "- Item-1 is counted." in out
+    assert "\x1b" not in out
+    found = run("diff", "shop", "--json", "--store", url).document
+    assert (found["session"], found["role"], found["rounds"]) == ("shop", "assistant", [3, 4])
+    assert found["from"] == {"generation": 2, "last_covered_round": 2}
+    assert found["to"] == {"generation": 3, "last_covered_round": 4}
+    assert (found["dropped"], found["came_in"]) == (["Item-1 is counted."], [])
+    found = run("diff", "shop", "--from", 1, "--to", 2, "--json", "--store", url).document
+    assert (found["dropped"], found["came_in"], found["stayed"]) == ([], ["Item-2 is too."], ["Item-1 is counted."])
+    found = run("diff", "shop", "--to", 1, "--json", "--store", url).document
+    assert (found["from"], found["came_in"], found["gone"]) == (None, ["Item-1 is counted."], [])
+
+
+def test_a_summary_that_was_given_up_can_still_be_compared(url: str, shop: Memory) -> None:
+    """None is current after a revert; the newest in the log stands in its place."""
+    shop.journal("assistant").revert()
+    assert run("diff", "shop", "--json", "--store", url).document["to"]["generation"] == 1
+
+
+def test_summaries_that_are_not_there_are_one_line(url: str, shop: Memory) -> None:
+    assert "no summary of 'Other' in session 'shop'" in refusal(run("diff", "shop", "--role", "Other", "--store", url))
+    assert "of generation 7; there are 1" in refusal(run("diff", "shop", "--to", 7, "--store", url))
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
