@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 from .messages import repeats_query, text_of, text_with_calls
 from .references import folded, place_reference
@@ -34,8 +34,7 @@ _UNSTORABLE, _NOBODY = re.compile("[\0\ud800-\udfff]"), "\0"
 K1, B = 1.2, 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):  # of which there can be one for every text
     """A place in which words were found, the length of its text, and how often each word is in it."""
 
     round: int
@@ -50,8 +49,10 @@ class Hit:
 
     def score(self, weights: Sequence[float], mean: float) -> float:
         """Return how well it matches by Okapi BM25; *mean* is the mean length of all texts."""
-        norm = K1 * (1 - B + B * self.length / mean)
-        return sum(weight * n * (K1 + 1) / (n + norm) for weight, n in zip(weights, self.counts, strict=True))
+        norm, score = K1 * (1 - B + B * self.length / mean), 0.0
+        for weight, n in zip(weights, self.counts, strict=True):
+            score += weight * n * (K1 + 1) / (n + norm)
+        return score
 
     def line(self, round_: Round, words: Sequence[str]) -> str:
         """Return a line with its reference and the part of its text where its longest word first stands."""
@@ -67,7 +68,8 @@ class Hit:
 def searchable(text: str) -> str:
     """Return *text* as words are looked for in it: folded, and what not every store can hold replaced, each character
     in its place."""
-    return _UNSTORABLE.sub("\ufffd", folded(text))
+    lowered = folded(text)
+    return lowered if lowered.isascii() and "\0" not in lowered else _UNSTORABLE.sub("\ufffd", lowered)
 
 
 def words_of(query: str) -> tuple[str, ...]:

@@ -57,7 +57,8 @@ def found(
         for text in texts_of(round_, role):
             total += 1
             characters += len(text.text)
-            hits.extend(_hits((text,), words))
+            if (hit := hit_in(text, words)) is not None:
+                hits.append(hit)
     return ranked(hits, total, characters)
 
 

@@ -16,7 +16,7 @@ from .base import Checkpoint, FoundTexts, StoredText
 from .connections import Connections
 from .dialects import Dialect
 from .schema import MIGRATIONS, Migration, bring_up_to_date, version_of
-from .sql_texts import erase_texts, find_texts, keep_texts, texts_reach
+from .sql_texts import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
 __all__ = ["SqlStore"]
 
@@ -176,15 +176,18 @@ class SqlStore:
     def purge(self, session: str) -> None:
         key = _key(session)
 
-        def erase(connection: Connection) -> None:
+        def erase(connection: Connection) -> bool:
             connection.execute(_PURGE_LEASES, {"key": key})
             number = connection.scalar(_session_id(key).with_for_update())
-            if number is not None:
-                erase_texts(connection, number)
-                connection.execute(_PURGE_ENTRIES, {"session": number})
-                connection.execute(_PURGE_SESSION, {"session": number})
+            if number is None:
+                return False
+            erased = erase_texts(connection, number)
+            connection.execute(_PURGE_ENTRIES, {"session": number})
+            connection.execute(_PURGE_SESSION, {"session": number})
+            return erased
 
-        self._connections.change(erase)
+        if self._connections.change(erase):
+            self._merge_texts()
         self._connections.write(self._dialect.after_erasing)
 
     # -- parts of it ---------------------------------------------------------------------------------------------------
@@ -259,13 +262,14 @@ class SqlStore:
         return self._connections.read(reach)
 
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
-        def keep(connection: Connection) -> None:
+        def keep(connection: Connection) -> bool:
             # Appends may pass, a purge may not.
             number = connection.scalar(_session_id(_key(session)).with_for_update(key_share=True))
-            if number is not None:
-                keep_texts(connection, number, first, last, texts)
+            return number is not None and keep_texts(connection, number, first, last, texts)
 
-        self._connections.change(keep)
+        if self._connections.change(keep):
+            self._merge_texts()
+            self._connections.write(self._dialect.after_erasing)
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
         def find(connection: Connection) -> FoundTexts:
@@ -275,6 +279,12 @@ class SqlStore:
             return find_texts(connection, number, words, role)
 
         return self._connections.read(find)
+
+    def _merge_texts(self) -> None:
+        """Leave nothing of deleted texts in the index, step by step, so that nobody waits long to write."""
+        more = self._connections.write(lambda connection: merge_texts(connection, begin=True))
+        while more:
+            more = self._connections.write(lambda connection: merge_texts(connection, begin=False))
 
 
 # -- entries as rows ---------------------------------------------------------------------------------------------------

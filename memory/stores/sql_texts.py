@@ -19,13 +19,15 @@ from sqlalchemy.exc import DBAPIError
 
 from .base import FoundTexts, StoredText
 
-__all__ = ["create_texts", "erase_texts", "find_texts", "keep_texts", "texts_reach"]
+__all__ = ["create_texts", "erase_texts", "find_texts", "keep_texts", "merge_texts", "texts_reach"]
 
 #: Ids of texts begin with the number of their session, so that SQLite's trigrams can be asked for one session alone.
 TEXTS_A_SESSION = 2**32
 #: Trigrams of a word that SQLite is asked for; the text is looked at in any case.
 MOST_TRIGRAMS = 24
 
+#: Pages that SQLite writes at most in one step of rewriting them: about a tenth of a second.
+MERGED_AT_ONCE = 500
 #: The first SQLite that has them.
 _FIRST_WITH_TRIGRAMS = (3, 34)
 
@@ -70,19 +72,28 @@ def texts_reach(connection: Connection, session: int) -> int:
     return int(connection.scalar(select(reaches.reach).where(reaches.session == session)) or 0)
 
 
-def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> None:
+def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> bool:
     """Take over the *texts* of the rounds *first* to *last*, in place of what is kept of them; part of a transaction.
 
-    Ignored behind a gap: the session is not the one of which they were read.
+    Returns whether texts were deleted: then ``merge_texts`` has work. Ignored behind a gap: the session is not the one
+    of which they were read.
     """
     reach = _locked_reach(connection, session)
     if first > reach + 1:
-        return
+        return False
     rows = [(text.round, text.number, *_written(text), len(text.text), _storable(text.text)) for text in texts]
-    if first > reach or _differ(connection, session, first, last, rows):
-        _insert(connection, session, rows)
+    c, deleted = _TEXTS.c, 0
+    if first <= reach:
+        theirs = (c.session == session, c.round.between(first, last))
+        kept = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.length, c.text).where(*theirs))
+        if sorted(map(tuple, kept)) == sorted(rows):  # as when another process was quicker
+            rows = []
+        else:
+            deleted = connection.execute(delete(_TEXTS).where(*theirs)).rowcount
+    _insert(connection, session, rows)
     if last > reach:
         connection.execute(update(_REACHES).where(_REACHES.c.session == session).values(reach=last))
+    return deleted > 0
 
 
 def find_texts(connection: Connection, session: int, words: Sequence[str], role: str) -> FoundTexts:
@@ -90,24 +101,30 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     role sees all."""
     c, entries = _TEXTS.c, _ENTRIES.c
     failed = select(entries.round).where(entries.session == session, entries.kind == "round failed")
-    seen = [c.session == session, c.round.not_in(failed)]
+    seen: list[ColumnElement[bool]] = [c.round.not_in(failed)]
     if role:
         seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == _name(role), c.receiver == _name(role)))
-    everything = select(func.count(), func.coalesce(func.sum(c.length), 0)).select_from(_TEXTS).where(*seen)
-    total, characters = connection.execute(everything).one()
+    everything = select(func.count(), func.coalesce(func.sum(c.length), 0)).select_from(_TEXTS)
+    total, characters = connection.execute(everything.where(c.session == session, *seen)).one()
     if not words:
         return FoundTexts((), int(total), int(characters))
     matching = _trigrams(connection).matching(connection, session, [*map(_storable, words)])
-    rows = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.text).where(*seen, *matching))
+    rows = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.text).where(*matching, *seen))
     texts = [StoredText(row[0], row[1], _named(row[2]), _named(row[3]), row[4]) for row in rows]
     return FoundTexts(texts, int(total), int(characters))
 
 
-def erase_texts(connection: Connection, session: int) -> None:
-    """Erase the texts of a session; part of a transaction, before the session itself goes."""
+def erase_texts(connection: Connection, session: int) -> bool:
+    """Erase the texts of a session; part of a transaction, before the session itself goes. Returns whether there were
+    any: then ``merge_texts`` has work."""
     connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
-    if connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount:
-        _trigrams(connection).forget(connection)
+    return connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount > 0
+
+
+def merge_texts(connection: Connection, *, begin: bool) -> bool:
+    """Do a step of writing the index anew, so that nothing of deleted texts is left in it, and return whether there is
+    more to do. Only the first one is to *begin*. Each is a transaction of its own, so that others may write between."""
+    return _trigrams(connection).merge(connection, begin=begin)
 
 
 #: Round, number, sender, receiver, length and text, as they are in the table.
@@ -122,24 +139,13 @@ def _locked_reach(connection: Connection, session: int) -> int:
     return int(connection.scalars(select(reaches.reach).where(reaches.session == session).with_for_update()).one())
 
 
-def _differ(connection: Connection, session: int, first: int, last: int, rows: list[_Row]) -> bool:
-    """Return whether *rows* are not what is kept of those rounds, which is then kept no longer."""
-    c = _TEXTS.c
-    theirs = (c.session == session, c.round.between(first, last))
-    kept = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.length, c.text).where(*theirs))
-    if sorted(map(tuple, kept)) == sorted(rows):  # as when another process was quicker
-        return False
-    if connection.execute(delete(_TEXTS).where(*theirs)).rowcount:
-        _trigrams(connection).forget(connection)
-    return True
-
-
 def _insert(connection: Connection, session: int, rows: list[_Row]) -> None:
+    if not rows:
+        return
     last = connection.scalar(select(func.max(_TEXTS.c.id)).where(_of_session(_TEXTS.c.id, session)))
     free = (_ids(session)[0] if last is None else int(last)) + 1
     values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, free)]
-    if values:
-        connection.execute(insert(_TEXTS), values)
+    connection.execute(insert(_TEXTS), values)
 
 
 # -- what the two databases do differently ---------------------------------------------------------------------------
@@ -157,10 +163,10 @@ class _Trigrams(Protocol):
         """Make the index, if the database can."""
 
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
-        """Return what holds, all of it, for the texts that have any of *words*."""
+        """Return what holds, all of it, for those texts of *session* that have any of *words*."""
 
-    def forget(self, connection: Connection) -> None:
-        """Leave nothing in the index of texts that were deleted, as far as that can be done at once."""
+    def merge(self, connection: Connection, *, begin: bool) -> bool:
+        """Do a step of taking deleted texts out of the index, and return whether there is more to do."""
 
 
 class _SqliteTrigrams:
@@ -190,16 +196,24 @@ class _SqliteTrigrams:
                 connection.exec_driver_sql(statement)
 
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
-        has_any = [or_(*(func.instr(_TEXTS.c.text, word) > 0 for word in words))]
+        has_any = or_(*(func.instr(_TEXTS.c.text, word) > 0 for word in words))
         if min(map(len, words)) >= 3 and self._there(connection):
             c = self._TRIGRAMS.c
             asked = c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
-            has_any.append(_TEXTS.c.id.in_(select(c.rowid).where(asked, _of_session(c.rowid, session))))
-        return has_any
+            # Without the session: SQLite would go through all of it, and look which texts are among those found.
+            return [_TEXTS.c.id.in_(select(c.rowid).where(asked, _of_session(c.rowid, session))), has_any]
+        return [_TEXTS.c.session == session, has_any]
 
-    def forget(self, connection: Connection) -> None:
-        if self._there(connection):  # deleted texts are only marked, until all is written anew
-            connection.exec_driver_sql("INSERT INTO compactor_trigrams(compactor_trigrams) VALUES ('optimize')")
+    def merge(self, connection: Connection, *, begin: bool) -> bool:
+        if not self._there(connection):
+            return False
+        # Deleted texts are only marked, until all is written anew. A negative number says: all of it.
+        changes = "SELECT total_changes()"
+        before = connection.exec_driver_sql(changes).scalar_one()
+        pages = -MERGED_AT_ONCE if begin else MERGED_AT_ONCE
+        merge = "INSERT INTO compactor_trigrams(compactor_trigrams, rank) VALUES ('merge', ?)"
+        connection.exec_driver_sql(merge, (pages,))
+        return int(connection.exec_driver_sql(changes).scalar_one()) - int(before) > 1
 
     def _there(self, connection: Connection) -> bool:
         """Return whether the file has the index: not one that an older SQLite made."""
@@ -231,10 +245,11 @@ class _PostgresTrigrams:
         connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
 
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:  # noqa: ARG002
-        return [or_(*(_TEXTS.c.text.like(f"%{_literally(word)}%", escape="!") for word in words))]
+        has_any = or_(*(_TEXTS.c.text.like(f"%{_literally(word)}%", escape="!") for word in words))
+        return [_TEXTS.c.session == session, has_any]
 
-    def forget(self, connection: Connection) -> None:
-        """What was deleted goes with the server's next VACUUM."""
+    def merge(self, connection: Connection, *, begin: bool) -> bool:  # noqa: ARG002
+        return False  # what was deleted goes with the server's next VACUUM
 
 
 def _trigrams(connection: Connection) -> _Trigrams:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 from memory import Memory, open_store
 from memory.stores import sql_texts
@@ -42,24 +42,24 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[Asked]:
+def asked(tmp_path: Path) -> Iterator[Asked]:
     """Asks the SQLite file."""
     opened: list[sqlite3.Connection] = []
 
-    def asked(statement: str) -> list[tuple[Any, ...]]:
+    def answered(statement: str) -> list[tuple[Any, ...]]:
         opened.append(sqlite3.connect(tmp_path / "chat.db"))
         return opened[-1].execute(statement).fetchall()
 
-    yield asked
+    yield answered
     for connection in opened:
         connection.close()
 
 
-def test_a_sqlite_without_trigrams_finds_the_same(url: str, file: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sqlite_without_trigrams_finds_the_same(url: str, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is older, or was built without them."""
     monkeypatch.setattr(sql_texts, "_FIRST_WITH_TRIGRAMS", (9, 0))
     store = kept(url)
-    assert file("SELECT name FROM sqlite_master WHERE name = 'compactor_trigrams'") == []
+    assert asked("SELECT name FROM sqlite_master WHERE name = 'compactor_trigrams'") == []
     for word in WORDS:
         assert len(found(store, word)) == (1 if word == "100%" else 3), word
     store.keep_texts("s", 2, 2, [])
@@ -78,20 +78,42 @@ def test_sqlite_asks_its_trigrams(url: str) -> None:
     store.close()
 
 
-def test_what_was_erased_is_not_left_in_the_file(url: str, file: Asked) -> None:
+def test_what_was_erased_is_not_left_in_the_file(url: str, asked: Asked) -> None:
     """Neither its words nor their trigrams, in the table or the index; the index is as sound as before."""
     store = kept(url, 40)
     store.keep_texts("s", 7, 7, [StoredText(7, 0, "", "", "zyxwvu")])
-    assert any(b"zyx" in block for (block,) in file("SELECT block FROM compactor_trigrams_data"))
+    assert any(b"zyx" in block for (block,) in asked("SELECT block FROM compactor_trigrams_data"))
     store.keep_texts("s", 7, 7, [StoredText(7, 0, "", "", "erased")])
-    for (block,) in file("SELECT block FROM compactor_trigrams_data"):
+    for (block,) in asked("SELECT block FROM compactor_trigrams_data"):
         assert b"zyx" not in block
-    assert file("SELECT count(*) FROM compactor_texts WHERE text LIKE '%zyx%'") == [(0,)]
+    assert asked("SELECT count(*) FROM compactor_texts WHERE text LIKE '%zyx%'") == [(0,)]
     assert (len(found(store, "swordfish")), found(store, "erased")[0].round) == (39, 7)
     store.purge("s")
-    assert file("SELECT count(*) FROM compactor_texts") == [(0,)]
-    for (block,) in file("SELECT block FROM compactor_trigrams_data"):
+    assert asked("SELECT count(*) FROM compactor_texts") == [(0,)]
+    for (block,) in asked("SELECT block FROM compactor_trigrams_data"):
         assert b"fis" not in block
+    store.close()
+
+
+def test_what_was_erased_is_taken_out_of_a_large_index_step_by_step(url: str, asked: Asked) -> None:
+    """Others may write between two of them; in the end there is one segment, and nothing erased in it."""
+    store = kept(url, 300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_texts, "MERGED_AT_ONCE", 1)
+        steps, merge_texts = [], sql_texts.merge_texts
+
+        def noted(connection: Connection, *, begin: bool) -> bool:
+            steps.append(begin)
+            return merge_texts(connection, begin=begin)
+
+        patch.setattr("memory.stores.sql.merge_texts", noted)
+        for number in range(1, 6):
+            store.keep_texts("s", 300 + number, 300 + number, [StoredText(300 + number, 0, "", "", "zyxwvu")])
+        store.keep_texts("s", 301, 305, [])
+    assert steps[:2] == [True, False]
+    assert asked("SELECT count(DISTINCT segid) FROM compactor_trigrams_idx") == [(1,)]
+    assert not any(b"zyx" in block for (block,) in asked("SELECT block FROM compactor_trigrams_data"))
+    assert (found(store, "zyxwvu"), len(found(store, "swordfish"))) == ([], 300)
     store.close()
 
 
@@ -105,12 +127,12 @@ def test_texts_behind_a_gap_are_not_taken(url: str) -> None:
     store.close()
 
 
-def test_handing_over_the_same_again_changes_nothing(url: str, file: Asked) -> None:
+def test_handing_over_the_same_again_changes_nothing(url: str, asked: Asked) -> None:
     """Two processes may be at it at once."""
     store = kept(url)
-    before = file("SELECT id, text FROM compactor_texts")
+    before = asked("SELECT id, text FROM compactor_texts")
     store.keep_texts("s", 1, 4, [text(number) for number in (3, 2, 1)])
-    assert (file("SELECT id, text FROM compactor_texts"), store.texts_reach("s")) == (before, 4)
+    assert (asked("SELECT id, text FROM compactor_texts"), store.texts_reach("s")) == (before, 4)
     store.close()
 
 
@@ -142,8 +164,8 @@ def test_postgresql_asks_its_trigrams(postgres_url: str) -> None:
     engine = create_engine(postgres_url)
     with engine.connect() as connection:
         connection.exec_driver_sql("SET enable_seqscan = off")
-        matching = sql_texts._PostgresTrigrams().matching(connection, 1, ["swordfish"])
-        asked = sql_texts.select(sql_texts._TEXTS.c.id).where(*matching)
+        _, has_any = sql_texts._PostgresTrigrams().matching(connection, 1, ["swordfish"])
+        asked = sql_texts.select(sql_texts._TEXTS.c.id).where(has_any)
         compiled = str(asked.compile(engine, compile_kwargs={"literal_binds": True}))
         plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars())
     engine.dispose()
