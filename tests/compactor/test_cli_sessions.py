@@ -520,6 +520,28 @@ def test_the_store_may_come_from_the_environment(url: str) -> None:
     assert "pass --store URL" in refusal(run("sessions", COMPACTOR_STORE=""))
 
 
+def test_a_server_is_asked_as_a_file_is(postgres_url: str, tmp_path: Path) -> None:
+    """Every command, one after the other, on PostgreSQL."""
+    with session(postgres_url, rounds=3) as memory:
+        summarise(memory, 2)
+    (found,) = run("sessions", "--json", COMPACTOR_STORE=postgres_url).document["sessions"]
+    assert (found["session"], found["rounds"]) == ("shop", 3)
+    file = tmp_path / "shop.jsonl"
+    assert run("export", "shop", "--to", file, COMPACTOR_STORE=postgres_url).code == 0
+    assert run("revert", "shop", "--yes", COMPACTOR_STORE=postgres_url).code == 0
+    assert run("import", file, "--as", "copy", COMPACTOR_STORE=postgres_url).code == 0
+    told = [
+        [one["what"] for one in run("events", name, "--json", COMPACTOR_STORE=postgres_url).document["events"]]
+        for name in ("shop", "copy")
+    ]
+    assert told == [["compaction published", "compaction reverted"], ["compaction published"]]
+    shown = run("show", "copy", "--json", COMPACTOR_STORE=postgres_url).document
+    assert shown["roles"][0]["last_covered_round"] == 2
+    assert run("diff", "copy", "--json", COMPACTOR_STORE=postgres_url).document["to"]["generation"] == 1
+    assert run("purge", "shop", "--yes", COMPACTOR_STORE=postgres_url).code == 0
+    assert "there is no session 'shop'" in refusal(run("show", "shop", COMPACTOR_STORE=postgres_url))
+
+
 @pytest.mark.parametrize("store", ["memory://", "sqlite://", "sqlite:///:memory:", "sqlite:///"])
 def test_what_is_kept_in_memory_cannot_be_looked_into(store: str) -> None:
     assert "ends with the process" in refusal(run("sessions", "--store", store))
