@@ -171,13 +171,13 @@ class Cycle:
         )
         return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
 
-    def index_texts(self, go_on: Callable[[], bool]) -> None:
-        """Make old rounds quick to search, step by step, while *go_on* says so."""
+    def index_texts(self) -> bool:
+        """Do a step of what makes old rounds quick to search; return whether there is more to do."""
         try:
-            while go_on() and self.kept.index_texts():
-                pass
+            return self.kept.index_texts()
         except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: it is done when somebody searches)
             self.emit(IndexingFailed(role=self.role, error=type(error).__name__))
+            return False
 
     def _skipped(self, reason: Skip, view: View, generation: int, retry_in: float | None = None) -> None:
         self.emit(

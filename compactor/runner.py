@@ -266,7 +266,8 @@ class Runner:
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
         with self._events.own_code():
             self._cycle_once(run)
-            self._cycle.index_texts(self._may_index)
+            while self._may_index():
+                self._unindexed = self._cycle.index_texts()
 
     def _cycle_once(self, run: _Run) -> None:
         result: CompactedMessage | None = None
@@ -397,9 +398,8 @@ class Runner:
     def _may_index(self) -> bool:
         """Return whether there is time to make old rounds quick to search: what is due to be compacted comes first."""
         with self._wake:
-            free = self._run is None and self._state is not State.STOPPING and not interpreter_is_exiting()
-            may, self._unindexed = free and self._unindexed, self._unindexed and not free
-            return may
+            idle = self._run is None and self._state is not State.STOPPED
+            return self._unindexed and idle and not interpreter_is_exiting()
 
     # -- calls to the summarizer --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scene import ROLE, ManualExecutor, add_round, end_of, of_kind, on_command
 
@@ -414,6 +414,8 @@ class Two:
                 yield entry.record.generation  # type: ignore[union-attr]
 
 
+@example(steps=[("run", 0, [("stop", 0)]), ("start", 0, []), ("run", 0, [])])
+@example(steps=[("run", 0, [("stop", 0)]), ("run", 1, []), ("run", 1, [])])
 @given(steps=STEPS)
 def test_two_processes_pay_once_and_show_the_same(steps: list[tuple[str, int, list[tuple[str, int]]]]) -> None:
     """Whatever the interleaving: generations grow one by one, and both show what was published last."""
