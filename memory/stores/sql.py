@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
@@ -343,6 +344,10 @@ def _flattened(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
 
 
 # -- names as the database holds them ----------------------------------------------------------------------------------
+
+
+# Found now: who looks for it first imports it, and a child that is forked at that moment would wait for it for ever.
+codecs.lookup("unicode_escape")
 
 
 def _escaped(name: str) -> str:

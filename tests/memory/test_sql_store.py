@@ -355,11 +355,13 @@ def test_the_switch_to_wal_waits_for_a_reader(tmp_path: Path, path: Path) -> Non
         release.join()
 
 
-def test_the_switch_to_wal_gives_up_at_the_time_out(tmp_path: Path, path: Path) -> None:
+@pytest.mark.parametrize("begin", ["BEGIN; SELECT name FROM sqlite_master", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+def test_the_switch_to_wal_gives_up_at_the_time_out(tmp_path: Path, path: Path, begin: str) -> None:
     """It says who is in the way, and what to do."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
-        reader.execute("PRAGMA user_version = 7")
-        reader.execute("BEGIN IMMEDIATE")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA user_version = 7")
+        for statement in begin.split(";"):
+            other.execute(statement).fetchall()
         with pytest.raises(StoreBusy, match=r"another process kept .* for more than 0\.05 s.*\?timeout="):
             open_store(sqlite_url(tmp_path, "?timeout=0.05"))
 
@@ -385,10 +387,24 @@ def test_many_threads_write_through_one_store(url: str) -> None:
         assert [len(bodies(store, session)) for session in store.sessions()] == [20] * 12
 
 
+def test_who_comes_while_a_fork_is_under_way_waits(tmp_path: Path) -> None:
+    """At that moment no connection is open; afterwards all goes on."""
+    with opened(sqlite_url(tmp_path)) as store:
+        connections, found = store._connections, []
+        connections._before_fork()
+        assert connections._engine.pool.checkedin() == 0
+        thread = threading.Thread(target=lambda: found.append(store.sessions()))
+        thread.start()
+        assert not found
+        connections._after_fork_in_parent()
+        thread.join(SOON)
+        assert found == [[]]
+
+
 def in_process(script: str, *arguments: str) -> None:
     """Run *script* in a process of its own. Fails with what it wrote unless it ends well."""
     prelude = """
-        import os, sys, threading, warnings
+        import faulthandler, os, sys, threading, warnings
         import memory.stores.sql
         from memory import Conflict, open_store
         from memory.entries import Entry
@@ -401,6 +417,7 @@ def in_process(script: str, *arguments: str) -> None:
         def in_child(work):
             pid = os.fork()
             if pid == 0:
+                faulthandler.dump_traceback_later(60, exit=True)
                 try:
                     work()
                 except BaseException:
@@ -471,7 +488,7 @@ def test_a_fork_in_the_middle_of_anothers_writing_disturbs_neither(url: str) -> 
             while not stop.is_set():
                 after = store.append("parent", [entry()], after)
 
-        thread = threading.Thread(target=write)
+        thread = threading.Thread(target=write, daemon=True)
         thread.start()
         for after in range(3):
             assert ended_well(in_child(lambda: store.append("child", [entry()], after)))
@@ -498,7 +515,7 @@ def test_a_connection_that_is_in_use_too_long_does_not_hold_up_a_fork_for_ever(t
             inside.set()
             leave.wait()
 
-        thread = threading.Thread(target=store._connections.read, args=[hold])
+        thread = threading.Thread(target=store._connections.read, args=[hold], daemon=True)
         thread.start()
         inside.wait()
         assert ended_well(in_child(lambda: store.append("child", [entry()], 0)))
@@ -779,6 +796,14 @@ def test_an_error_shows_no_text(url: str) -> None:
         with pytest.raises(StoreDamaged) as raised:
             store.append("s", [entry("swordfish")], after=0)
     assert "swordfish" not in str(raised.value) + str(raised.value.__cause__)
+
+
+def test_whatever_else_goes_wrong_is_a_store_error(tmp_path: Path) -> None:
+    """Nobody who uses a store need know what it is built on."""
+    with opened(sqlite_url(tmp_path)) as store:
+        for statement in ("SELECT :value", "SELECT nonsense()"):
+            with pytest.raises(StoreError, match=r"chat\.db"):
+                store._connections.read(lambda connection, asked=statement: connection.execute(text(asked)))
 
 
 # -- faults of a server ------------------------------------------------------------------------------------------------
