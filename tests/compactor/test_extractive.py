@@ -613,7 +613,7 @@ def test_other_threads_may_run_every_millisecond(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
+def retention() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "extractive_retention", ROOT / "benchmarks" / "extractive_retention.py"
     )
@@ -625,26 +625,26 @@ def benchmark() -> ModuleType:
     return module
 
 
-def test_it_keeps_most_facts_of_an_agent_transcript_and_more_than_plain_methods(benchmark: ModuleType) -> None:
+def test_it_keeps_most_facts_of_an_agent_transcript_and_more_than_plain_methods(retention: ModuleType) -> None:
     """About 17 of 19 planted facts in 400 tokens; a wide margin here, the numbers are the benchmark's."""
-    cases = [(*benchmark.agent_transcript(random.Random(seed), "held-out"), 400) for seed in range(4)]
-    kept = {name: 19 * benchmark.share_kept(method, cases) for name, method in benchmark.METHODS.items()}
+    cases = [(*retention.agent_transcript(random.Random(seed), "held-out"), 400) for seed in range(4)]
+    kept = {name: 19 * retention.share_kept(method, cases) for name, method in retention.METHODS.items()}
     ours = kept.pop("extractive")
     assert ours >= 14
     assert ours > 1.2 * max(kept.values())
 
 
-def test_facts_survive_twenty_compactions_of_fixed_size(benchmark: ModuleType) -> None:
-    runs = [benchmark.surviving(benchmark.ours, random.Random(seed), "held-out", 600) for seed in range(2)]
+def test_facts_survive_twenty_compactions_of_fixed_size(retention: ModuleType) -> None:
+    runs = [retention.surviving(retention.ours, random.Random(seed), "held-out", 600) for seed in range(2)]
     for run in runs:
         assert run[-1][0] >= 0.6 * run[-1][1]
 
 
 @pytest.mark.skipif(not AIRLINE.exists(), reason=f"real dialogues are not here: {AIRLINE}")
-def test_it_keeps_planted_facts_of_long_real_dialogues_in_two_percent(benchmark: ModuleType) -> None:
-    dialogues = benchmark.real_dialogues(AIRLINE)
-    rounds, facts = benchmark.planted_dialogue(random.Random(5), "held-out", dialogues)
-    target = sum(count_tokens(text) for _, text in benchmark.lines(rounds)) // 50
-    kept = {name: benchmark.share_kept(method, [(rounds, facts, target)]) for name, method in benchmark.METHODS.items()}
+def test_it_keeps_planted_facts_of_long_real_dialogues_in_two_percent(retention: ModuleType) -> None:
+    dialogues = retention.real_dialogues(AIRLINE)
+    rounds, facts = retention.planted_dialogue(random.Random(5), "held-out", dialogues)
+    target = sum(count_tokens(text) for _, text in retention.lines(rounds)) // 50
+    kept = {name: retention.share_kept(method, [(rounds, facts, target)]) for name, method in retention.METHODS.items()}
     assert kept["extractive"] >= 0.6
     assert kept["extractive"] == max(kept.values())
