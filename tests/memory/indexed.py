@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from memory import InMemoryStore, Memory, StoreError
+from memory.archive import Stored
 from memory.entries import Entry, RoundOpened
 from memory.stores import Checkpoint
 
@@ -96,6 +97,14 @@ class Plain(InMemoryStore):
 
 class Unreachable(StoreError):
     """What a store raises whose server is gone."""
+
+
+def forgetful(*memories: Memory) -> None:
+    """Have these Memories keep hardly anything that they can read again."""
+    for memory in memories:
+        archive = memory.snapshot.archive
+        assert isinstance(archive, Stored)
+        archive._most_rounds, archive.numbers._most = 2, 2
 
 
 def with_rounds(store: InMemoryStore, count: int, *, session: str = "s") -> Memory:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from indexed import Indexed, forgetful
 
 from memory import CompactedMessage, InMemoryStore, Memory, RoundClosed, Rounds, StaleCompaction
 from memory.entries import Entry
@@ -44,9 +45,11 @@ def plain(rounds: object) -> list[tuple[str, str, tuple[str, ...]]]:
 class Log(RuleBasedStateMachine):
     """Two Memories on one store, beside a list of rounds."""
 
+    make_store: type[InMemoryStore] = InMemoryStore
+
     def __init__(self) -> None:
         super().__init__()
-        self.store = InMemoryStore()
+        self.store = self.make_store()
         self.memories = [Memory("s", store=self.store), Memory("s", store=self.store)]
         self.rounds: list[Told] = []
         self.published = {role: Publications() for role in ROLES}
@@ -210,3 +213,17 @@ class Log(RuleBasedStateMachine):
 
 TestLog = Log.TestCase
 TestLog.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+
+
+class LogOnIndexedStore(Log):
+    """The same where closed rounds are read from the store when somebody asks, and hardly any are kept."""
+
+    make_store = Indexed
+
+    def __init__(self) -> None:
+        super().__init__()
+        forgetful(*self.memories)
+
+
+TestLogOnIndexedStore = LogOnIndexedStore.TestCase
+TestLogOnIndexedStore.settings = settings(deadline=None, max_examples=20, stateful_step_count=25)

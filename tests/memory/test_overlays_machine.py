@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from indexed import Indexed, forgetful
 
 from memory import (
     CompactedMessage,
@@ -81,9 +82,11 @@ def torn(round_: Round, first: int, last: int) -> bool:
 class Overlays(RuleBasedStateMachine):
     """Two Memories on one store. Every text is another, so that each can be looked for."""
 
+    make_store: type[InMemoryStore] = InMemoryStore
+
     def __init__(self) -> None:
         super().__init__()
-        self.store = InMemoryStore()
+        self.store = self.make_store()
         self.memories = [Memory("s", store=self.store), Memory("s", store=self.store)]
         self.texts = 0
         self.calls: list[str] = []  # without a result, in the newest round
@@ -269,6 +272,20 @@ class Overlays(RuleBasedStateMachine):
 
 TestOverlays = Overlays.TestCase
 TestOverlays.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)
+
+
+class OverlaysOnIndexedStore(Overlays):
+    """The same where closed rounds are read from the store when somebody asks, and hardly any are kept."""
+
+    make_store = Indexed
+
+    def __init__(self) -> None:
+        super().__init__()
+        forgetful(*self.memories)
+
+
+TestOverlaysOnIndexedStore = OverlaysOnIndexedStore.TestCase
+TestOverlaysOnIndexedStore.settings = settings(deadline=None, max_examples=12, stateful_step_count=30)
 
 
 def test_results_from_several_threads_never_hide_one_another() -> None:
