@@ -30,6 +30,10 @@ from .snapshot import Publication, Snapshot
 
 __all__ = ["applied"]
 
+#: So many of a role's newest answers are at hand: where single posts are summarised and no compaction is published,
+#: they would pile up.
+MOST_PREPARED = 64
+
 
 def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
     """Return the snapshot after one more entry of the log. Raises ``StoreError`` for one that does not fit there."""
@@ -62,10 +66,10 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
                 return now
             return replace(
                 now,
-                prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)},
+                prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)[-MOST_PREPARED:]},
                 prepared_entries={
                     **now.prepared_entries,
-                    role: (*now.prepared_entries.get(role, ()), now.number),
+                    role: (*now.prepared_entries.get(role, ()), now.number)[-MOST_PREPARED:],
                 },
             )
         case CompactionPublished(role=role, compaction=compaction):

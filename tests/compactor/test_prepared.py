@@ -248,6 +248,16 @@ def test_a_tool_run_is_not_summarised_again_where_its_reduction_was_not_publishe
     assert records(store, CompactionPrepared)[0].kind == "tool_run"
 
 
+def test_the_newest_answers_are_at_hand_and_no_more() -> None:
+    """Where only single posts are summarised, nothing is published that would make them stale."""
+    memory = session_of(1, InMemoryStore())
+    journal = memory.journal(ROLE)
+    for number in range(70):
+        journal.prepare(CompactionPrepared(role=ROLE, digest=str(number), base=0, kind="tool_run", text="t"))
+    assert [one.digest for one in journal.prepared()] == [str(number) for number in range(6, 70)]
+    assert len(memory.snapshot.prepared_entries[ROLE]) == 64
+
+
 def test_refused_answers_are_not_kept() -> None:
     """Only what passed the checks is worth anything."""
     store = InMemoryStore()
