@@ -147,8 +147,8 @@ class RoleJournal:
         log = store.read_kinds(session, KINDS_TOLD) if isinstance(store, IndexedStore) else store.read(session)
 
         def number_of(round_id: str) -> int:
-            found = now.round(round_id)
-            return found.number if found is not None else 0
+            number = now.numbers.get(round_id, 0)
+            return number if number <= now.total else 0
 
         return history_of((entry for entry in log if entry.number <= now.number), self._role, number_of)
 
@@ -189,10 +189,10 @@ class RoleJournal:
         state = now.journal(self._role)
         if state.generation != base:
             raise StaleCompaction("generation")
-        covered = [now.round(round_id) for round_id in round_ids]
+        covered = [now.state_of(round_id) for round_id in round_ids]
         last = now.numbers.get(compaction.end_round_id or "", 0)
         # Not past an open round, even one that another process opened: what is said in it is still to come.
-        if not 1 <= last <= now.settled_count or any(one is None or one.state != "finished" for one in covered):
+        if not 1 <= last <= now.settled_count or any(state != "finished" for state in covered):
             raise StaleCompaction("rounds_changed")
         if state.current is not None and last <= (state.current.end_number or 0):
             raise StaleCompaction("behind")

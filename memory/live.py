@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from .entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened
+from .entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundOpened
 from .errors import StoreDamaged
 from .messages import came_as_message
 from .redaction import without
@@ -83,14 +83,8 @@ def rebuilt(entries: Iterable[Entry]) -> dict[int, LiveRound]:
 
 
 def _after(before: LiveRound, record: Record | None) -> LiveRound:
-    match record:
-        case PostAdded(post=post):
-            return before.with_post(post)
-        case RoundFinished():
-            return before.closed_as("finished")
-        case RoundFailed():
-            return before.closed_as("failed")
-        case PostRedacted(numbers=numbers):
-            return before.without(numbers)
-        case _:
-            return before
+    if isinstance(record, PostAdded):
+        return before.with_post(record.post)
+    if isinstance(record, PostRedacted):
+        return before.without(record.numbers)
+    return before.closed_as("failed" if isinstance(record, RoundFailed) else "finished")

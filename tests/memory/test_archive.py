@@ -11,7 +11,8 @@ from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, StoreDamaged, StoreError
 from memory.archive import BATCH, Kept, Stored
 from memory.checkpoint import checkpoint_of
-from memory.entries import Entry
+from memory.entries import Entry, RoundFinished
+from memory.live import rebuilt
 
 ROLE = "Planner"
 
@@ -259,6 +260,17 @@ def test_a_round_that_is_not_opened_in_the_log_is_damage() -> None:
     store.redact("s", 1)
     with pytest.raises(StoreDamaged, match=r"entry 2 of the log is of round 1, which is not there; restore"):
         reopened(store, memory).conversation.rounds[0]
+
+
+def test_closing_what_is_closed_changes_nothing_also_where_it_is_read_again() -> None:
+    """Whoever wrote it: a failed round stays failed, and a finished one is finished once."""
+    store = Indexed()
+    memory = with_rounds(store, 2)
+    memory.finish_round("1", state="failed")
+    again = [RoundFinished(round_id=name) for name in ("1", "2")]
+    store.append("s", [Entry.of(one, round=int(one.round_id)) for one in again], memory.snapshot.number)
+    assert [one.state for one in Memory("s", store=store).conversation.rounds] == ["failed", "finished"]
+    assert [live.opened.state for live in rebuilt(store.read("s")).values()] == ["failed", "finished"]
 
 
 def test_a_forked_child_begins_with_an_empty_cache_and_a_lock_of_its_own() -> None:
