@@ -130,13 +130,11 @@ class Connections:
                     turn.notify_all()
 
     def _let_go(self) -> None:
+        # What is in use for longer is closed with its last use. In a child it stays open for ever, as it must:
+        # for SQLite, to close it there would be to let go of the parent's locks.
         with self._turn:
-            idle = self._turn.wait_for(lambda: not self._users, timeout=self.dialect.patience)
+            self._turn.wait_for(lambda: not self._users, timeout=self.dialect.patience)
         self._engine.dispose()
-        if not idle:
-            # Somebody's connection is still open, and in a forked child it must never be closed: SQLite would take
-            # the parent's locks for its own.
-            _left.append(self._engine)
 
     def _before_fork(self) -> None:
         with self._turn:
@@ -150,7 +148,6 @@ class Connections:
 
 
 _all: WeakSet[Connections] = WeakSet()
-_left: list[Engine] = []
 
 # A connection must not be open in two processes, not even unused: SQLite would believe that the child holds the locks
 # that the parent holds, and a child's new connection could lose its log to the parent's closing.

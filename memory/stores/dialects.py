@@ -179,9 +179,7 @@ class Sqlite:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
 
     def fault(self, error: DBAPIError) -> StoreError:
-        if isinstance(error, IntegrityError):
-            return Conflict("another writer was faster")
-        return self._fault(error.orig)
+        return self._fault(error.orig)  # never a Conflict: nobody else writes between a statement's look and its insert
 
     def _fault(self, error: BaseException | None) -> StoreError:
         code, said = _code(error), str(error)

@@ -34,6 +34,7 @@ from memory import (
 )
 from memory.entries import Entry, RoundOpened
 from memory.stores import Checkpoint, StoredText, dialects, sql
+from memory.stores import connections as connections_module
 from memory.stores.dialects import Dialect, Postgres, Sqlite
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
@@ -342,20 +343,24 @@ def test_a_new_store_can_be_opened_by_several_processes_at_once(url: str) -> Non
     )
 
 
-def test_the_switch_to_wal_waits_for_a_reader(tmp_path: Path, path: Path) -> None:
+LOCKING = ["BEGIN; SELECT name FROM sqlite_master", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"]
+
+
+@pytest.mark.parametrize("begin", LOCKING)
+def test_the_switch_to_wal_waits_for_others(tmp_path: Path, path: Path, begin: str) -> None:
     """SQLite answers "locked" to it at once; whoever opens a store does not hear of that."""
-    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as reader:
-        reader.execute("PRAGMA user_version = 7")
-        reader.execute("BEGIN")
-        reader.execute("SELECT name FROM sqlite_master").fetchall()
-        release = threading.Timer(0.2, reader.rollback)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("PRAGMA user_version = 7")
+        for statement in begin.split(";"):
+            other.execute(statement).fetchall()
+        release = threading.Timer(0.2, other.rollback)
         release.start()
         with opened(sqlite_url(tmp_path)) as store:
             assert on(store, "PRAGMA journal_mode") == [("wal",)]
         release.join()
 
 
-@pytest.mark.parametrize("begin", ["BEGIN; SELECT name FROM sqlite_master", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+@pytest.mark.parametrize("begin", LOCKING)
 def test_the_switch_to_wal_gives_up_at_the_time_out(tmp_path: Path, path: Path, begin: str) -> None:
     """It says who is in the way, and what to do."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -391,14 +396,22 @@ def test_who_comes_while_a_fork_is_under_way_waits(tmp_path: Path) -> None:
     """At that moment no connection is open; afterwards all goes on."""
     with opened(sqlite_url(tmp_path)) as store:
         connections, found = store._connections, []
-        connections._before_fork()
+        connections_module._before_fork()
         assert connections._engine.pool.checkedin() == 0
         thread = threading.Thread(target=lambda: found.append(store.sessions()))
         thread.start()
         assert not found
-        connections._after_fork_in_parent()
+        connections_module._after_fork_in_parent()
         thread.join(SOON)
         assert found == [[]]
+
+
+def test_a_fork_waits_no_longer_than_the_time_out(tmp_path: Path) -> None:
+    """Whoever uses a connection for ever does not stop the others."""
+    with opened(sqlite_url(tmp_path, "?timeout=0.05")) as store:
+        store._connections.read(lambda _: connections_module._before_fork())
+        connections_module._after_fork_in_parent()
+        assert store.sessions() == []
 
 
 def in_process(script: str, *arguments: str) -> None:
