@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
-from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference
+from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
 from memory.checkpoint import checkpoint_of
 from memory.entries import CompactionPrepared
 from memory.log import EVERY
-from memory.stores import Checkpoint
+from memory.stores import Checkpoint, IndexedStore
 
 ROLES = ("Planner", "Coder")
 
@@ -181,6 +182,22 @@ def test_whatever_happened_and_wherever_it_is_taken_a_checkpoint_gives_what_the_
         for role in ROLES:
             memory.journal(role).revert()
     assert shown(reopened, *ROLES) == shown(replayed, *ROLES), "what a revert leads back to"
+
+
+def test_on_sqlite_it_is_the_same(tmp_path: Path) -> None:
+    """What holds of the tests' own store holds of a database."""
+    history = Teller(7).tell(80)
+    whole = shown(Memory("s", store=Plain(history)), *ROLES)
+    store = open_store(f"sqlite:///{tmp_path / 'chat.db'}")
+    try:
+        store.append("s", list(history.read("s")), 0)
+        assert isinstance(store, IndexedStore)
+        for checkpoint in checkpoints_of(history)[::12]:
+            store.keep_checkpoint("s", checkpoint)
+            assert store.checkpoint("s") == checkpoint
+            assert shown(Memory("s", store=store), *ROLES) == whole
+    finally:
+        store.close()
 
 
 def test_opening_reads_what_is_new_since_the_checkpoint_and_what_the_tail_needs() -> None:
