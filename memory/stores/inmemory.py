@@ -28,11 +28,11 @@ class InMemoryStore:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sessions: dict[str, list[Entry]] = {}
-        self._leases: dict[tuple[str, str], _Lease] = {}
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
+        self._leases: dict[tuple[str, str], _Lease] = {}  # a child has its sessions to itself
         self._lock = threading.Lock()  # guards _leases, and _sessions and its lists against writers; readers need none
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
