@@ -117,7 +117,12 @@ class SqlStore:
         def insert(connection: Connection) -> None:
             if after == 0:
                 connection.execute(_ADD_SESSION, {"key": key, "name": _escaped(session)})
-            if connection.exec_driver_sql(self._append, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
+            added = connection.exec_driver_sql(self._append, rows[0]).rowcount
+            if added and len(rows) > 1:
+                # Not with the first: that one settles who is the next, and psycopg, which sends these all at once,
+                # would log an error for each that follows on a refused one.
+                added += connection.exec_driver_sql(self._append, rows[1:]).rowcount
+            if added != len(rows):
                 raise Conflict("the log does not end there")
 
         if rows:
