@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .entries import CompactionPublished, ReductionPublished
-from .errors import StoreDamaged, StoreError
+from .errors import NewerVersion, StoreDamaged, StoreError
 from .forking import renewed_after_fork
 from .live import rebuilt
 from .overlays import CompactedMessage, Reduction
@@ -224,7 +224,12 @@ class Stored(_Published):
                 lengths[entry.round] = lengths.get(entry.round, 0) + len(entry.body)
                 yield entry
 
-        rounds = {place: live.round for place, live in rebuilt(read()).items()}
+        try:
+            rounds = {place: live.round for place, live in rebuilt(read()).items()}
+        except (StoreDamaged, NewerVersion):
+            if width == 1:
+                raise
+            return self._read(number, settled, 1, changes)  # it may be a neighbour that cannot be read
         found = self._found(rounds, number)
         mean = sum(lengths.values()) // len(rounds) + 1
         with self._lock:

@@ -368,7 +368,10 @@ class Memory(Log):
     # -- hooks and providers -----------------------------------------------------------------------------------------
 
     def on_round_added(self, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Call ``callback(total_rounds)`` after each round that is opened, in its thread; return what stops that."""
+        """Call ``callback(total_rounds)`` once for each round that is opened, in its thread; return what stops that.
+
+        One that another process opened is told of when it is read: at a write that comes after it, or ``refresh()``.
+        """
         return self._round_hooks.add(callback)
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:

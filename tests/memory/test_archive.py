@@ -172,6 +172,17 @@ def test_a_snapshot_answers_as_it_did_whatever_happens_after_it() -> None:
     assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
 
 
+def test_a_round_that_cannot_be_read_does_not_hide_its_neighbours() -> None:
+    """Whoever asks for that one is told which entry it is; the others are there."""
+    store = Indexed()
+    memory = with_rounds(store, 5)
+    store.redact("s", 8, "{")
+    again = reopened(store, memory)
+    assert [again.conversation.rounds[place].id for place in (1, 3)] == ["2", "4"]
+    with pytest.raises(StoreDamaged, match=r"entry 8 \(post added\)"):
+        again.conversation.rounds[2]
+
+
 def test_a_fault_of_the_store_is_told_to_the_reader_and_spoils_nothing() -> None:
     """The next reading asks again; writing goes on."""
     store = Indexed()
