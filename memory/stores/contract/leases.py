@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from ..base import LeasingStore, Store
+from ._samples import NAMES, an_entry, together
 from .logs import StoreContract
-from .samples import NAMES, an_entry, together
 
 __all__ = ["LeasingStoreContract"]
 

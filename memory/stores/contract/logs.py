@@ -11,7 +11,7 @@ from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinishe
 from ...errors import Conflict, NewerVersion
 from ...memory import Memory
 from ..base import IndexedStore, LeasingStore, SearchableStore, Store
-from .samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
+from ._samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
 
 __all__ = ["DurableStoreContract", "StoreContract"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...entries import Entry
 from ..base import Checkpoint, IndexedStore, Store
+from ._samples import NAMES, a_round, an_entry, facets
 from .logs import StoreContract
-from .samples import NAMES, a_round, an_entry, facets
 
 __all__ = ["IndexedStoreContract"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...entries import Entry, RoundFailed
 from ..base import SearchableStore, Store, StoredText
+from ._samples import a_round, a_text
 from .logs import StoreContract
-from .samples import a_round, a_text
 
 __all__ = ["SearchableStoreContract"]
 
