@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -97,13 +97,13 @@ class Cycle:
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         lease = Lease(self.kept, self.config.call_timeout + MARGIN)
 
-        def before_asking() -> None:
+        def before_asking(made: CycleWork) -> None:
             if paid and allowed() != "late":  # else the lease is that of the run that came after
-                lease.hold()
+                lease.hold(made.is_current)
 
         def work(verdict: Verdict) -> CycleWork:
             made = CycleWork(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic, attempts)
-            made.kept, made.before_asking = self.kept if paid else None, before_asking
+            made.kept, made.before_asking = self.kept if paid else None, partial(before_asking, made)
             return made
 
         try:

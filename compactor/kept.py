@@ -56,6 +56,10 @@ class Kept:
         nobody promises that they stay what they were, so each is found again by what was asked."""
         return self._prepared(base) if self._lasting is not None else ()
 
+    def standing(self, base: int) -> tuple[bool, Sequence[str]]:
+        """Return whether *base* is current, and which answers were made from it: what changes when others write."""
+        return self._journal.read().generation == base, [one.digest for one in self._prepared(base)]
+
     def _prepared(self, base: int) -> Sequence[CompactionPrepared]:
         written = self._lasting.prepared() if self._lasting is not None else ()
         self._unwritten = tuple(one for one in self._unwritten if one.base >= base)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memory.errors import StaleCompaction
 
 from .errors import LeasedElsewhere
@@ -28,15 +30,16 @@ class Lease:
         self._seconds = seconds
         self._held = False
 
-    def hold(self) -> None:
+    def hold(self, is_current: Callable[[], bool]) -> None:
         """Take or renew it. Raises ``LeasedElsewhere`` where another has it; ``Overtaken`` at most once, where there
-        was something to read when it was taken."""
+        was something to read when it was taken, or what the cycle has seen *is_current* no more."""
         wait = self._kept.lease(self._seconds)
         if wait > 0:
             raise LeasedElsewhere(wait)
         if not self._held:
             self._held = True
-            if self._kept.refresh():
+            # Also what another thread of this process has read since: it has nothing left for us to read.
+            if self._kept.refresh() or not is_current():
                 raise Overtaken
 
     def release(self) -> None:

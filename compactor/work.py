@@ -86,6 +86,8 @@ class CycleWork:
     #: The generation that is current, and how many of the view's rounds its compaction covers.
     base: int = field(default=0, init=False)
     covered: int = field(default=0, init=False)
+    #: The answers that there were then.
+    _known: Sequence[str] = field(default=(), init=False)
     #: Whether that answer was found, and no request was made since the last publication.
     reused: bool = field(default=False, init=False)
     #: The strategy that runs, and since the last publication: when it began, and the requests that were made.
@@ -102,6 +104,11 @@ class CycleWork:
     def go_on_from(self, base: int, covered: int) -> None:
         """Take note of what is current now."""
         self.base, self.covered = base, covered
+        self._known = self.kept.standing(base)[1] if self.kept is not None else ()
+
+    def is_current(self) -> bool:
+        """Return whether nobody has published since, nor left an answer that need not be asked for again."""
+        return self.kept is None or self.kept.standing(self.base) == (True, self._known)
 
     @property
     def seconds(self) -> float:

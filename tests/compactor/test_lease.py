@@ -139,6 +139,32 @@ def test_what_others_published_meanwhile_is_read_before_anybody_is_asked() -> No
     assert not of_kind(pair.two.events, Discarded)
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_what_another_thread_has_read_meanwhile_counts_too(published: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A post that is written while a cycle looks reads what others published: it is not paid for again."""
+    pair = Pair()
+    if not published:  # for that process comes to an end before
+
+        def killed(*_: Any, **__: Any) -> None:
+            raise StoreUnreachable("the server is gone; start it")
+
+        monkeypatch.setattr(pair.one._journal, "publish", killed)
+    pair.one.start()
+    pair.run_one.run_all()
+    lease = pair.store.lease
+
+    def meanwhile(*arguments: Any) -> float:
+        add_round(pair.memories[1])
+        return lease(*arguments)
+
+    monkeypatch.setattr(pair.store, "lease", meanwhile)
+    pair.two.start()
+    pair.run_two.run_next()
+    assert pair.asked.requests == []
+    assert end_of(pair.two) == 7
+    assert not of_kind(pair.two.events, Discarded)
+
+
 def test_rounds_that_others_added_are_taken_in() -> None:
     """What is asked is what is there now."""
     pair = Pair()
