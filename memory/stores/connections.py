@@ -21,7 +21,8 @@ __all__ = ["Connections"]
 
 Result = TypeVar("Result")
 
-#: How often the same is done where a connection breaks: the pool may hold several that a restart of the server broke.
+#: How often the same is done where a connection breaks or is too old: the pool may hold several that a restart of the
+#: server broke, or that were made when a file could only be read.
 TRIES = 3
 
 
@@ -68,16 +69,13 @@ class Connections:
         sent = False
         for left in reversed(range(TRIES)):
             try:
-                with self._used(), self._alone(writes), self._engine.connect() as connection:
-                    sent = True
-                    if begin:
-                        connection.exec_driver_sql(self.dialect.begin)
-                    result = work(connection)
-                    if begin:
-                        connection.commit()
-                    return result
+                with self._used(), self._alone(writes):
+                    self.dialect.require_same()
+                    with self._engine.connect() as connection:
+                        sent = True
+                        return self._worked(connection, work, begin=begin)
             except DBAPIError as error:
-                if error.connection_invalidated and left:
+                if left and self.dialect.another_may(error):
                     continue
                 raise self._fault(error, unsure=sent and writes) from error
             except NoneFree as error:
@@ -85,6 +83,19 @@ class Connections:
             except SQLAlchemyError as error:
                 raise StoreError(f"{self.dialect.where} could not be read or written to: {error}") from error
         raise AssertionError
+
+    def _worked(self, connection: Connection, work: Callable[[Connection], Result], *, begin: bool) -> Result:
+        try:
+            if begin:
+                connection.exec_driver_sql(self.dialect.begin)
+            result = work(connection)
+            if begin:
+                connection.commit()
+            return result
+        except DBAPIError as error:
+            if self.dialect.another_may(error):
+                connection.invalidate(error)  # else it would be given to somebody when the fault is over
+            raise
 
     def _fault(self, error: DBAPIError, *, unsure: bool) -> StoreError:
         fault = self.dialect.fault(error)

@@ -30,6 +30,9 @@ __all__ = ["Dialect", "Postgres", "Sqlite"]
 #: Seconds to wait for what another process has locked, where the URL says nothing else.
 PATIENCE = 5.0
 
+#: Seconds beyond that after which a server that says nothing is given up.
+SILENCE = 30.0
+
 #: Of PostgreSQL's advisory locks, which have numbers for names, this library's own.
 SCHEMA_LOCK = 4_846_531_073
 
@@ -61,6 +64,12 @@ class Dialect(Protocol):
     def look(self) -> None:
         """Raise where there can be no store, before anything is written."""
 
+    def note_opened(self) -> None:
+        """Take note of which database this is, now that there is one."""
+
+    def require_same(self) -> None:
+        """Raise where what stands in its place now is another one."""
+
     def prepare(self, connection: Connection) -> None:
         """Ready a database for its tables, which it need not have yet."""
 
@@ -69,6 +78,9 @@ class Dialect(Protocol):
 
     def after_erasing(self, connection: Connection) -> None:
         """Let go of copies of what was erased, as far as the database can."""
+
+    def another_may(self, error: DBAPIError) -> bool:
+        """Return whether what failed with *error* may go well on a new connection, at once."""
 
     def fault(self, error: DBAPIError) -> StoreError:
         """Return *error* as one of ours; a row that another writer was first to write is a ``Conflict``."""
@@ -102,6 +114,7 @@ class Sqlite:
         # Not left to the driver, which would follow a change of the working folder.
         self.path = Path(place[1:]).absolute()
         self.where = str(self.path)
+        self._opened: tuple[int, int] | None = None  # the file's device and number there
         self.patience, self._synchronous = PATIENCE, "full"
         for name, value in parse_qsl(options, keep_blank_values=True):
             match name:
@@ -133,15 +146,8 @@ class Sqlite:
         cursor.close()
 
     def look(self) -> None:
-        if self.path.is_dir():
-            raise StoreError(f"{self.path} is a folder; name a file in it")
-        if not self.path.parent.is_dir():
-            raise StoreError(f"the folder {self.path.parent} does not exist; create it")
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if not size:
+        if not self._is_there():
             return
-        if size < 512:  # the smallest page; SQLite itself would take a file of one byte for an empty one
-            raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
         connection = None
         try:
             # For reading only: to close another program's database otherwise may write to it (its WAL).
@@ -155,6 +161,48 @@ class Sqlite:
             if connection:
                 connection.close()
         self._refuse_others(tables)
+
+    def _is_there(self) -> bool:
+        """Return whether there is a file that is not empty. Raises where there cannot be one, or it is no database."""
+        try:
+            if self.path.is_dir():
+                raise StoreError(f"{self.path} is a folder; name a file in it")
+            if not self.path.parent.is_dir():
+                raise StoreError(f"the folder {self.path.parent} does not exist; create it")
+            wal = Path(f"{self.path}-wal")
+            logged = wal.exists() and wal.stat().st_size  # asked first: whoever makes both begins with the file
+            size = self.path.stat().st_size if self.path.exists() else 0
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be opened ({error.strerror}); allow reading and writing to it and to its folder, or"
+                f" name another"
+            ) from error
+        if logged and not size:  # SQLite would remove the log, which may hold the whole session
+            raise StoreDamaged(
+                f"{self.path} is empty or missing, and {wal.name} beside it is not; nothing was changed: restore both"
+                f" from a backup, or remove that too and begin anew"
+            )
+        if 0 < size < 512:  # the smallest page; SQLite itself would take a file of one byte for an empty one
+            raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
+        return size > 0
+
+    def note_opened(self) -> None:
+        self._opened = self._present()
+
+    def require_same(self) -> None:
+        # On most systems an open file can be removed, and is written to until it is closed: then all of it is lost.
+        if self._opened is not None and self._present() != self._opened:
+            raise StoreDamaged(
+                f"{self.path} was removed or replaced while it was open; nothing was written: put it back, or close the"
+                f" store and open it anew"
+            )
+
+    def _present(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def prepare(self, connection: Connection) -> None:
         self._refuse_others(set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars()))
@@ -178,6 +226,10 @@ class Sqlite:
         # then it is left to the next one.
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
 
+    def another_may(self, error: DBAPIError) -> bool:
+        # One that was made while the file could only be read stays so.
+        return _code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
     def fault(self, error: DBAPIError) -> StoreError:
         return self._fault(error.orig)  # never a Conflict: nobody else writes between a statement's look and its insert
 
@@ -189,7 +241,8 @@ class Sqlite:
             code == sqlite3.SQLITE_CANTOPEN and not self._writable()
         ):
             return StoreReadOnly(
-                f"{self.path} cannot be written to; allow writing to the file and to its folder, or name another"
+                f"{self.path} cannot be written to; allow writing to it, to {self.path.name}-wal and -shm beside it and"
+                f" to its folder, or name another"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreBusy(
@@ -247,9 +300,9 @@ def _seconds(name: str, value: str) -> float:
 class Postgres:
     """A server, by psycopg 3. ``postgresql+psycopg://user:password@host/database``, and libpq's options behind it.
 
-    ``?timeout=5`` are the seconds for which it waits where another process has locked what it needs. Where nothing
-    else is said, a server that is cut off is noticed within half a minute. How durable an append is, the server's own
-    ``synchronous_commit`` says.
+    ``?timeout=5`` are the seconds for which it waits where another process has locked what it needs. A server that is
+    cut off, or that says nothing for half a minute longer than that, is given up: ``StoreUnreachable``. How durable an
+    append is, the server's own ``synchronous_commit`` says.
     """
 
     one_writer = False
@@ -291,6 +344,8 @@ class Postgres:
         }
         more = {name: value for name, value in unless_said.items() if name not in self._url.query}
         try:
+            from .silence import connection_class
+
             engine = create_engine(
                 self._url,
                 connect_args=more,
@@ -302,6 +357,8 @@ class Postgres:
             raise StoreError(
                 'psycopg, the driver for PostgreSQL, is not installed: pip install "context-compactor[postgresql]"'
             ) from error
+        made = connection_class(self.patience + SILENCE)
+        event.listen(engine, "do_connect", lambda _dialect, _record, place, options: made.connect(*place, **options))
         event.listen(engine, "connect", self._connected)
         return engine
 
@@ -319,6 +376,12 @@ class Postgres:
     def look(self) -> None:
         """There is nothing to see before one connects."""
 
+    def note_opened(self) -> None:
+        """A server says itself where a database is gone."""
+
+    def require_same(self) -> None:
+        """It does so with every answer."""
+
     def prepare(self, connection: Connection) -> None:
         """A database needs nothing but its tables, which may stand among those of others."""
 
@@ -327,6 +390,12 @@ class Postgres:
 
     def after_erasing(self, connection: Connection) -> None:
         """What was erased is gone for every reader, and from the disk with the server's next VACUUM."""
+
+    def another_may(self, error: DBAPIError) -> bool:
+        # One that is read-only stays so, whatever becomes of the server; and of several hosts another may take it.
+        if error.connection_invalidated:
+            return not getattr(error.orig, "silent", False)  # else everybody would wait as long again
+        return getattr(error.orig, "sqlstate", None) == "25006"
 
     def fault(self, error: DBAPIError) -> StoreError:
         code = getattr(error.orig, "sqlstate", None) or ""

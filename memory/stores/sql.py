@@ -95,15 +95,15 @@ class SqlStore:
         """Make the tables, or bring those of an older version up to date, where that is needed."""
         self._dialect.look()
         connections, dialect = self._connections, self._dialect
-        if connections.read(lambda connection: version_of(connection, dialect, len(migrations))) == len(migrations):
-            return
 
         def up_to_date(connection: Connection) -> None:
             dialect.lock_schema(connection)
             bring_up_to_date(connection, dialect, migrations)
 
-        connections.write(dialect.prepare)
-        connections.change(up_to_date)
+        if connections.read(lambda connection: version_of(connection, dialect, len(migrations))) != len(migrations):
+            connections.write(dialect.prepare)
+            connections.change(up_to_date)
+        dialect.note_opened()
 
     def close(self) -> None:
         self._connections.close()
@@ -226,7 +226,8 @@ class SqlStore:
     def checkpoint(self, session: str) -> Checkpoint | None:
         where = {"key": _key(session)}
         found = self._connections.read(lambda connection: connection.execute(_CHECKPOINT, where).first())
-        return Checkpoint(found.checkpoint_number, found.checkpoint) if found and found.checkpoint is not None else None
+        kept = found is not None and isinstance(found.checkpoint, str) and isinstance(found.checkpoint_number, int)
+        return Checkpoint(found.checkpoint_number, found.checkpoint) if found and kept else None
 
     def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
         values = {"key": _key(session), "number": checkpoint.number, "body": checkpoint.body}
@@ -236,7 +237,7 @@ class SqlStore:
         rows = self._connections.read(lambda connection: connection.execute(statement, where).all())
         try:
             return [_entry(row) for row in rows]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise StoreDamaged(
                 f"an entry in {self._dialect.where} cannot be read; nothing was changed: restore a backup"
             ) from error
@@ -314,6 +315,9 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
 
 def _entry(row: Row[*tuple[Any, ...]]) -> Entry:
     number, id_, kind, round_, version, created_at, body = row
+    # SQLite takes, and a damaged file gives, anything in any column.
+    if not (isinstance(number, int) and isinstance(round_, int) and isinstance(version, int) and isinstance(body, str)):
+        raise TypeError("a column of another type")
     return Entry(
         _unescaped(kind),
         body=body,

@@ -1,0 +1,548 @@
+"""What goes wrong where a session is kept, and is really made to: each fault has its error, harms nothing that was
+acknowledged, and when it is over the same Memory goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from executors import SOON
+from sqlalchemy import text
+
+from memory import (
+    Memory,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    log,
+    open_store,
+)
+from memory.entries import Entry
+from memory.stores.sql import SqlStore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def url_in(folder: Path, options: str = "?synchronous=normal") -> str:
+    return f"sqlite:///{(folder / 'chat.db').as_posix()}{options}"
+
+
+@contextmanager
+def opened(url: str) -> Iterator[SqlStore]:
+    with closing(open_store(url)) as store:
+        assert isinstance(store, SqlStore)
+        yield store
+
+
+def on(store: SqlStore, statement: str, **values: Any) -> Any:
+    """Run one statement behind the store's back, on the connection that it uses."""
+
+    def run(connection: Any) -> Any:
+        result = connection.execute(text(statement), values)
+        return result.all() if result.returns_rows else None
+
+    return store._connections.write(run)
+
+
+def turn(memory: Memory, said: str) -> None:
+    """One round of a chat."""
+    round_ = memory.create_round(f"question {said}", id=said)
+    memory.add_post(round_, send_from="Planner", send_to="User", message=f"answer {said}")
+    memory.finish_round(round_)
+
+
+def log_of(store: Any, session: str = "s") -> list[Entry]:
+    """Return the log, of which every entry can be read, at its place and once."""
+    entries = list(store.read(session))
+    assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
+    assert len({entry.id for entry in entries}) == len(entries)
+    assert all(entry.record is not None for entry in entries)
+    return entries
+
+
+def shown(memory: Memory) -> list[tuple[str, list[str]]]:
+    return [(one.user_query, [post.message for post in one.post_list]) for one in memory.conversation.rounds]
+
+
+def same_as_resumed(memory: Memory, store: Any) -> None:
+    """What a Memory shows is what another makes of the log."""
+    log_of(store)
+    assert shown(memory) == shown(Memory("s", store=store))
+
+
+# -- a full disk -------------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A small one: of its own where one may be mounted, else as many pages as SQLite is told there are."""
+
+    def __init__(self, folder: Path, *, mounted: bool) -> None:
+        self.folder = folder
+        self._mounted = mounted
+
+    def fill(self, store: SqlStore) -> None:
+        if not self._mounted:
+            ((pages,),) = on(store, "PRAGMA page_count")
+            on(store, f"PRAGMA max_page_count = {pages}")
+            return
+        with open(self.folder / "others", "wb", buffering=0) as others, suppress(OSError):
+            while True:
+                others.write(b"x" * 4096)
+
+    def free(self, store: SqlStore) -> None:
+        if self._mounted:
+            (self.folder / "others").unlink()
+        else:
+            on(store, "PRAGMA max_page_count = 1000000")
+
+
+@pytest.fixture(params=["mounted", "limited"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    if request.param == "limited":
+        yield Disk(tmp_path, mounted=False)
+        return
+    with mounted(tmp_path / "disk", "1m") as folder:
+        yield Disk(folder, mounted=True)
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Give a folder that is a disk of its own."""
+    if not sys.platform.startswith("linux") or os.geteuid():
+        pytest.skip("a file system in memory is mounted by root on Linux")
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0777", "tmpfs", folder],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        pytest.skip(f"this container may not mount a file system: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill_up(memory: Memory) -> list[str]:
+    """Go on in the open round until the disk is full, and return the posts that were acknowledged."""
+    (round_,) = memory.open_rounds
+    said = [post.message for post in round_.post_list]
+
+    def go_on() -> None:
+        for number in range(9_999):
+            memory.add_post(round_, send_from="Planner", send_to="User", message=f"{number} {'x' * 2_000}")
+            said.append(f"{number} {'x' * 2_000}")
+
+    with pytest.raises(StoreFull, match=r"no room left for .*nothing was written: free some and try again"):
+        go_on()
+    return said
+
+
+def test_a_chat_goes_on_when_a_full_disk_has_room_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing acknowledged is lost, nothing is there twice, and all can be read meanwhile."""
+    monkeypatch.setattr(log, "EVERY", 5)  # checkpoints are tried, and fail unseen
+    with opened(url_in(disk.folder)) as store:
+        memory = Memory("s", store=store)
+        for number in range(4):
+            turn(memory, str(number))
+        memory.create_round("a long one")
+        disk.fill(store)
+        said = fill_up(memory)
+        assert fill_up(memory) == said  # it is as full as it was
+        for reader in (memory, Memory("s", store=store)):
+            assert shown(reader)[-1] == ("a long one", said)
+            assert {hit.round for hit in reader.search("answer")} == {1, 2, 3, 4}
+        disk.free(store)
+        memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="on we go")
+        turn(memory, "after")
+        assert shown(memory)[-2:] == [("a long one", [*said, "on we go"]), ("question after", ["answer after"])]
+        same_as_resumed(memory, store)
+
+
+def test_what_else_is_written_is_whole_or_not_at_all_on_a_full_disk(disk: Disk) -> None:
+    """Erasing, leases and the index for searching: what failed works when it is done again."""
+    with opened(url_in(disk.folder)) as store:
+        memory = Memory("s", store=store)
+        for number in range(1, 5):
+            turn(memory, str(number))
+        turn(Memory("other", store=store), "kept")
+        memory.create_round("a long one")
+        disk.fill(store)
+        fill_up(memory)
+        deeds: list[Callable[[], object]] = [
+            lambda: memory.redact("r2.p1"),
+            lambda: store.lease("s", "name", "holder" * 999, 60),
+            memory.index_texts,
+            lambda: store.purge("other"),
+        ]
+        for deed in deeds:
+            with suppress(StoreFull):
+                deed()
+        assert shown(memory)[0] == ("question 1", ["answer 1"])
+        assert len(list(store.read("other"))) in (0, 3)
+        disk.free(store)
+        for deed in deeds:
+            deed()
+        assert "answer 2" not in "".join(entry.body for entry in log_of(store))
+        assert {hit.round for hit in memory.search("answer")} == {1, 3, 4}
+        assert store.sessions() == ["s"]
+        same_as_resumed(memory, store)
+
+
+def test_a_disk_that_is_full_from_the_outset_is_said_and_harms_nothing(tmp_path: Path) -> None:
+    """Not even a reader can open a session there that is closed: SQLite needs a little room beside the file."""
+    with mounted(tmp_path / "disk", "1m") as folder:
+        disk = Disk(folder, mounted=True)
+        url = url_in(folder)
+        with opened(url_in(tmp_path)) as elsewhere:  # which is not asked for what it does
+            disk.fill(elsewhere)
+            for _ in range(2):
+                with pytest.raises(StoreFull, match="free some"):
+                    open_store(url)
+            disk.free(elsewhere)
+            with opened(url) as store:
+                turn(Memory("s", store=store), "1")
+            disk.fill(elsewhere)
+            with pytest.raises(StoreFull, match="free some"):
+                open_store(url)
+            disk.free(elsewhere)
+        with opened(url) as store:
+            memory = Memory("s", store=store)
+            turn(memory, "2")
+            assert len(shown(memory)) == 2
+            same_as_resumed(memory, store)
+
+
+# -- what may only be read ---------------------------------------------------------------------------------------------
+
+#: Runs as somebody whom permissions bind, with the store's folder as its argument. All that it needs is imported before.
+BOUND = """
+    import os, sys
+    from contextlib import closing, suppress
+    from pathlib import Path
+    from memory import Memory, StoreError, StoreReadOnly, open_store
+
+    folder, spare = map(Path, sys.argv[1:])
+    path, url = folder / "chat.db", f"sqlite:///{folder.as_posix()}/chat.db"
+    with closing(open_store(f"sqlite:///{spare.as_posix()}/spare.db")) as store:
+        Memory("s", store=store).append({"role": "user", "content": "words"})
+        assert Memory("s", store=store).search("words")
+    if os.geteuid() == 0:
+        for one in (folder, *folder.iterdir()):
+            os.chown(one, 65534, 65534)
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+
+    def refused(work, kind=StoreReadOnly):
+        try:
+            work()
+        except kind as error:
+            assert "to its folder, or name another" in str(error), error
+        else:
+            raise AssertionError("it was written")
+
+    def modes(of_folder, of_file):
+        path.chmod(of_file)
+        folder.chmod(of_folder)
+"""
+
+
+def as_somebody(script: str) -> None:
+    """Run *script* on a session of two rounds, where permissions bind."""
+    if not hasattr(os, "geteuid"):
+        pytest.skip("permissions are others on Windows")
+    # Not in pytest's folder: that one belongs to root alone where root runs the tests.
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        folder, spare = Path(place, "kept"), Path(place, "spare")
+        for one in (folder, spare):
+            one.mkdir()
+        with opened(url_in(folder)) as store:
+            memory = Memory("s", store=store)
+            turn(memory, "1")
+            turn(memory, "2")
+        done = subprocess.run(
+            [sys.executable, "-c", dedent(BOUND) + dedent(script), folder, spare],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=SOON,
+        )
+        folder.chmod(0o755)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_may_only_be_read_is_read_and_written_once_it_may_be() -> None:
+    """The same Memory goes on after a chmod, though its connections were made before."""
+    as_somebody(
+        """
+        modes(0o755, 0o444)
+        with closing(open_store(url)) as store:
+            memory = Memory("s", store=store)
+            assert len(memory.conversation.rounds[0].post_list) == 1
+            assert {hit.round for hit in memory.search("answer")} == {1, 2}
+            for _ in range(2):
+                refused(lambda: memory.create_round("3"))
+            refused(lambda: memory.redact("r1.p1"))
+            refused(lambda: store.purge("s"))
+            assert len(Memory("s", store=store).conversation.rounds) == 2
+            for one in folder.iterdir():  # SQLite gives what it makes the permissions of the file
+                one.chmod(0o644)
+            memory.create_round("3")
+            assert len(Memory("s", store=store).conversation.rounds) == 3
+        """,
+    )
+
+
+def test_in_a_folder_that_may_not_be_written_to_only_a_session_in_use_can_be_read() -> None:
+    """SQLite cannot make its log there; where somebody who may has made one, it is read with the file."""
+    as_somebody(
+        """
+        modes(0o555, 0o644)
+        before = path.read_bytes()
+        refused(lambda: open_store(url))
+        assert [one.name for one in folder.iterdir()] == ["chat.db"] and path.read_bytes() == before
+        modes(0o755, 0o644)
+        with closing(open_store(url)) as other:
+            Memory("s", store=other).create_round("3")
+            modes(0o555, 0o444)
+            for one in folder.iterdir():
+                one.chmod(0o444)
+            with closing(open_store(url)) as store:
+                memory = Memory("s", store=store)
+                assert len(memory.conversation.rounds) == 3
+                refused(lambda: memory.create_round("4"))
+        """,
+    )
+
+
+def test_a_file_or_folder_that_may_not_be_read_is_said() -> None:
+    """With what to allow, and by an error of ours."""
+    as_somebody(
+        """
+        modes(0o755, 0o000)
+        refused(lambda: open_store(url))
+        folder.chmod(0o000)
+        refused(lambda: open_store(url), StoreError)
+        folder.chmod(0o755)
+        path.chmod(0o644)
+        with closing(open_store(url)) as store:
+            assert len(Memory("s", store=store).conversation.rounds) == 2
+        """,
+    )
+
+
+# -- locked by another process -----------------------------------------------------------------------------------------
+
+HOLD = """
+    import sqlite3, sys
+    holding = sqlite3.connect(sys.argv[1], isolation_level=None)
+    holding.execute(sys.argv[2])
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(folder: Path, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Have another process hold a lock on the store's file."""
+    with subprocess.Popen(
+        [sys.executable, "-c", dedent(HOLD), folder / "chat.db", begin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        try:
+            assert other.stdout.readline().strip() == b"held"
+            yield
+        finally:
+            other.stdin.close()
+
+
+def test_a_lock_of_another_process_is_waited_for_as_long_as_was_said(tmp_path: Path) -> None:
+    """Whoever reads goes on meanwhile, and the same call works afterwards."""
+    with opened(url_in(tmp_path, "?timeout=0.3")) as store:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        with held(tmp_path):
+            for write in (lambda: turn(memory, "2"), lambda: memory.redact("r1.p1"), lambda: store.purge("s")):
+                began = time.monotonic()
+                with pytest.raises(StoreBusy, match="try again, or wait for longer with"):
+                    write()
+                assert 0.2 < time.monotonic() - began < SOON
+            assert {hit.round for hit in memory.search("question")} == {1}
+            assert shown(Memory("s", store=store)) == [("question 1", ["answer 1"])]
+        turn(memory, "2")
+        memory.redact("r1.p1")
+        assert shown(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]
+        same_as_resumed(memory, store)
+
+
+# -- damaged files -----------------------------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return what there is in a folder. SQLite's readers leave a table of their locks, and an empty log."""
+    return {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest()
+        for one in folder.iterdir()
+        if one.stat().st_size and not one.name.endswith("-shm")
+    }
+
+
+def with_turns(folder: Path, count: int) -> None:
+    """Make a session of so many rounds, and close its file."""
+    with opened(url_in(folder)) as store:
+        memory = Memory("s", store=store)
+        for number in range(1, count + 1):
+            turn(memory, str(number))
+
+
+def with_noise(whole: bytes) -> bytes:
+    """Return a database with random bytes over the middle of every page but the first."""
+    noise = random.Random(4)
+    pages = [whole[at : at + 4096] for at in range(0, len(whole), 4096)]
+    return pages[0] + b"".join(page[:3] + noise.randbytes(4000) + page[4003:] for page in pages[1:])
+
+
+def others(folder: Path, mode: str = "wal") -> bytes:
+    with closing(sqlite3.connect(folder / "other.db")) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute("CREATE TABLE letters (said TEXT)")
+    return (folder / "other.db").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "fault", "said"),
+    [
+        (with_noise, StoreDamaged, "restore a backup"),
+        (lambda whole: b"\0" * 100 + whole[100:], StoreDamaged, "restore a backup"),
+        (lambda whole: whole[: len(whole) // 2], StoreDamaged, "restore a backup"),
+        (lambda whole: whole[:100], StoreDamaged, "name another file"),
+        (lambda _: b"Dear diary, " * 99, StoreDamaged, "restore a backup, or name another file"),
+        (others, StoreError, "the database of another program; nothing was changed: name another file"),
+    ],
+    ids=["noise", "header", "half of it", "its beginning", "text", "another program's"],
+)
+def test_a_file_that_cannot_be_read_is_never_written_to(
+    tmp_path: Path, damaged: Callable[[Any], bytes], fault: type[StoreError], said: str
+) -> None:
+    """However often somebody tries."""
+    with_turns(tmp_path, 20)
+    path = tmp_path / "chat.db"
+    path.write_bytes(damaged(tmp_path if damaged is others else path.read_bytes()))
+    before = contents(tmp_path)
+    for _ in range(2):
+        with pytest.raises(fault, match=said) as raised, opened(url_in(tmp_path)) as store:
+            turn(Memory("s", store=store), "21")
+        assert type(raised.value) is fault
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_in_the_place_of_the_file_is_said(tmp_path: Path) -> None:
+    """It is named, and nothing is put into it."""
+    (tmp_path / "chat.db").mkdir()
+    with pytest.raises(StoreError, match=r"chat\.db is a folder; name a file in it"):
+        open_store(url_in(tmp_path))
+    assert not list((tmp_path / "chat.db").iterdir())
+
+
+def in_use(folder: Path, turns: int) -> Path:
+    """Return a copy of a file and its log that are in use: what a process that was killed leaves behind."""
+    copied = folder / "copied"
+    copied.mkdir()
+    with opened(url_in(folder)) as store:
+        memory = Memory("s", store=store)
+        for number in range(1, turns + 1):
+            turn(memory, str(number))
+        for name in ("chat.db", "chat.db-wal"):
+            shutil.copy(folder / name, copied)
+    return copied
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("garbled", [False, True])
+def test_of_a_log_that_breaks_off_what_is_whole_is_there(tmp_path: Path, share: float, garbled: bool) -> None:
+    """Up to some append and no further, with nothing torn; and the chat goes on behind it."""
+    folder = in_use(tmp_path, 12)
+    wal = folder / "chat.db-wal"
+    whole = wal.read_bytes()
+    at = int(len(whole) * share)
+    wal.write_bytes(whole[:at] + (bytes(byte ^ 0xFF for byte in whole[at : at + 64]) + whole[at + 64 :]) * garbled)
+    with opened(url_in(folder)) as store:
+        left = len(log_of(store))
+        assert 0 < left < 36
+        memory = Memory("s", store=store)
+        assert [one.user_query for one in memory.conversation.rounds] == [
+            f"question {number}" for number in range(1, (left + 2) // 3 + 1)
+        ]
+        turn(memory, "after")
+        same_as_resumed(memory, store)
+
+
+def test_a_file_without_its_log_is_what_was_last_moved_there(tmp_path: Path) -> None:
+    """SQLite cannot know that there was more; what is there is whole."""
+    with_turns(tmp_path, 2)
+    folder = in_use(tmp_path, 0)
+    with opened(url_in(tmp_path)) as store:
+        turn(Memory("s", store=store), "3")
+        shutil.copy(tmp_path / "chat.db", folder)
+    (folder / "chat.db-wal").unlink()
+    with opened(url_in(folder)) as store:
+        memory = Memory("s", store=store)
+        assert len(shown(memory)) == 2
+        turn(memory, "4")
+        same_as_resumed(memory, store)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["empty", "missing"])
+def test_a_log_without_its_file_is_left_alone(tmp_path: Path, there: bool) -> None:
+    """SQLite would remove it as a stranger's, and it may hold the whole session."""
+    folder = in_use(tmp_path, 3)
+    (folder / "chat.db").unlink()
+    if there:
+        (folder / "chat.db").touch()
+    before = contents(folder)
+    with pytest.raises(StoreDamaged, match=r"chat\.db-wal beside it is not; nothing was changed: restore both"):
+        open_store(url_in(folder))
+    assert contents(folder) == before
+    shutil.copy(tmp_path / "chat.db", folder)
+    with opened(url_in(folder)) as store:
+        assert len(shown(Memory("s", store=store))) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there nobody can remove a file that is open")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_while_it_is_open_takes_nothing_more(tmp_path: Path, replaced: bool) -> None:
+    """What is written to it would be lost with its last reader; put back, it goes on."""
+    with opened(url_in(tmp_path)) as store:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        (tmp_path / "chat.db").rename(tmp_path / "aside.db")
+        if replaced:
+            shutil.copy(tmp_path / "aside.db", tmp_path / "chat.db")
+        for ask in (lambda: turn(memory, "2"), store.sessions):
+            with pytest.raises(
+                StoreDamaged, match="removed or replaced while it was open; nothing was written: put it"
+            ):
+                ask()
+        assert shown(memory) == [("question 1", ["answer 1"])]
+        assert (tmp_path / "chat.db").exists() is replaced
+        (tmp_path / "aside.db").replace(tmp_path / "chat.db")
+        turn(memory, "2")
+        same_as_resumed(memory, store)
