@@ -19,6 +19,7 @@ from .errors import StaleCompaction
 from .history import KINDS_TOLD, CompactionRecord, history_of
 from .overlay_rule import Ties, hides_words, is_over, laid, newest_asked, ties_of
 from .overlays import CompactedMessage, JournalState, Origin, Reduction, Reductions
+from .replay import reverted
 from .rounds import Record, Round, made, new_id
 from .snapshot import Snapshot
 from .stores.base import IndexedStore, LeasingStore, Store
@@ -82,6 +83,7 @@ class RoleJournal:
             if base is not None and state.generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
+                reverted(now, self._role, state.generation + 1)  # raises where the one before cannot be read
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
         return self._memory._write(records, lambda now: self._state(now).current)

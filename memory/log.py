@@ -12,7 +12,7 @@ from typing import TypeVar
 from .archive import PURGED, Kept, Stored
 from .checkpoint import checkpoint_of, resumed
 from .entries import Entry, PostRedacted, ReductionPublished, RoundOpened
-from .errors import Conflict, StoreError, StoreReadOnly, UnknownRound
+from .errors import Conflict, NewerVersion, StoreDamaged, StoreError, StoreReadOnly, UnknownRound
 from .forking import renewed_after_fork
 from .redaction import erasures, holding, unfinished
 from .replay import applied
@@ -164,7 +164,8 @@ class Log(ABC):
             self._apply(entry, entry.number)
         self._behind = False
         self._heard |= self.snapshot.number > before
-        with suppress(StoreReadOnly):  # it is not shown, and whoever may write will do it
+        # What cannot be erased now is not shown all the same; whoever can write, and read it all, will do it.
+        with suppress(StoreReadOnly, StoreDamaged, NewerVersion):
             if before:  # what this process handed to an index from rounds as they were before
                 forgotten(self._store, self.session_id, self.snapshot, redacted)
             if not erased:

@@ -25,7 +25,7 @@ from .live import LiveRound
 from .log import Log
 from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
-from .redaction import place_of, redaction_of, unfinished
+from .redaction import place_of, redaction_of, unfinished, withdrawn
 from .references import place_reference, text_behind
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
 from .search import Hit, words_of
@@ -246,6 +246,7 @@ class Memory(Log):
             found = redaction_of(now, post)
             references = tuple(place_reference(now.numbers[found.round_id], number) for number in found.numbers)
             if unfinished(self._require(now, found.round_id), found):
+                withdrawn(now, found)  # raises where what is shown instead cannot be read
                 yield found
 
         self._write(records, lambda _now: None)

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from .snapshot import Snapshot
     from .visibility import Rounds
 
-__all__ = ["REDACTED", "erasures", "holding", "place_of", "redaction_of", "unfinished", "with_redacted", "without"]
+__all__ = [
+    "REDACTED",
+    "erasures",
+    "holding",
+    "place_of",
+    "redaction_of",
+    "unfinished",
+    "with_redacted",
+    "withdrawn",
+    "without",
+]
 
 #: What is read where a text was erased.
 REDACTED = "[Redacted]"
@@ -68,14 +78,21 @@ def unfinished(present: Round, record: PostRedacted) -> bool:
 
 
 def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
-    """Return *now* without the text, and without all that was made from it: that needs no text to be worked out, so
-    it is the same when the log is read again. Every role gets a new generation, for a compaction that is in the making
-    may hold the text too."""
+    """Return *now* without the text, and without all that was made from it."""
+    return withdrawn(now, record).without_posts(now.numbers[record.round_id], record.numbers)
+
+
+def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
+    """Return *now* without all that was made from the text: that needs no text to be worked out, so it is the same when
+    the log is read again. Every role gets a new generation, for a compaction that is in the making may hold the text.
+
+    May raise ``StoreError``, for it reads what is shown instead: so it is asked before that is written, too.
+    """
     number = now.numbers.get(record.round_id, 0)
     if not 1 <= number <= now.total:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
     after = replace(
-        now.without_posts(number, record.numbers),
+        now,
         usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
         prepared={},  # nobody knows which rounds went into a step
         prepared_entries={},

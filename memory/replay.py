@@ -28,7 +28,7 @@ from .redaction import with_redacted
 from .rounds import Record
 from .snapshot import Publication, Snapshot
 
-__all__ = ["applied"]
+__all__ = ["applied", "reverted"]
 
 #: So many of a role's newest answers are at hand: where single posts are summarised and no compaction is published,
 #: they would pile up.
@@ -77,10 +77,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             made = _without_stale(now, role).with_publications(role, compaction.generation, kept, current=compaction)
             return made.with_other_prompt(role)
         case CompactionReverted(role=role, generation=generation):
-            newest = now.round_at(now.total).id if now.total else ""
-            kept = now.published.get(role, ())[:-1]
-            made = _without_stale(now, role).with_publications(role, generation, kept, held_round_id=newest)
-            return made.with_other_prompt(role)
+            return reverted(now, role, generation)
         case ReductionPublished(role=role, reduction=reduction):
             of_round = laid(now.reductions_of(role).of(reduction.round_id), reduction)
             return now if of_round is None else now.with_reductions(role, reduction.round_id, of_round)
@@ -96,6 +93,15 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             return replace(now, pins=now.pins | pin if pinned else now.pins - pin)
         case _:  # an entry that only a newer version knows
             return now
+
+
+def reverted(now: Snapshot, role: str, generation: int) -> Snapshot:
+    """Return the snapshot in which *role*'s last publication is taken back. May raise ``StoreError``, for it reads the
+    one before: so it is asked before that is written, too, since nobody could read on behind it."""
+    newest = now.round_at(now.total).id if now.total else ""
+    kept = now.published.get(role, ())[:-1]
+    made = _without_stale(now, role).with_publications(role, generation, kept, held_round_id=newest)
+    return made.with_other_prompt(role)
 
 
 def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:

@@ -174,8 +174,8 @@ class Sqlite:
             size = self.path.stat().st_size if self.path.exists() else 0
         except OSError as error:
             raise StoreError(
-                f"{self.path} cannot be opened ({error.strerror}); allow reading and writing to it and to its folder, or"
-                f" name another"
+                f"{self.path} cannot be opened ({error.strerror}); allow reading and writing to it and to its folder,"
+                f" or name another"
             ) from error
         if logged and not size:  # SQLite would remove the log, which may hold the whole session
             raise StoreDamaged(
