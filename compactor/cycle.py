@@ -107,10 +107,11 @@ class Cycle:
             return made
 
         try:
-            try:
-                return self._look(work, allowed, forced=forced)
-            except Overtaken:
-                return self._look(work, allowed, forced=forced)
+            while True:
+                try:
+                    return self._look(work, allowed, forced=forced)
+                except Overtaken:
+                    continue
         finally:
             if allowed() != "late":
                 lease.release()
@@ -323,7 +324,12 @@ class _Pass:
             tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens
         )
         ids = [round_.id for round_ in covered]
-        published = self._cycle.kept.publish(made, base=self._base, round_ids=ids, origin=origin)
+        try:
+            published = self._cycle.kept.publish(made, base=self._base, round_ids=ids, origin=origin)
+        except StaleCompaction as stale:
+            if stale.reason == "generation" and self._is_shown(made):
+                raise Overtaken from stale
+            raise
         after = replace(view, compaction=published).compaction_tokens
         self._cycle.emit(
             Published(
@@ -347,6 +353,11 @@ class _Pass:
         self.published = published.model_copy(update={"end_index": made.end_index})
         self.view = replace(view, compaction=self.published, as_composed=False)
         self._base, self.changed = published.generation, True
+
+    def _is_shown(self, made: CompactedMessage) -> bool:
+        """Return whether another process, which found the same answer in the log, was first to publish it."""
+        current = self._cycle.journal.read().current
+        return current is not None and (current.end_round_id, current.summary) == (made.end_round_id, made.summary)
 
 
 @dataclass(frozen=True, slots=True)

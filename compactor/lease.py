@@ -16,7 +16,7 @@ MARGIN = 30.0
 
 
 class Overtaken(StaleCompaction):
-    """Others wrote something since a cycle looked, and it is read now: the cycle looks again."""
+    """Others wrote something since a cycle looked, or did what it was about to do: the cycle looks again."""
 
     def __init__(self) -> None:
         super().__init__("generation")

@@ -30,7 +30,7 @@ from compactor.kept import Kept, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.work import CycleWork
-from memory import InMemoryStore, Memory, StaleCompaction, StoreFull
+from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction, StoreFull
 from memory.entries import CompactionPrepared, CompactionPublished, Entry
 
 USAGE = {"input_tokens": 900, "output_tokens": 90}
@@ -151,6 +151,44 @@ def test_what_was_made_before_a_redaction_or_a_publication_is_stale() -> None:
     assert journal.prepare(answer) is False
     assert len(records(store, CompactionPrepared)) == 1, "a stale one is not even written"
     assert all(PAID.text not in entry.body for entry in store.read("session"))
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_one_answer_is_published_once_by_whoever_is_first(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may find what another has just prepared: the second of them has failed at nothing."""
+    store = InMemoryStore()
+    memories = [Memory("session", store=store) for _ in range(2)]
+    for _ in range(10):
+        add_round(memories[0])
+    memories[1].refresh()
+    asked = ScriptedSummarizer()
+    one, run_one, _ = on_command(memories[0], asked)
+    two, run_two, _ = on_command(memories[1], asked)
+    publish_one, publish_two = one._journal.publish, two._journal.publish
+    published: list[CompactedMessage] = []
+
+    def of_one(*what: Any, **how: Any) -> CompactedMessage:
+        def of_two(*same: Any, **way: Any) -> CompactedMessage:
+            if first == 1:
+                published.append(publish_one(*what, **how))
+            return publish_two(*same, **way)
+
+        monkeypatch.setattr(two._journal, "publish", of_two)
+        memories[1].refresh()
+        two.start()
+        run_two.run_all()
+        return published[0] if published else publish_one(*what, **how)
+
+    monkeypatch.setattr(one._journal, "publish", of_one)
+    one.start()
+    run_one.run_all()
+    assert len(asked.requests) == 1
+    assert [end_of(one), end_of(two)] == [7, 7]
+    assert [memory.journal(ROLE).read().generation for memory in memories] == [1, 1]
+    for compactor in (one, two):
+        assert not of_kind(compactor.events, Discarded)
+        assert compactor.status().failures == 0
+        compactor.stop(0)
 
 
 def test_a_trigger_that_no_longer_holds_is_heeded() -> None:
