@@ -48,7 +48,7 @@ from memory.journal import RoleJournal
 
 #: So many kills in one session, and then a new one: what is checked after each kill is the whole session.
 PER_SESSION = 20
-#: With the server, where it is ours.
+#: The server is killed every so many times, where it is ours.
 SERVER_EVERY = 20
 #: When a process is killed: at most so many times after it told of what, and at most so many seconds after that.
 MOMENTS = (("", 120, 0.0), ("began", 1, 0.3), ("asked", 3, 0.015), ("published", 3, 0.02))
@@ -145,10 +145,13 @@ class Told:
 class Crashes:
     """Sessions whose processes are killed."""
 
-    def __init__(self, url: str, folder: Path, seed: int, server: Any = None) -> None:
+    def __init__(
+        self, url: str, folder: Path, seed: int, server: Any = None, *, server_every: int = SERVER_EVERY
+    ) -> None:
         self._url = url
         self._folder = folder
         self._server = server
+        self._server_every = server_every
         self._rng = random.Random(seed)
         self._processes = processes()
         self._run = f"{time.time_ns():x}"  # the database may have sessions of earlier runs
@@ -165,7 +168,8 @@ class Crashes:
         dead: list[str] = []
         for kill in kills:
             task = Task(self._url, session, f"c{kill}", tuple(dead), paid)
-            dead.append(self._killed(task, told, with_server=self._server is not None and kill % SERVER_EVERY == 0))
+            with_server = self._server is not None and kill % self._server_every == 0
+            dead.append(self._killed(task, told, with_server=with_server))
             if self._rng.random() < 0.7:  # else the next process is the first to see what this one left
                 found = self._check(session, told, paid, found)
         last = Task(self._url, session, f"c{kills[-1]}e", tuple(dead), paid, rounds=2)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -241,8 +242,7 @@ def processes() -> BaseContext:
 def server() -> Iterator[Any]:
     """Give a PostgreSQL server of our own whose writes are durable; it runs, and is gone afterwards."""
     sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
-    import postgres
-
+    postgres = import_module("postgres")
     folder = postgres.binaries()
     if folder is None:
         raise SystemExit("PostgreSQL is not installed: there is no initdb and pg_ctl on PATH; give --store a URL")

@@ -102,7 +102,7 @@ def take_part(task: Task, together: Barrier, pipe: Connection) -> None:
             seen.conflicts += 1
             raise
 
-    store.append = counted  # type: ignore[method-assign]
+    store.append = counted  # type: ignore[method-assign, assignment]
     memory = Memory(task.session, store=store)
     memory.on_round_added(seen.announced.append)
     together.wait(PATIENCE)
