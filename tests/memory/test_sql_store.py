@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from executors import SOON
+from lines import Line
 from postgres import Postgres as Server
 from sqlalchemy import Connection, event, text
 
@@ -901,70 +902,6 @@ def test_what_a_server_complains_about_is_told_apart(postgres_url: str, state: s
     with opened(postgres_url) as store, pytest.raises(StoreError) as raised:
         on(store, f"DO $$ BEGIN RAISE EXCEPTION 'so' USING ERRCODE = '{state}'; END $$")
     assert type(raised.value) is fault
-
-
-class Line:
-    """What stands between a store and its server, and cuts the line when a certain message passes."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = ("127.0.0.1", server.port)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._threads: list[threading.Thread] = []
-        #: What the message holds; whether the server gets it; how often this happens.
-        self.message, self.arrives, self.times = b"", True, 0
-        self._start(self._accept)
-
-    def url(self, url: str) -> str:
-        return url.replace(str(self._server[1]), str(self._listening.getsockname()[1]))
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join(SOON)
-
-    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listening.accept()
-            except OSError:
-                return
-            self._start(self._carry, near, socket.create_connection(self._server))
-
-    def _carry(self, near: socket.socket, far: socket.socket) -> None:
-        cut, answered = threading.Event(), threading.Event()
-
-        def back() -> None:
-            while answer := _received(far):
-                if cut.is_set():
-                    answered.set()  # and nobody hears of it
-                else:
-                    near.sendall(answer)
-            near.close()
-
-        with near, far:
-            self._start(back)
-            while asked := _received(near):
-                if self.times and self.message in asked:
-                    self.times -= 1
-                    cut.set()
-                    if self.arrives:
-                        far.sendall(asked)
-                        assert answered.wait(SOON)
-                    break
-                far.sendall(asked)
-            far.shutdown(socket.SHUT_RDWR)
-
-
-def _received(end: socket.socket) -> bytes:
-    try:
-        return end.recv(65536)
-    except OSError:
-        return b""
 
 
 @pytest.fixture

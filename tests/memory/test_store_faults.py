@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,18 +21,25 @@ from typing import Any
 
 import pytest
 from executors import SOON
+from postgres import Postgres as Server
 from sqlalchemy import text
 
 from memory import (
+    CompactedMessage,
     Memory,
+    NewerVersion,
     StoreBusy,
     StoreDamaged,
     StoreError,
     StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
     log,
     open_store,
 )
 from memory.entries import Entry
+from memory.stores import dialects, sql
+from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -545,4 +553,368 @@ def test_a_file_that_is_removed_while_it_is_open_takes_nothing_more(tmp_path: Pa
         assert (tmp_path / "chat.db").exists() is replaced
         (tmp_path / "aside.db").replace(tmp_path / "chat.db")
         turn(memory, "2")
+        same_as_resumed(memory, store)
+
+
+# -- bodies that cannot be read ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either kind."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else url_in(tmp_path)
+
+
+#: What is done to the body of an entry, and what is said of it.
+CUT = ("body = substr(body, 1, 40)", StoreDamaged, r"entry {} \(.*cannot be read; nothing was changed: restore")
+NEWER = ("version = 99", NewerVersion, r"entry {} \(.*newer version of context-compactor; nothing was changed: upgrade")
+unreadable = pytest.mark.parametrize(("change", "fault", "said"), [CUT, NEWER], ids=["cut", "newer"])
+
+
+def change_entry(store: SqlStore, number: int, change: str) -> None:
+    on(store, f"UPDATE compactor_entries SET {change} WHERE number = :number", number=number)  # noqa: S608
+
+
+def rows(store: SqlStore) -> Any:
+    """Return the log as it is in the database."""
+    return on(store, "SELECT number, id, kind, version, body FROM compactor_entries ORDER BY number")
+
+
+@unreadable
+def test_an_entry_that_cannot_be_read_keeps_a_session_shut_that_needs_it(
+    url: str, change: str, fault: type[StoreError], said: str
+) -> None:
+    """It is named, nothing is written, and other sessions are as they were; mended, the session goes on."""
+    with opened(url) as store:
+        turn(Memory("s", store=store), "1")
+        whole = rows(store)[1]
+        change_entry(store, 2, change)
+        before = rows(store)
+        for _ in range(2):
+            with pytest.raises(fault, match=said.format(2)):
+                Memory("s", store=store)
+        assert rows(store) == before
+        assert store.sessions() == ["s"]
+        change_entry(store, 2, f"version = {whole.version}")
+        on(store, "UPDATE compactor_entries SET body = :body WHERE number = 2", body=whole.body)
+        memory = Memory("s", store=store)
+        turn(memory, "2")
+        same_as_resumed(memory, store)
+
+
+@unreadable
+def test_an_old_round_that_cannot_be_read_spoils_no_other(
+    url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a checkpoint it is an error when it is read, each time, and nothing else is."""
+    monkeypatch.setattr(log, "EVERY", 20)
+    with opened(url) as store:
+        writer = Memory("s", store=store)
+        for number in range(1, 11):
+            turn(writer, str(number))
+        change_entry(store, 8, change)  # the answer of the third
+        before = rows(store)
+        memory = Memory("s", store=store)
+        rounds = memory.conversation.rounds
+        for place in (3, 1, 0, 9):
+            assert rounds[place].user_query == f"question {place + 1}"
+        for _ in range(2):
+            with pytest.raises(fault, match=said.format(8)):
+                memory.reload("r3")
+        assert rows(store) == before
+        turn(memory, "11")
+        assert memory.reload("r11.p1") == "answer 11"
+        assert [row for row in rows(store) if row.number <= 30] == before
+
+
+@unreadable
+def test_what_a_revert_would_show_is_read_before_it_is_written(
+    url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could read on behind it: the one that stands stays, and the chat goes on."""
+    monkeypatch.setattr(log, "EVERY", 5)
+    with opened(url) as store:
+        memory, journal = made_with_compactions(store)
+        first = next(iter(store.read_kinds("s", ["compaction published"]))).number
+        change_entry(store, first, change)
+        memory = Memory("s", store=store)
+        journal, before = memory.journal("Planner"), rows(store)
+        with pytest.raises(fault, match=said.format(first)):
+            journal.revert()
+        assert rows(store) == before
+        current = journal.read().current
+        assert current is not None
+        assert current.summary == "of 4"
+        turn(memory, "7")
+        with pytest.raises(fault, match=said.format(first)):
+            memory.redact("r3.p1")  # withdraws the second, and would show the first
+        assert memory.reload("r3.p1") == "answer 3"
+        turn(memory, "8")
+        assert len(Memory("s", store=store).conversation.rounds) == 8
+
+
+def made_with_compactions(store: SqlStore) -> tuple[Memory, Any]:
+    """Return a session of six rounds and its journal, with one compaction of two rounds and another of four."""
+    memory = Memory("s", store=store)
+    journal = memory.journal("Planner")
+    for number in range(1, 7):
+        turn(memory, str(number))
+        if number in (3, 5):
+            rounds = memory.conversation.rounds
+            end = number - 1
+            made = CompactedMessage(start_index=1, end_index=end, summary=f"of {end}", end_round_id=rounds[end - 1].id)
+            ids = [one.id for one in rounds[end - 2 : end]]
+            journal.publish(made, base=journal.read().generation, round_ids=ids)
+    return memory, journal
+
+
+@unreadable
+def test_what_cannot_be_erased_yet_is_hidden_and_keeps_nobody_out(
+    url: str, change: str, fault: type[StoreError], said: str
+) -> None:
+    """An overlay that cannot be read may hold the text: it is left alone, and the erasure is gone on with later."""
+    with opened(url) as store:
+        memory, _ = made_with_compactions(store)
+        first = next(iter(store.read_kinds("s", ["compaction published"])))
+        Memory("s", store=store)._keep_checkpoint(memory.snapshot)
+        change_entry(store, first.number, change)
+        for _ in range(2):
+            with pytest.raises(fault, match=said.format(first.number)):
+                memory.redact("r6.p1")
+        for one in (memory, Memory("s", store=store)):
+            assert one.reload("r6.p1") == "[Redacted]"
+            assert one.reload("r5.p1") == "answer 5"
+        turn(memory, "7")
+        on(store, "UPDATE compactor_entries SET version = 1, body = :b WHERE number = :n", b=first.body, n=first.number)
+        memory.redact("r6.p1")
+        assert "answer 6" not in "".join(entry.body for entry in log_of(store))
+
+
+def test_a_kind_that_only_a_newer_version_knows_is_passed_over_and_kept(url: str) -> None:
+    """What matters to all has a new version of the body; the rest need not concern those who do not know it."""
+    with opened(url) as store:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        store.append("s", [Entry("mood noted", body='{"mood":"fine"}')], after=3)
+        turn(memory, "2")
+        assert [entry.kind for entry in store.read("s")][3] == "mood noted"
+        assert shown(Memory("s", store=store)) == shown(memory)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["body = x'00ff'", "body = 7", "kind = x'ff'", "round = 'x'", "version = 'x'", "created_at = 'once'"],
+)
+def test_a_row_of_the_wrong_type_is_damage(tmp_path: Path, change: str) -> None:
+    """SQLite holds anything in any column, and a damaged file may say anything."""
+    with opened(url_in(tmp_path)) as store:
+        turn(Memory("s", store=store), "1")
+        change_entry(store, 2, change)
+        with pytest.raises(StoreDamaged, match="restore"):
+            Memory("s", store=store)
+
+
+@pytest.mark.parametrize("kept", ["x'ff'", "7", "'{'", "'{\"version\": 1}'", "'[]'"])
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(tmp_path: Path, kept: str) -> None:
+    """All that it says is in the log as well."""
+    with opened(url_in(tmp_path)) as store:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        on(store, f"UPDATE compactor_sessions SET checkpoint = {kept}, checkpoint_number = 2")  # noqa: S608
+        same_as_resumed(memory, store)
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between calls, within a transaction, within a page of what is read; and be away for a while."""
+    monkeypatch.setattr(sql, "PAGE", 2)
+    with opened(own_postgres.url()) as store:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        own_postgres.restart()
+        turn(memory, "2")
+
+        reading = store.read("s")
+        assert next(reading).number == 1
+        own_postgres.restart()
+        assert [entry.number for entry in reading] == [2, 3, 4, 5, 6]
+
+        went = iter([own_postgres.restart])
+
+        def change(connection: Any) -> None:
+            connection.execute(text("UPDATE compactor_sessions SET checkpoint_number = checkpoint_number + 1"))
+            for restart in went:
+                restart()
+            connection.execute(text("UPDATE compactor_sessions SET checkpoint_number = checkpoint_number + 1"))
+
+        store._connections.change(change)
+        assert on(store, "SELECT checkpoint_number FROM compactor_sessions") == [(2,)]  # all of it, once
+        on(store, "UPDATE compactor_sessions SET checkpoint_number = 0")
+
+        reading = store.read("s")
+        assert next(reading).number == 1
+        own_postgres.crash()
+        for ask in (lambda: list(reading), lambda: turn(memory, "3"), lambda: Memory("s", store=store)):
+            with pytest.raises(StoreUnreachable, match="try again once the server is back"):
+                ask()
+        assert shown(memory)[1] == ("question 2", ["answer 2"])
+        own_postgres.start()
+        turn(memory, "3")
+        same_as_resumed(memory, store)
+        assert len(shown(memory)) == 3
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped there")
+@pytest.mark.parametrize("late", [False, True], ids=["never", "late"])
+def test_a_server_that_says_nothing_is_given_up(
+    postgres_url: str, postgres_server: Server, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chat does not hang for ever; and what the server does in the end, it does once, at its place."""
+    monkeypatch.setattr(dialects, "SILENCE", 0.2)
+    with opened(f"{postgres_url}?timeout=0.1") as store, opened(postgres_url) as other:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        ((backend,),) = on(store, "SELECT pg_backend_pid()")
+
+        def come_to() -> None:
+            """Let it go on, and wait until it has seen that nobody is there any more."""
+            with suppress(ProcessLookupError):  # it has gone already
+                os.kill(backend, signal.SIGCONT)
+            until = time.monotonic() + SOON
+            while on(other, "SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=backend):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnreachable, match=r"said nothing for 0\.3 s.*not known whether"):
+                memory.create_round("2")
+            if late:
+                come_to()
+            memory.create_round("3")
+        finally:
+            come_to()
+        asked = [one.user_query for one in memory.conversation.rounds]
+        assert asked == (["question 1", "2", "3"] if late else ["question 1", "3"])
+        same_as_resumed(memory, store)
+
+
+def test_a_lock_on_a_server_is_waited_for_as_long_as_was_said(postgres_url: str) -> None:
+    """Whoever reads goes on meanwhile, and the same call works afterwards."""
+    with opened(f"{postgres_url}?timeout=0.2") as store, opened(postgres_url) as other:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+
+        def hold(connection: Any) -> None:
+            connection.execute(text("LOCK TABLE compactor_entries IN SHARE ROW EXCLUSIVE MODE"))
+            for write in (lambda: turn(memory, "2"), lambda: memory.redact("r1.p1"), lambda: store.purge("s")):
+                began = time.monotonic()
+                with pytest.raises(StoreBusy, match=r"held up by others.*nothing was written: try again"):
+                    write()
+                assert 0.1 < time.monotonic() - began < SOON
+            assert shown(Memory("s", store=store)) == [("question 1", ["answer 1"])]
+
+        other._connections.change(hold)
+        turn(memory, "2")
+        memory.redact("r1.p1")
+        assert shown(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]
+        same_as_resumed(memory, store)
+
+
+def test_a_server_that_becomes_writable_again_is_written_to(postgres_url: str, postgres_server: Server) -> None:
+    """As after a failover: connections that were made while it could only be read are made anew."""
+    name = postgres_url.rpartition("/")[2]
+    with opened(postgres_url) as store:
+        turn(Memory("s", store=store), "1")
+    postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with opened(postgres_url) as store:
+        memory = Memory("s", store=store)
+        for write in (lambda: turn(memory, "2"), lambda: memory.redact("r1.p1"), lambda: store.purge("s")):
+            with pytest.raises(StoreReadOnly, match=r"read-only transaction.*nothing was written: allow it there"):
+                write()
+        assert {hit.round for hit in memory.search("question")} == {1}
+        postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+        turn(memory, "2")
+        same_as_resumed(memory, store)
+
+
+def test_a_server_whose_disk_is_full_goes_on_when_it_has_room(tmp_path: Path, postgres_server: Server) -> None:
+    """The disk of its tables; one that is full where its own log is kept, it does not survive, and has to be started."""
+    with mounted(tmp_path / "disk", "24m") as place:
+        disk = Disk(place, mounted=True)
+        # The server is another user, who must come as far as there.
+        folder = Path(tempfile.mkdtemp(prefix="tablespace-"))
+        folder.chmod(0o711)
+        space = folder / "disk"
+        space.mkdir()
+        subprocess.run(["mount", "--bind", place, space], check=True)
+        try:
+            (space / "tables").mkdir()
+            owner = Path(f"/proc/{server_pid(postgres_server)}").stat()
+            os.chown(space / "tables", owner.st_uid, owner.st_gid)
+            postgres_server.execute(f"CREATE TABLESPACE small LOCATION '{space / 'tables'}'")
+            postgres_server.execute("CREATE DATABASE small TEMPLATE template0 TABLESPACE small")
+            with opened(postgres_server.url("small")) as store:
+                memory = Memory("s", store=store)
+                turn(memory, "1")
+                memory.create_round("a long one")
+                disk.fill(store)
+                said = fill_up(memory)
+                assert shown(Memory("s", store=store))[-1] == ("a long one", said)
+                disk.free(store)
+                memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="on we go")
+                same_as_resumed(memory, store)
+        finally:
+            postgres_server.execute("DROP DATABASE IF EXISTS small WITH (FORCE)")
+            postgres_server.execute("DROP TABLESPACE IF EXISTS small")
+            subprocess.run(["umount", "-l", space], check=True)
+            shutil.rmtree(folder)
+
+
+def server_pid(server: Server) -> int:
+    return int((server._data / "postmaster.pid").read_text(encoding="utf-8").split()[0])
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+MIGRATE = """
+    import os, sys
+    from memory.stores.dialects import Postgres, Sqlite
+    from memory.stores.schema import MIGRATIONS
+    from memory.stores.sql import SqlStore
+
+    def add(connection, _):
+        connection.exec_driver_sql("CREATE TABLE colours (name TEXT)")
+
+    def stop(connection, _):
+        print("in the middle", flush=True)
+        sys.stdin.read()
+
+    url = sys.argv[1]
+    store = SqlStore(Sqlite(url) if url.startswith("sqlite") else Postgres(url))
+    store.open([*MIGRATIONS, add, stop])
+"""
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["of nothing", "of an older version"])
+def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_those_that_were(url: str, before: int) -> None:
+    """The next one makes them, all of them, as if nothing had been."""
+    if before:
+        with opened(url) as store:
+            turn(Memory("s", store=store), "1")
+    with subprocess.Popen(
+        [sys.executable, "-c", dedent(MIGRATE), url], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == b"in the middle"
+        other.kill()
+    with opened(url) as store:
+        assert on(store, "SELECT version FROM compactor_schema") == [(len(MIGRATIONS),)]
+        with pytest.raises(StoreDamaged, match="colours"):
+            on(store, "SELECT * FROM colours")
+        memory = Memory("s", store=store)
+        turn(memory, "2")
+        assert len(shown(memory)) == before + 1
         same_as_resumed(memory, store)
