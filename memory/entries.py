@@ -275,8 +275,11 @@ class Entry:
 _HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
+_ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
+
+
 def _to_ascii(value: Any) -> str:
-    body = json.dumps(value, default=datetime.isoformat, separators=(",", ":"))
+    body = _ENCODER.encode(value)
     if "\\ud" in body:
         text = json.dumps(value, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False)
         if _HALVES.search(text):

@@ -37,17 +37,14 @@ MOST_PREPARED = 64
 
 def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
     """Return the snapshot after one more entry of the log. Raises ``StoreError`` for one that does not fit there."""
+    if isinstance(record, PostAdded):
+        return _with_post(before, record, number)
     now = replace(before, number=number)
     match record:
         case HeaderAdded(post=post):
             return replace(now, header=(*now.header, post), header_entries=(*now.header_entries, number))
         case RoundOpened():
             return _with_opened(now, record)
-        case PostAdded(round_id=round_id, post=post):
-            taking = now.open_round(round_id)
-            if taking is None:
-                raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            return now.with_live(taking.with_post(post))
         case RoundFinished(round_id=round_id):
             return _with_closed(now, round_id, "finished")
         case RoundFailed(round_id=round_id):
@@ -102,6 +99,13 @@ def reverted(now: Snapshot, role: str, generation: int) -> Snapshot:
     kept = now.published.get(role, ())[:-1]
     made = _without_stale(now, role).with_publications(role, generation, kept, held_round_id=newest)
     return made.with_other_prompt(role)
+
+
+def _with_post(before: Snapshot, record: PostAdded, number: int) -> Snapshot:
+    taking = before.open_round(record.round_id)
+    if taking is None:
+        raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
+    return before.with_live(taking.with_post(record.post), number=number)
 
 
 def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
-from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 
@@ -27,7 +27,7 @@ Clock = Callable[[], datetime]
 
 def new_id() -> str:
     """Return a random id of 32 hexadecimal digits."""
-    return uuid4().hex
+    return token_hex(16)
 
 
 def utc_now() -> datetime:

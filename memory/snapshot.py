@@ -128,9 +128,11 @@ class Snapshot:
     def usage(self, role: str) -> Usage:
         return self.usages.get(role, _NO_USAGE)
 
-    def with_live(self, changed: LiveRound) -> Snapshot:
+    def with_live(self, changed: LiveRound, *, number: int | None = None) -> Snapshot:
+        """Return the snapshot with *changed* in that round's place, after the entry of that *number*."""
         place = changed.opened.number - self.settled_count - 1
-        return replace(self, live=(*self.live[:place], changed, *self.live[place + 1 :]))
+        live = (*self.live[:place], changed, *self.live[place + 1 :])
+        return replace(self, live=live, number=self.number if number is None else number)
 
     def without_posts(self, number: int, posts: Iterable[int]) -> Snapshot:
         """Return the snapshot in which those *posts* of the round of that *number* are erased."""

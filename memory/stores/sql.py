@@ -117,7 +117,7 @@ class SqlStore:
         def insert(connection: Connection) -> None:
             if after == 0:
                 connection.execute(_ADD_SESSION, {"key": key, "name": _escaped(session)})
-            added = connection.exec_driver_sql(self._append, rows[0]).rowcount
+            added = self._dialect.insert(connection, self._append, rows[0])
             if added and len(rows) > 1:
                 # Not with the first: that one settles who is the next, and psycopg, which sends these all at once,
                 # would log an error for each that follows on a refused one.
