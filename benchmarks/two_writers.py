@@ -164,14 +164,22 @@ def run(url: str, rounds: int, folder: Path, *, writers: int = 2, followers: int
     together = context.Barrier(writers + followers)
     names = [f"w{number}" for number in range(writers)] + [f"f{number}" for number in range(followers)]
     total = rounds // writers * writers
-    pipes = []
+    pipes, started = [], []
     for number, name in enumerate(names):
         reader, writer = context.Pipe(duplex=False)
         task = Task(url, session, name, rounds // writers if number < writers else 0, total, paid)
-        context.Process(target=take_part, args=(task, together, writer), daemon=True).start()
+        process = context.Process(target=take_part, args=(task, together, writer), daemon=True)
+        process.start()
         writer.close()
         pipes.append(reader)
-    seen: list[Seen] = [reader.recv() for reader in pipes]
+        started.append(process)
+    try:
+        seen: list[Seen] = [reader.recv() for reader in pipes]
+        for process in started:
+            process.join(PATIENCE)
+    finally:
+        for process in started:  # where one has failed, the others wait for it
+            process.kill()
     with opened(url) as store:
         found = found_in(store, session, random.Random(rounds))
     result = Result(found, seen, calls_in(paid), list(found.faults))
