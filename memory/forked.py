@@ -73,6 +73,8 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
     numbers: dict[str, int] = {}
     standing: dict[str, list[int]] = {}  # of each role: the last rounds of what was published and not reverted
     for entry in log:
+        if entry.kind == "post added" and entry.round > at_round:
+            continue  # unread: behind one that is damaged, the rounds before it are a way to go on
         record = entry.record
         if isinstance(record, RoundOpened):
             numbers[record.round_id] = len(numbers) + 1

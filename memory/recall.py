@@ -6,13 +6,13 @@ that the model can act on, and is never an exception.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import StoreError, UnknownReference
+from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
 from .references import Passage, passage_behind, range_reference
-from .search import RECALL_TOOLS, words_of
+from .search import RECALL_TOOLS, Hit, words_of
 from .tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 
 if TYPE_CHECKING:
@@ -106,6 +106,10 @@ class Recall:
             return known(read_arguments(arguments, _TOOLS[name][1]))
         except (Refused, UnknownReference) as refused:
             return f"Error: {refused}."
+        except (StoreDamaged, NewerVersion) as fault:
+            return (
+                f"Error: a part of that is stored in a way that cannot be read ({type(fault).__name__}); ask for less."
+            )
         except StoreError as fault:  # its message is for whoever keeps the store
             return f"Error: the store of this conversation does not answer ({type(fault).__name__}); try again later."
 
@@ -148,8 +152,13 @@ class Recall:
         more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
         places = f"best first, {skip + 1} to {skip + len(shown)}{more}"
         heading = f"[messages with any of these words: {len(hits)}; {places}]"
-        rounds = self._all_rounds()
-        return "\n".join([heading, *(hit.line(rounds[hit.round - 1], words) for hit in shown)])
+        return "\n".join([heading, *(self._line(hit, words) for hit in shown)])
+
+    def _line(self, hit: Hit, words: Sequence[str]) -> str:
+        try:
+            return hit.line(self._all_rounds()[hit.round - 1], words)
+        except (StoreDamaged, NewerVersion):  # since its words were handed to the index
+            return f"{hit.ref}: cannot be read any more"
 
     def _all_rounds(self) -> Rounds:
         return self._memory.snapshot.rounds(self._role, include_failed=True)

@@ -7,10 +7,11 @@ a store with an index gives the answers of one without.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .entries import PostRedacted
-from .errors import StoreBusy, StoreFull, StoreReadOnly
+from .errors import StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
 from .redaction import without
 from .rounds import Round
 from .search import Hit, hit_in, ranked, texts_of
@@ -72,7 +73,7 @@ def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int 
     stop = settled if most_rounds is None else min(settled, reach + most_rounds)
     for first in range(reach, stop, BATCH):
         last = min(first + BATCH, stop)
-        store.keep_texts(session, first + 1, last, _texts(rounds[first:last]))
+        store.keep_texts(session, first + 1, last, _texts(_readable(rounds, first, last)))
         # Looked for after that: whoever erases something from now on finds it in the index, and puts it right himself.
         for number, posts in _erased_since(store, session, snapshot):
             if first < number <= last:
@@ -110,7 +111,22 @@ def _erased_since(store: Store, session: str, snapshot: Snapshot) -> Iterable[tu
 def _rounds_after(rounds: Rounds, reach: int) -> Iterator[Round]:
     """Give the rounds after the first *reach* that have not failed."""
     for first in range(reach, len(rounds), BATCH):
-        yield from (round_ for round_ in rounds[first : first + BATCH] if round_.state != "failed")
+        yield from (round_ for round_ in _readable(rounds, first, first + BATCH) if round_.state != "failed")
+
+
+def _readable(rounds: Rounds, first: int, stop: int) -> Sequence[Round]:
+    """Return those rounds without the damaged ones, in which nothing can be found: whoever reads one is told.
+
+    One that only a newer version can read is no damage: it would be missing in the index ever after.
+    """
+    try:
+        return rounds[first:stop]
+    except StoreDamaged:
+        found = []
+        for place in range(first, min(stop, len(rounds))):
+            with suppress(StoreDamaged):
+                found.append(rounds[place])
+        return found
 
 
 def _hits(texts: Iterable[StoredText], words: Sequence[str]) -> Iterator[Hit]:
