@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -271,3 +272,150 @@ def test_a_connection_that_breaks_within_a_turn_is_not_noticed(
         assert kinds.count("compaction prepared") == kinds.count("compaction published") == 1
         assert len(chat.summarizer.requests) == 1
         assert shown(Memory("s", store=chat.store)) == chat.shown()
+
+
+# -- what cannot be read -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [("body = substr(body, 1, 40)", StoreDamaged), ("version = 99", NewerVersion)],
+    ids=["cut", "newer"],
+)
+def test_an_old_round_that_cannot_be_read_does_not_stop_a_chat(
+    tmp_path: Path, change: str, fault: type[StoreError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is summarised no prompt and no compaction need it; who asks for it is told, and gets all else."""
+    monkeypatch.setattr(log, "EVERY", 20)
+    with chatting(url_in(tmp_path)) as chat:
+        for number in range(1, 10):
+            chat.turn(number)
+        chat.compactor.start()
+        chat.executor.run_all()
+        assert chat.compactor.get_compaction() is not None
+        on(chat, f"UPDATE compactor_entries SET {change} WHERE number = 8")  # noqa: S608  (the answer of the third)
+    with chatting(url_in(tmp_path)) as chat:
+        chat.compactor.start()
+        for number in range(10, 16):
+            chat.turn(number)
+        chat.executor.run_all()
+        compaction = chat.compactor.get_compaction()
+        assert compaction is not None
+        assert compaction.end_index == 13
+        assert "question 2" in chat.recall.call("context_reload", {"ref": "r2"})
+        said = chat.recall.call("context_reload", {"ref": "r3"})
+        assert said == f"Error: a part of that is stored in a way that cannot be read ({fault.__name__}); ask for less."
+        assert "r4.p1" in chat.recall.call("search_history", {"query": "answer", "limit": 20})
+        with pytest.raises(fault, match=r"entry 8 \(post added\)"):
+            chat.memory.reload("r3")
+
+
+def test_a_search_passes_over_a_damaged_round_and_waits_for_one_of_a_newer_version(tmp_path: Path) -> None:
+    """In what is damaged nothing can be found; but what a newer version can read must not be missing in the index."""
+    with chatting(url_in(tmp_path)) as chat:
+        for number in range(1, 5):
+            chat.turn(number)
+        resumed = Memory("s", store=chat.store)
+        resumed._keep_checkpoint(resumed.snapshot)
+        on(chat, "UPDATE compactor_entries SET version = 99 WHERE number = 5")
+        memory = Memory("s", store=chat.store)
+        with pytest.raises(NewerVersion, match="upgrade"):
+            memory.search("answer")
+        assert chat.store.texts_reach("s") == 0
+        on(chat, "UPDATE compactor_entries SET version = 1, body = '{' WHERE number = 5")
+        assert {hit.round for hit in memory.search("answer")} == {1, 3, 4}
+        assert memory.index_texts()
+
+
+def test_a_tail_that_cannot_be_read_is_said_by_whoever_composes_it(tmp_path: Path) -> None:
+    """No prompt leaves out what it was to show without a word; the chat can be gone on with from before."""
+    with chatting(url_in(tmp_path)) as chat:
+        for number in range(1, 5):
+            chat.turn(number)
+        chat.memory._keep_checkpoint(chat.memory.snapshot)
+        on(chat, "UPDATE compactor_entries SET body = '{' WHERE number = 8")
+    with chatting(url_in(tmp_path)) as chat:
+        with pytest.raises(StoreDamaged, match=r"entry 8 \(post added\).*restore"):
+            chat.prompt()
+        chat.answer(chat.ask(5), 5)
+        before = chat.memory.fork(2, "before")
+        assert [one.user_query for one in before.conversation.rounds] == ["question 1", "question 2"]
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+COMMANDS = [
+    ("sessions",),
+    ("show", "s"),
+    ("events", "s"),
+    ("export", "s"),
+    ("diff", "s"),
+    ("revert", "s", "--yes"),
+    ("purge", "s", "--yes"),
+]
+
+
+def refused(words: tuple[str, ...], url: str) -> str:
+    """Return the one line in which a command says what is wrong."""
+    said = refusal(run(*words, "--store", url))
+    assert "Traceback" not in said
+    assert "swordfish" not in said
+    return said
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_command_says_in_a_line_what_is_wrong_with_its_store(words: tuple[str, ...], tmp_path: Path) -> None:
+    """And what to do; without a traceback, and with nothing changed."""
+    with chatting(url_in(tmp_path)) as chat:
+        chat.turn(1)
+        on(chat, "UPDATE compactor_schema SET version = 99")
+    path = tmp_path / "chat.db"
+    newer = path.read_bytes()
+    assert "upgrade to open it" in refused(words, url_in(tmp_path))
+    assert path.read_bytes() == newer
+    for content, said in (
+        (newer[:4096] + b"\xff" * 4096 * 20, "restore a backup"),
+        (b"Dear diary, " * 99, "name another file"),
+    ):
+        path.write_bytes(content)
+        assert said in refused(words, url_in(tmp_path))
+        assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "words", [("purge", "s", "--yes"), ("import", "FILE", "--as", "t")], ids=lambda words: words[0]
+)
+def test_a_command_that_cannot_write_says_so_and_works_later(words: tuple[str, ...], tmp_path: Path) -> None:
+    """All of it, or nothing."""
+    url = f"{url_in(tmp_path)}&timeout=0.05"
+    file = tmp_path / "s.jsonl"
+    words = tuple(str(file) if word == "FILE" else word for word in words)
+    with chatting(url) as chat:
+        chat.turn(1)
+        assert run("export", "s", "--to", file, "--store", url).code == 0
+        with locked(tmp_path).during(chat):
+            assert "try again, or wait for longer" in refused(words, url)
+        assert list(chat.store.sessions()) == ["s"]
+        assert len(chat.shown()) == 1
+    assert run(*words, "--store", url).code == 0
+
+
+@pytest.mark.parametrize("words", COMMANDS[:2], ids=lambda words: words[0])
+def test_a_command_on_a_server_that_is_not_there_says_so(words: tuple[str, ...]) -> None:
+    """With the place, and never the password."""
+    pytest.importorskip("psycopg")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"postgresql+psycopg://ada:swordfish@127.0.0.1:{nobody.getsockname()[1]}/db"
+        assert "'db' on 127.0.0.1 does not answer" in refused(words, url)
+
+
+def test_a_command_says_which_entry_cannot_be_read(tmp_path: Path) -> None:
+    """Those that need it; the others work."""
+    with chatting(url_in(tmp_path)) as chat:
+        chat.turn(1)
+        on(chat, "UPDATE compactor_entries SET body = '{' WHERE number = 2")
+    assert "entry 2 (post added) of the log cannot be read" in refused(("show", "s"), url_in(tmp_path))
+    assert run("sessions", "--store", url_in(tmp_path)).code == 0
+    assert run("events", "s", "--store", url_in(tmp_path)).code == 0
+    assert run("purge", "s", "--yes", "--store", url_in(tmp_path)).code == 0
