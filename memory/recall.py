@@ -107,8 +107,9 @@ class Recall:
         except (Refused, UnknownReference) as refused:
             return f"Error: {refused}."
         except (StoreDamaged, NewerVersion) as fault:
+            said = type(fault).__name__
             return (
-                f"Error: a part of that is stored in a way that cannot be read ({type(fault).__name__}); ask for less."
+                f"Error: some of that is stored in a way that cannot be read ({said}); ask for less, or go on without."
             )
         except StoreError as fault:  # its message is for whoever keeps the store
             return f"Error: the store of this conversation does not answer ({type(fault).__name__}); try again later."

