@@ -222,7 +222,7 @@ class Entry:
         """The record as ASCII-escaped JSON, which holds lone surrogates and NUL where UTF-8 and SQL would not."""
         if self._body is None:
             assert self._record is not None  # noqa: S101  (one of the two is given)
-            self._body = _to_ascii(self._record.model_dump())
+            self._body = _body_of(self._record)
         return self._body
 
     @property
@@ -273,6 +273,15 @@ class Entry:
 
 #: The two halves of a character beyond the basic plane, apart: what comes of joining text that was cut between them.
 _HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+def _body_of(record: Record) -> str:
+    # Several times as fast; but it leaves characters as they are, and has none for what UTF-8 cannot hold.
+    try:
+        body = record.model_dump_json()
+    except ValueError:
+        body = ""
+    return body if body and body.isascii() else _to_ascii(record.model_dump())
 
 
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))

@@ -46,6 +46,7 @@ class Connections:
         self._paused = False
         self._engine: Engine = self.dialect.engine()
         self._writing = threading.Lock()  # held while writing where there is one writer: it waits without polling
+        self._writer: Connection | None = None  # for whoever writes next; guarded by _writing
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return what *work* returns. Each of its statements sees what is stored at that moment."""
@@ -69,11 +70,9 @@ class Connections:
         sent = False
         for left in reversed(range(TRIES)):
             try:
-                with self._used(), self._alone(writes):
-                    self.dialect.require_same()
-                    with self._engine.connect() as connection:
-                        sent = True
-                        return self._worked(connection, work, begin=begin)
+                with self._used(), self._connected(writes=writes) as connection:
+                    sent = True
+                    return self._worked(connection, work, begin=begin)
             except DBAPIError as error:
                 if left and self.dialect.another_may(error):
                     continue
@@ -107,9 +106,11 @@ class Connections:
         return fault
 
     @contextmanager
-    def _alone(self, writes: bool) -> Iterator[None]:
+    def _connected(self, *, writes: bool) -> Iterator[Connection]:
         if not (writes and self.dialect.one_writer):
-            yield
+            self.dialect.require_same()
+            with self._engine.connect() as connection:
+                yield connection
             return
         if not self._writing.acquire(timeout=self.dialect.patience):
             raise StoreBusy(
@@ -117,7 +118,20 @@ class Connections:
                 f" nothing was written: try again"
             )
         try:
-            yield
+            self.dialect.require_same()
+            # Kept for the next write: the pool's way there and back takes half as long as the writing itself.
+            connection, self._writer = self._writer or self._engine.connect(), None
+            try:
+                yield connection
+                if connection.in_transaction():
+                    connection.commit()
+            except BaseException:
+                connection.close()
+                raise
+            if self._paused or self._closed:
+                connection.close()
+            else:
+                self._writer = connection
         finally:
             self._writing.release()
 
@@ -145,6 +159,13 @@ class Connections:
         # for SQLite, to close it there would be to let go of the parent's locks.
         with self._turn:
             self._turn.wait_for(lambda: not self._users, timeout=self.dialect.patience)
+        if self._writing.acquire(blocking=False):
+            try:
+                if self._writer is not None:
+                    self._writer.close()
+                self._writer = None
+            finally:
+                self._writing.release()
         self._engine.dispose()
 
     def _before_fork(self) -> None:

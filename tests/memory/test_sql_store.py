@@ -393,6 +393,47 @@ def test_many_threads_write_through_one_store(url: str) -> None:
         assert [len(bodies(store, session)) for session in store.sessions()] == [20] * 12
 
 
+def test_a_connection_is_kept_for_writing_until_it_fails_or_the_store_is_closed(tmp_path: Path) -> None:
+    """A failure leaves no transaction behind, and a fork and a closed store no connection."""
+    with opened(sqlite_url(tmp_path)) as store, opened(sqlite_url(tmp_path)) as other:
+        connections = store._connections
+        store.append("s", [entry()], 0)
+        kept = connections._writer
+        assert kept is not None
+        store.append("s", [entry()], 1)
+        assert connections._writer is kept
+
+        def fail(connection: Connection) -> None:
+            connection.exec_driver_sql("DELETE FROM compactor_entries")
+            raise ValueError
+
+        with pytest.raises(ValueError, match=r"^$"):
+            connections.change(fail)
+        assert connections._writer is None
+        other.append("s", [entry()], 2)
+        store.append("s", [entry()], 3)
+        assert len(bodies(store, "s")) == 4
+        connections_module._before_fork()
+        assert connections._writer is None
+        connections_module._after_fork_in_parent()
+        store.append("s", [entry()], 4)
+    assert connections._writer is None
+    assert [file.name for file in tmp_path.iterdir()] == [Path(sqlite_url(tmp_path)).name]
+
+
+def test_who_writes_for_longer_than_a_fork_waits_keeps_no_connection(tmp_path: Path) -> None:
+    """It would stay open over the fork that did not wait for it."""
+    with opened(sqlite_url(tmp_path, "?timeout=0")) as store:
+
+        def forked(connection: Connection) -> None:
+            connections_module._before_fork()
+
+        store._connections.write(forked)
+        assert store._connections._writer is None
+        connections_module._after_fork_in_parent()
+        store.append("s", [entry()], 0)
+
+
 def test_who_comes_while_a_fork_is_under_way_waits(tmp_path: Path) -> None:
     """At that moment no connection is open; afterwards all goes on."""
     with opened(sqlite_url(tmp_path)) as store:
@@ -642,7 +683,7 @@ def test_a_reader_holds_nothing_while_its_consumer_works(url: str, monkeypatch: 
         store.append("s", [entry(), entry(), entry()], after=0)
         reader = store.read("s")
         next(reader)
-        assert store._connections._engine.pool.checkedout() == 0
+        assert store._connections._engine.pool.checkedout() == url.startswith("sqlite")  # what the writer keeps
         if url.startswith("sqlite"):
             assert on(store, "PRAGMA wal_checkpoint(TRUNCATE)")[0][0] == 0
         store.purge("s")

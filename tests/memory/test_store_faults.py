@@ -105,7 +105,7 @@ class Disk:
     def fill(self, store: SqlStore) -> None:
         if not self._mounted:
             ((pages,),) = on(store, "PRAGMA page_count")
-            on(store, f"PRAGMA max_page_count = {pages}")
+            self._limit(store, pages)
             return
         with open(self.folder / "others", "wb", buffering=0) as others, suppress(OSError):
             while True:
@@ -115,7 +115,11 @@ class Disk:
         if self._mounted:
             (self.folder / "others").unlink()
         else:
-            on(store, "PRAGMA max_page_count = 1000000")
+            self._limit(store, 1_000_000)
+
+    def _limit(self, store: SqlStore, pages: int) -> None:
+        for done in (store._connections.read, store._connections.write):  # a limit is a connection's own
+            done(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all())
 
 
 @pytest.fixture(params=["mounted", "limited"])
