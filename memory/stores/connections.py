@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from ..errors import StoreBusy, StoreClosed, StoreError, StoreUnreachable
+from ..errors import StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreUnreachable
 from ..forking import renewed_after_fork
 from .dialects import Dialect
 
@@ -77,6 +77,8 @@ class Connections:
                 if left and self.dialect.another_may(error):
                     continue
                 raise self._fault(error, unsure=sent and writes) from error
+            except UnicodeDecodeError as error:  # the driver's, of names and messages out of a damaged file
+                raise StoreDamaged(f"{self.dialect.where} cannot be read as a store; restore a backup") from error
             except NoneFree as error:
                 raise StoreBusy("all connections to the store are in use; try again, or write less at once") from error
             except SQLAlchemyError as error:

@@ -155,6 +155,7 @@ class Sqlite:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA synchronous = {self._synchronous}")  # one of three words
         cursor.execute("PRAGMA secure_delete = ON")  # what is redacted or purged is overwritten, not only let go
+        cursor.execute("PRAGMA cell_size_check = ON")  # a damaged page is refused, before the damage can spread
         cursor.close()
 
     def look(self) -> None:
@@ -165,7 +166,7 @@ class Sqlite:
             # For reading only: to close another program's database otherwise may write to it (its WAL).
             connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=self.patience)
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if _code(error) in _DAMAGED:
                 raise self._fault(error) from error
             return  # to read it may take a repair that only a writer can do, and the next connection is one
@@ -278,7 +279,14 @@ class Sqlite:
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 #: What SQLite has no code for.
-_MISSING = ("no such table", "no such column", "no column named", "not decode to UTF-8")
+_MISSING = (
+    "no such table",
+    "no such column",
+    "no column named",
+    "not decode to UTF-8",
+    "malformed",
+    "unsupported file format",
+)
 
 
 def _extended(error: BaseException | None) -> int:

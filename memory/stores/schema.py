@@ -67,7 +67,7 @@ def version_of(connection: Connection, dialect: Dialect, known: int = len(MIGRAT
     if not inspect(connection).has_table("compactor_schema"):
         return 0
     found = connection.execute(text("SELECT version FROM compactor_schema")).scalars().all()
-    if len(found) != 1 or found[0] < 1:
+    if len(found) != 1 or not isinstance(found[0], int) or found[0] < 1:
         raise StoreDamaged(
             f"{dialect.where} does not say which version its tables are of; nothing was changed: restore a backup"
         )

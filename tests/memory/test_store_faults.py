@@ -466,6 +466,36 @@ def test_a_file_that_cannot_be_read_is_never_written_to(
     assert contents(tmp_path) == before
 
 
+def test_whatever_byte_is_damaged_the_error_is_one_of_ours(tmp_path: Path) -> None:
+    """The file says of itself how it is to be read; so its first page may make SQLite and its driver say anything."""
+    with_turns(tmp_path, 3)
+    path, chance, refused = tmp_path / "chat.db", random.Random(7), 0
+    whole = path.read_bytes()
+    for attempt in range(60):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[chance.randrange(4096 if attempt % 2 else len(whole))] = chance.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            with opened(url_in(tmp_path)) as store:
+                memory = Memory("s", store=store)
+                memory.search("answer")
+                turn(memory, "4")
+        except StoreError:
+            refused += 1
+        for left in tmp_path.iterdir():
+            left.unlink()
+    assert refused > 20
+
+
+def test_a_version_that_is_no_number_is_damage(tmp_path: Path) -> None:
+    """And not taken for an older one."""
+    with opened(url_in(tmp_path)) as store:
+        on(store, "UPDATE compactor_schema SET version = 'x'")
+    with pytest.raises(StoreDamaged, match="does not say which version"):
+        open_store(url_in(tmp_path))
+
+
 def test_a_folder_in_the_place_of_the_file_is_said(tmp_path: Path) -> None:
     """It is named, and nothing is put into it."""
     (tmp_path / "chat.db").mkdir()
