@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from memory import Memory, StoreError
+from memory import Memory, StaleCompaction, StoreError
 from memory.events import Event, EventHook
 from memory.messages import ASSISTANT
 
@@ -240,7 +240,11 @@ class Chat:
             self._screen.tell("nothing to compact yet: the newest rounds stay as they are")
 
     def _revert(self) -> None:
-        before = self._compactor.status().generation
-        self._compactor.revert()
-        if self._compactor.status().generation == before:
+        shown = self._compactor.status().generation
+        if self._compactor.get_compaction() is None:
             self._screen.tell("there is no summary to go back from")
+            return
+        try:
+            self._compactor.revert(shown)
+        except StaleCompaction as stale:  # published in the background, or by another process
+            self._screen.complain(one_line(str(stale)))

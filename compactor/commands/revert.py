@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memory import Memory
+from memory import Memory, StaleCompaction
 
 from .sessions import confirm
 from .terminal import CannotRun, one_line
@@ -15,9 +15,11 @@ __all__ = ["revert"]
 def revert(memory: Memory, role: str, *, yes: bool) -> dict[str, Any]:
     """Make *role*'s compaction before the present one current again, and return what is current then.
 
-    Raises ``CannotRun`` where there is none, and where nobody says yes.
+    Raises ``CannotRun`` where there is none, where nobody says yes, and where another was published meanwhile.
     """
-    _, compaction = memory.get_role_rounds(role)
+    journal = memory.journal(role)
+    shown = journal.read()
+    compaction = shown.current
     of = f"of '{one_line(role, 80)}' in session '{one_line(memory.session_id, 80)}'"
     if compaction is None:
         raise CannotRun(f"there is no summary {of} to go back from; `compactor show` lists the roles that have one")
@@ -26,7 +28,9 @@ def revert(memory: Memory, role: str, *, yes: bool) -> dict[str, Any]:
         "nothing was reverted",
         yes=yes,
     )
-    journal = memory.journal(role)
-    current = journal.revert()
+    try:
+        current = journal.revert(base=shown.generation)  # what was said yes to, and no other
+    except StaleCompaction as stale:
+        raise CannotRun(str(stale)) from stale
     end = current.last_round if current is not None else 0
     return {"generation": journal.read().generation, "last_covered_round": end or None}

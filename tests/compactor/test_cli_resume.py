@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Done, refusal, run
-from stored import session, url_of
+from stored import session, summarise, url_of
 
 from compactor.commands import chat as module
 from compactor.commands.resume import answered
@@ -157,3 +157,26 @@ def test_a_command_that_the_store_fails_does_not_end_it_either(
     done = chat("/revert", "/revert", options=options)
     assert done.err == "another process kept it locked; nothing was written\n"
     assert "[reverted: all rounds are as they were said again]" in done.out
+
+
+def test_what_another_process_published_is_not_reverted_unseen(
+    monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
+    """It is said that another stands there now; who means that says so again."""
+    store = InMemoryStore()
+    monkeypatch.setattr("memory.stores.open_store", lambda _url: store)
+    options = ("--store", "postgresql://x", "--session", "talk", "--threshold", 50, "--retain", 2)
+    talk = [f"Count flock-{number} with {number * 11} sheep, and give exact figures." for number in range(6)]
+    chat(*talk, "/compact", options=options)
+    revert, meanwhile = module.ContextCompactor.revert, [lambda: summarise(Memory("talk", store=store), 5)]
+
+    def overtaken(compactor: module.ContextCompactor, generation: int | None = None) -> Any:
+        if meanwhile:
+            meanwhile.pop()()
+        return revert(compactor, generation)
+
+    monkeypatch.setattr(module.ContextCompactor, "revert", overtaken)
+    done = chat("/revert", "/revert", options=options)
+    assert (done.code, len(done.err.splitlines())) == (0, 1)
+    assert "another compaction or revert was published" in done.err
+    assert "[reverted: the summary covers rounds 1-4 again]" in done.out

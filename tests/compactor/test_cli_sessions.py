@@ -12,6 +12,7 @@ from command_line import dialogue, refusal, run
 from stored import SECRET, SUMMARY, offload, session, summarise, url_of
 
 from compactor import compose
+from compactor.commands import revert as revert_module
 from compactor.commands import show
 from compactor.commands.events import happenings
 from compactor.commands.sessions import facts_of, overview
@@ -445,6 +446,17 @@ def test_revert_goes_back_one_summary_at_a_time(url: str, shop: Memory) -> None:
 def test_revert_asks_first(url: str, shop: Memory) -> None:
     assert "nothing was reverted" in refusal(run("revert", "shop", "--store", url))
     assert run("show", "shop", "--store", url, "--json").document["roles"][0]["generation"] == 1
+
+
+def test_revert_takes_back_what_was_asked_about_and_no_other(
+    url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may publish while somebody thinks about it: then nothing is reverted, and that is said."""
+    monkeypatch.setattr(revert_module, "confirm", lambda *_, **__: summarise(shop, 4))
+    assert "another compaction or revert was published" in refusal(run("revert", "shop", "--store", url))
+    current = Memory("shop", store=shop._store).get_role_rounds("assistant")[1]
+    assert current is not None
+    assert current.last_round == 4
 
 
 def test_no_summary_is_left_says_what_is_shown(url: str, shop: Memory) -> None:
