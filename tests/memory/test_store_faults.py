@@ -14,13 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
 from executors import SOON
+from lines import Line
 from postgres import Postgres as Server
 from sqlalchemy import text
 
@@ -798,6 +799,48 @@ def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypat
         turn(memory, "3")
         same_as_resumed(memory, store)
         assert len(shown(memory)) == 3
+
+
+@pytest.mark.parametrize(("times", "arrives"), [(1, True), (3, False)], ids=["once", "for good"])
+@pytest.mark.parametrize(
+    ("message", "deed"),
+    [
+        (b"UPDATE compactor_entries", lambda memory, _: memory.redact("r2.p1")),
+        (b"INSERT INTO compactor_texts", lambda memory, _: memory.index_texts()),
+        (b"DELETE FROM compactor_entries", lambda _, store: store.purge("other")),
+        (b"INSERT INTO compactor_leases", lambda _, store: store.lease("s", "name", "me", 60.0)),
+    ],
+    ids=["redact", "index", "purge", "lease"],
+)
+def test_what_is_interrupted_by_the_network_is_whole_when_it_is_done_again(
+    postgres_url: str,
+    postgres_server: Server,
+    message: bytes,
+    deed: Callable[[Memory, SqlStore], object],
+    times: int,
+    arrives: bool,
+) -> None:
+    """Cut off once, nobody notices; for good, it is said, and the same call does it later."""
+    line = Line(postgres_server)
+    try:
+        with opened(line.url(postgres_url)) as store:
+            memory = Memory("s", store=store)
+            for number in range(1, 4):
+                turn(memory, str(number))
+            turn(Memory("other", store=store), "1")
+            line.message, line.arrives, line.times = message, arrives, times
+            with pytest.raises(StoreUnreachable) if times == 3 else nullcontext():
+                deed(memory, store)
+            assert line.times == 0
+            deed(memory, store)
+            turn(memory, "4")
+            erased = message == b"UPDATE compactor_entries"
+            assert ("answer 2" in "".join(entry.body for entry in log_of(store))) is not erased
+            assert {hit.round for hit in memory.search("answer")} == ({1, 3, 4} if erased else {1, 2, 3, 4})
+            assert ("other" in store.sessions()) is (b"DELETE" not in message)
+            same_as_resumed(memory, store)
+    finally:
+        line.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped there")
