@@ -7,7 +7,8 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -61,6 +62,11 @@ class Dialect(Protocol):
 
     def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
         """Return how many rows a *statement* inserted that ``driver_sql`` returned."""
+
+    def insert_all(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Insert *rows* into *columns* of a *table*, both of which are the library's own words."""
 
     def engine(self) -> Engine:
         """Return a new engine; it connects when it is first used."""
@@ -137,6 +143,17 @@ class Sqlite:
         driver: Any = connection.connection.driver_connection
         try:
             return int(driver.execute(statement, row).rowcount)
+        except sqlite3.Error as error:
+            raise DBAPIError(statement, None, error, hide_parameters=True) from error
+
+    def insert_all(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        marks = ", ".join("?" * len(columns))
+        driver: Any = connection.connection.driver_connection
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
+        try:
+            driver.executemany(statement, rows)
         except sqlite3.Error as error:
             raise DBAPIError(statement, None, error, hide_parameters=True) from error
 
@@ -354,6 +371,14 @@ class Postgres:
 
     def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
         return connection.exec_driver_sql(statement, dict(row)).rowcount
+
+    def insert_all(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        # In one statement: of many, psycopg writes to stderr where the connection breaks in the middle of them.
+        row = f"({', '.join(['%s'] * len(columns))})"
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * len(rows))}"  # noqa: S608
+        connection.exec_driver_sql(statement, tuple(chain.from_iterable(rows)))
 
     def engine(self) -> Engine:
         unless_said: dict[str, Any] = {

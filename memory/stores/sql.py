@@ -31,6 +31,8 @@ _APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, ro
     SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
     WHERE s.key = :key
     AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
+# The rest of what is appended: its place is settled with the first.
+_COLUMNS = ("session", "number", "id", "kind", "round", "round_key", "version", "created_at", "body")
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
@@ -112,27 +114,36 @@ class SqlStore:
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         key = _key(session)
-        rows = [_row(key, number, entry) for number, entry in enumerate(entries, after + 1)]
 
         def insert(connection: Connection) -> None:
             if after == 0:
                 connection.execute(_ADD_SESSION, {"key": key, "name": _escaped(session)})
-            added = self._dialect.insert(connection, self._append, rows[0])
-            if added and len(rows) > 1:
-                # Not with the first: that one settles who is the next, and psycopg, which sends these all at once,
-                # would log an error for each that follows on a refused one.
-                added += connection.exec_driver_sql(self._append, rows[1:]).rowcount
-            if added != len(rows):
+            if not self._dialect.insert(connection, self._append, _row(key, after + 1, entries[0])):
                 raise Conflict("the log does not end there")
+            if len(entries) > 1:
+                self._append_rest(connection, connection.scalar(_session_id(key)), entries, after)
 
-        if rows:
+        if entries:
             try:
                 # Done again where the connection broke, it finds the log grown if it had been stored.
-                (self._connections.change if after == 0 or len(rows) > 1 else self._connections.write)(insert)
-                return after + len(rows)
+                (self._connections.change if after == 0 or len(entries) > 1 else self._connections.write)(insert)
+                return after + len(entries)
             except Conflict:
                 pass
         return self._stored_before(key, entries, after)
+
+    def _append_rest(self, connection: Connection, session: int | None, entries: Sequence[Entry], after: int) -> None:
+        """Insert all *entries* but the first, of which a few at a time are made rows: there may be very many."""
+        start, size = 1, 100
+        while start < len(entries):
+            page = entries[start : start + size]
+            rows = [
+                _row("", number, entry) | {"session": session} for number, entry in enumerate(page, after + start + 1)
+            ]
+            self._dialect.insert_all(
+                connection, "compactor_entries", _COLUMNS, [[row[name] for name in _COLUMNS] for row in rows]
+            )
+            start, size = start + len(page), _size_after(page)
 
     def _stored_before(self, key: str, entries: Sequence[Entry], after: int) -> int:
         """Return the number of the last of *entries* where they are stored behind *after*, else raise ``Conflict``."""

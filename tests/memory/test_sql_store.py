@@ -643,6 +643,40 @@ def test_a_round_that_this_version_cannot_read_is_stored_all_the_same(url: str) 
         assert store.round_number("s", "") == 0
 
 
+def test_an_append_of_many_makes_a_few_rows_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long an import is: what is in memory at once is bounded, by entries and by characters."""
+    monkeypatch.setattr(sql, "PAGE", 150)
+    monkeypatch.setattr(sql, "PAGE_CHARACTERS", 3_000)
+    asked: list[int] = []
+
+    class Aside(list[Entry]):
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            asked.append(len(found) if isinstance(index, slice) else 1)
+            return found
+
+        def __iter__(self) -> Any:
+            return (self[place] for place in range(len(self)))
+
+    bodies = ["x" * 10] * 400 + ["x" * 100] * 200
+    written = [entry(body, round=place) for place, body in enumerate(bodies, 1)]
+    with opened(url) as store:
+        assert store.append("s", Aside(written), after=0) == 600
+        assert list(store.read("s")) == written
+    assert asked == [1, 100, 150, 150, 150, 30, 19]
+
+
+def test_of_many_entries_the_first_looks_for_the_end_of_the_log(tmp_path: Path) -> None:
+    """It settles the place; to look again for each would take half as long again as the inserting."""
+    said: list[str] = []
+    with opened(sqlite_url(tmp_path)) as store:
+        store.append("s", [entry()], after=0)
+        store._connections._writer.connection.driver_connection.set_trace_callback(said.append)  # type: ignore[union-attr]
+        store.append("s", [entry() for _ in range(300)], after=1)
+    inserts = [statement for statement in said if "INSERT INTO compactor_entries" in statement]
+    assert (len(inserts), sum("max(" in statement for statement in inserts)) == (300, 1)
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -968,6 +1002,28 @@ def test_an_append_whose_connection_breaks_is_stored_once(
         assert store.append("s", entries, after) == after + length
         assert line.times == 0
         assert list(store.read("s", after=after)) == entries
+
+
+def test_an_append_of_many_whose_connection_breaks_is_stored_once_and_in_silence(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is written to a program's stderr by the driver, and nothing of the first try is left."""
+    inserts: list[str] = []
+    with opened(postgres_url) as store, opened(postgres_url) as other:
+
+        def cut(connection: Connection, _cursor: Any, statement: str, *_more: Any) -> None:
+            if "INSERT INTO compactor_entries" in statement:
+                inserts.append(statement)
+                if len(inserts) == 2:
+                    driver: Any = connection.connection.driver_connection
+                    on(other, "SELECT pg_terminate_backend(:pid, 5000)", pid=driver.info.backend_pid)
+
+        event.listen(store._connections._engine, "before_cursor_execute", cut)
+        entries = [entry() for _ in range(300)]
+        assert store.append("s", entries, 0) == 300
+        assert list(store.read("s")) == entries
+    assert len(inserts) > 3
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_line_that_breaks_every_time_is_given_up(postgres_url: str, line: Line) -> None:
