@@ -23,7 +23,7 @@ from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import LocalJournal
-from .kept import Kept
+from .kept import Keeping
 from .ledger import Ledger, ledger_of
 from .noted import Noted
 from .runner import Runner, State
@@ -42,7 +42,8 @@ class CompactorStatus:
     """What a compactor is doing, and why not more."""
 
     state: State
-    #: The reason for the last cycle that did nothing; None when the last one did something, or there was none.
+    #: The reason for the last cycle that did nothing; None when the last one did something, or there was none. After a
+    #: crash it may be ``LEASED`` for ``call_timeout`` and 30 seconds: nobody knows that the process has ended.
     why_idle: Skip | None
     #: What failed last, in our words, or the class of the error where it is not ours; None after a success.
     last_error: str | None
@@ -107,12 +108,13 @@ class ContextCompactor:
         self._journal: Journal = (
             journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         )
-        self._kept = Kept(self._journal)
-        self._events.add_hook(Noted(self._kept))
+        self._keeping = Keeping(self._journal, role, self._events.tell)
+        self._events.add_hook(Noted(self._keeping))
         cycle = Cycle(
             config=self.config,
             rounds_getter=rounds_getter,
             journal=self._journal,
+            keeping=self._keeping,
             trigger=when(trigger) if trigger is not None else default_trigger(self.config),
             strategies=chosen_strategies,
             ledger=ledger if ledger is not None else Ledger(role, count),
@@ -210,7 +212,7 @@ class ContextCompactor:
         Another process may have published since, which is shown from then on.
         """
         before = self._journal.read()
-        current = self._kept.revert(before.generation if generation is None else generation)
+        current = self._keeping.revert(before.generation if generation is None else generation)
         after = self._journal.read()
         if after.generation != before.generation and after.held_round_id is not None:
             end = current.end_index if current else 0
@@ -220,7 +222,7 @@ class ContextCompactor:
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first: those of earlier processes too, where a Memory's
         store has kept them. ``compactor.difference.compared`` tells what is new in one."""
-        return self._kept.history()
+        return self._keeping.history()
 
     def status(self) -> CompactorStatus:
         generation, compaction, runner = self._journal.read().generation, self.get_compaction(), self._runner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -30,7 +30,7 @@ from .events import (
     StrategyFailed,
 )
 from .host_rounds import rounds_for
-from .kept import Kept
+from .kept import Keeping
 from .lease import MARGIN, Lease, Overtaken
 from .ledger import Ledger
 from .plan import plan_text
@@ -52,6 +52,8 @@ class Cycle:
     config: CompactorConfig
     rounds_getter: Callable[[], Sequence[Any]]
     journal: Journal
+    #: What the journal keeps beside publications: one a compactor.
+    keeping: Keeping
     trigger: Trigger
     strategies: Sequence[Strategy]
     ledger: Ledger
@@ -63,11 +65,6 @@ class Cycle:
     @property
     def role(self) -> str:
         return self.ledger.role
-
-    @cached_property
-    def kept(self) -> Kept:
-        """What the journal keeps beside publications."""
-        return Kept(self.journal)
 
     def view(self, state: JournalState) -> View:
         """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
@@ -95,7 +92,7 @@ class Cycle:
         ``SummaryRejected``, ``LeasedElsewhere``, and ``StaleCompaction`` where what was read is no longer current.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
-        lease = Lease(self.kept, self.config.call_timeout + MARGIN)
+        lease = Lease(self.keeping, self.config.call_timeout + MARGIN)
 
         def before_asking(made: CycleWork) -> None:
             if paid and allowed() != "late":  # else the lease is that of the run that came after
@@ -103,7 +100,7 @@ class Cycle:
 
         def work(verdict: Verdict) -> CycleWork:
             made = CycleWork(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic, attempts)
-            made.kept, made.before_asking = self.kept if paid else None, partial(before_asking, made)
+            made.keeping, made.before_asking = self.keeping if paid else None, partial(before_asking, made)
             return made
 
         try:
@@ -175,7 +172,7 @@ class Cycle:
     def index_texts(self) -> bool:
         """Do a step of what makes old rounds quick to search; return whether there is more to do."""
         try:
-            return self.kept.index_texts()
+            return self.keeping.index_texts()
         except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: it is done when somebody searches)
             self.emit(IndexingFailed(role=self.role, error=type(error).__name__))
             return False
@@ -212,7 +209,7 @@ class _Pass:
 
     def publish_prepared(self) -> None:
         """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still."""
-        answers = self._cycle.kept.publishable(self._base) if self._work.kept is not None else ()
+        answers = self._cycle.keeping.publishable(self._base) if self._work.keeping is not None else ()
         end, prepared = max(((self._end_of(one), one) for one in answers), key=itemgetter(0), default=(0, None))
         if prepared is None or prepared.compaction is None or not end:
             return
@@ -325,7 +322,7 @@ class _Pass:
         )
         ids = [round_.id for round_ in covered]
         try:
-            published = self._cycle.kept.publish(made, base=self._base, round_ids=ids, origin=origin)
+            published = self._cycle.keeping.publish(made, base=self._base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             if stale.reason == "generation" and self._is_shown(made):
                 raise Overtaken from stale

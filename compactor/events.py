@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from memory.events import Event
 
@@ -18,6 +18,7 @@ __all__ = [
     "Exhausted",
     "Failed",
     "IndexingFailed",
+    "KeepingFailed",
     "ModelUnknown",
     "PlanFailed",
     "Prepared",
@@ -42,7 +43,9 @@ class Skip(StrEnum):
     BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
     NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
     NOTHING_NEW = "nothing_new"  # retaining the recent rounds leaves none to cover
-    LEASED = "leased"  # another process is at it; it is looked at again when its lease expires, or at the next event
+    #: Another process is at it, or was when it ended: its lease lasts ``call_timeout`` and 30 seconds. It is looked at
+    #: again when that expires, or at the next event.
+    LEASED = "leased"
 
 
 class CompactionEvent(Event):
@@ -246,6 +249,20 @@ class IndexingFailed(CompactionEvent):
 
     name: ClassVar[str] = "search.indexing_failed"
     level: ClassVar[str] = "warning"
+    #: The class of the error.
+    error: str
+
+
+class KeepingFailed(CompactionEvent):
+    """The journal failed at something that can be done without. Told when that begins, and when the error is another.
+
+    ``answer``: one that was paid for is kept in this process alone; ``lease``: other processes may ask for the same;
+    ``event``: it is not in the log.
+    """
+
+    name: ClassVar[str] = "compaction.keeping_failed"
+    level: ClassVar[str] = "warning"
+    what: Literal["answer", "lease", "event"]
     #: The class of the error.
     error: str
 

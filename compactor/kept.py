@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
+from memory.forking import renewed_after_fork
 from memory.history import CompactionRecord
 from memory.journal import OVERTAKEN
 from memory.overlays import CompactedMessage, Journal, LastingJournal, Origin
 
+from .events import KeepingFailed
 from .journal import LocalJournal
 from .summarizers.base import SummaryRequest
 from .workers import interpreter_is_exiting
 
-__all__ = ["Kept", "digest_of"]
+__all__ = ["Keeping", "digest_of"]
 
 #: So many answers that the journal did not take are kept in this process.
 MOST_UNWRITTEN = 8
 
 
-class Kept:
-    """All that a compactor asks of its journal beyond ``Journal``; of one that has no more than that, the least."""
+What = Literal["answer", "lease", "event"]
 
-    def __init__(self, journal: Journal) -> None:
+
+class Keeping:
+    """All that a compactor asks of its journal beyond ``Journal``; of one that has no more than that, the least.
+
+    One a compactor. What the journal fails at here stops nothing, whatever it raises: *tell* hears of it as
+    ``KeepingFailed``, when it begins and when the error is another.
+    """
+
+    def __init__(self, journal: Journal, role: str, tell: Callable[[Event], object]) -> None:
         self._journal = journal
         self._lasting = journal if isinstance(journal, LastingJournal) else None
-        #: What the journal does not keep, or could not write. Replaced, never changed.
+        self._role = role
+        self._tell = tell
+        #: What the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
-        self._leased = False
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # guards what can change; a late run and the next one may both be at it
+        self._leased = False  # the parent's is not ours
+        self._failing: dict[What, str] = {}  # what fails now, and the class of the error
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -41,10 +60,11 @@ class Kept:
         if interpreter_is_exiting():
             return
         if self._lasting is not None:
-            with suppress(Exception):  # whatever is wrong with the store, the answer is paid for
+            with self._told("answer"):  # whatever is wrong there, the answer is paid for
                 self._lasting.prepare(answer)
                 return
-        self._unwritten = (*self._unwritten, answer)[-MOST_UNWRITTEN:]
+        with self._lock:
+            self._unwritten = (*self._unwritten, answer)[-MOST_UNWRITTEN:]
 
     def answer(self, digest: str, kind: str, base: int) -> CompactionPrepared | None:
         """Return the newest answer to the request of that *digest* that was made from generation *base*, if any."""
@@ -62,8 +82,9 @@ class Kept:
 
     def _prepared(self, base: int) -> Sequence[CompactionPrepared]:
         written = self._lasting.prepared() if self._lasting is not None else ()
-        self._unwritten = tuple(one for one in self._unwritten if one.base >= base)
-        return [one for one in (*written, *self._unwritten) if one.base == base]
+        with self._lock:
+            self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= base)
+        return [one for one in (*written, *unwritten) if one.base == base]
 
     # -- publications -------------------------------------------------------------------------------------------------
 
@@ -88,21 +109,22 @@ class Kept:
     # -- whose turn it is ---------------------------------------------------------------------------------------------
 
     def lease(self, seconds: float) -> float:
-        """Take or renew the lease; where the store cannot say, it is ours, for it saves money only."""
+        """Take or renew the lease; where the journal cannot say, it is ours, for it saves money only."""
         if self._lasting is None:
             return 0.0
-        try:
+        with self._told("lease"):
             wait = self._lasting.lease(seconds)
-        except Exception:  # noqa: BLE001  (whatever is wrong there, publishing tells)
-            return 0.0
-        self._leased = self._leased or not wait > 0
-        return wait
+            with self._lock:
+                self._leased = self._leased or not wait > 0
+            return wait
+        return 0.0
 
     def release(self) -> None:
         """Give the lease back; where that fails, it expires."""
-        if self._leased and self._lasting is not None:
-            self._leased = False
-            with suppress(Exception):
+        with self._lock:
+            leased, self._leased = self._leased, False
+        if leased and self._lasting is not None:
+            with self._told("lease"):
                 self._lasting.release()
 
     def refresh(self) -> bool:
@@ -112,13 +134,28 @@ class Kept:
     # -- beside -------------------------------------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        """Keep *event* in the log, where there is one."""
+        """Keep *event* in the log, where there is one: it was told to those who asked, so nothing is lost without."""
         if self._lasting is not None:
             facts = {key: value for key, value in event.facts().items() if key != "role"}
-            self._lasting.note(event.name, facts)
+            with self._told("event"):
+                self._lasting.note(event.name, facts)
 
     def index_texts(self) -> bool:
         return self._lasting is not None and self._lasting.index_texts()
+
+    @contextmanager
+    def _told(self, what: What) -> Iterator[None]:
+        """Tell of what goes wrong in here, once as long as the same does, and let it stop nothing."""
+        error = ""
+        try:
+            yield
+        except Exception as raised:  # noqa: BLE001  (a host's journal may raise anything)
+            error = type(raised).__name__
+        with self._lock:
+            before = self._failing.get(what, "")
+            self._failing[what] = error
+        if error and error != before:
+            self._tell(KeepingFailed(role=self._role, what=what, error=error))
 
 
 def digest_of(request: SummaryRequest) -> str:

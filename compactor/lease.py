@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memory.errors import StaleCompaction
 
 from .errors import LeasedElsewhere
-from .kept import Kept
+from .kept import Keeping
 
 __all__ = ["MARGIN", "Lease", "Overtaken"]
 
@@ -25,23 +25,23 @@ class Overtaken(StaleCompaction):
 class Lease:
     """One cycle's: taken before the first call, renewed before each."""
 
-    def __init__(self, kept: Kept, seconds: float) -> None:
-        self._kept = kept
+    def __init__(self, keeping: Keeping, seconds: float) -> None:
+        self._keeping = keeping
         self._seconds = seconds
         self._held = False
 
     def hold(self, is_current: Callable[[], bool]) -> None:
         """Take or renew it. Raises ``LeasedElsewhere`` where another has it; ``Overtaken`` at most once, where there
         was something to read when it was taken, or what the cycle has seen *is_current* no more."""
-        wait = self._kept.lease(self._seconds)
+        wait = self._keeping.lease(self._seconds)
         if wait > 0:
             raise LeasedElsewhere(wait)
         if not self._held:
             self._held = True
             # Also what another thread of this process has read since: it has nothing left for us to read.
-            if self._kept.refresh() or not is_current():
+            if self._keeping.refresh() or not is_current():
                 raise Overtaken
 
     def release(self) -> None:
         if self._held:
-            self._kept.release()
+            self._keeping.release()

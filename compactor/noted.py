@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from memory.events import Event
 
 from .events import Discarded, Exhausted, Failed, Published, StrategyFailed
-from .kept import Kept
+from .kept import Keeping
 from .workers import interpreter_is_exiting
 
 __all__ = ["Noted"]
@@ -17,8 +15,8 @@ class Noted:
     """A hook that keeps them. Of those that say the same since the last publication, the 1st, 2nd, 4th, 8th...: so an
     endpoint that fails for weeks leaves a few lines. Where the store fails, nothing is kept and nothing is lost."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+    def __init__(self, keeping: Keeping) -> None:
+        self._keeping = keeping
         self._times: dict[tuple[str, ...], int] = {}
 
     def __call__(self, event: Event) -> None:
@@ -28,5 +26,4 @@ class Noted:
             same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
             times = self._times[same] = self._times.get(same, 0) + 1
             if times & (times - 1) == 0 and not interpreter_is_exiting():
-                with suppress(Exception):  # it was told to those who asked, and what matters is in the log anyway
-                    self._kept.note(event)
+                self._keeping.note(event)

@@ -139,7 +139,7 @@ class Runner:
             at_rest = self._wake.wait_for(self._at_rest, bounded(until - time.monotonic()))
         lease_over()
         if not at_rest:
-            self._cycle.kept.release()  # the process may end here; a run that ends gives it back itself
+            self._cycle.keeping.release()  # the process may end here; a run that ends gives it back itself
             return False
         return thread is None or thread.join(bounded(until - time.monotonic()))
 

@@ -16,7 +16,7 @@ from .acceptance import CHECKS, Source, accept
 from .config import CompactorConfig
 from .errors import SummaryRejected
 from .events import Prepared, Rejected, Started
-from .kept import Kept, digest_of
+from .kept import Keeping, digest_of
 from .standing import in_force, lost, restored
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import TokenCounter
@@ -78,7 +78,7 @@ class CycleWork:
     #: How often a summary is asked for in all; None: as the configuration says.
     attempts: int | None = None
     #: Where accepted answers are kept, and found again; None: nowhere.
-    kept: Kept | None = field(default=None, init=False)
+    keeping: Keeping | None = field(default=None, init=False)
     #: Called before each request; what it raises goes out.
     before_asking: Callable[[], object] = field(default_factory=lambda: _nothing, init=False)
     #: How the answer that was accepted last came about.
@@ -104,11 +104,11 @@ class CycleWork:
     def go_on_from(self, base: int, covered: int) -> None:
         """Take note of what is current now."""
         self.base, self.covered = base, covered
-        self._known = self.kept.standing(base)[1] if self.kept is not None else ()
+        self._known = self.keeping.standing(base)[1] if self.keeping is not None else ()
 
     def is_current(self) -> bool:
         """Return whether nobody has published since, nor left an answer that need not be asked for again."""
-        return self.kept is None or self.kept.standing(self.base) == (True, self._known)
+        return self.keeping is None or self.keeping.standing(self.base) == (True, self._known)
 
     @property
     def seconds(self) -> float:
@@ -141,7 +141,7 @@ class CycleWork:
             standing=lost(standing, pinned) if request.kind == "rounds" else (),
             room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
         )
-        digest = digest_of(request) if self.kept is not None else ""
+        digest = digest_of(request) if self.keeping is not None else ""
         made = found = self._found(digest, request, judged)
         if made is None:
             self.before_asking()
@@ -167,7 +167,7 @@ class CycleWork:
 
     def _found(self, digest: str, request: SummaryRequest, judged: Callable[..., Answer]) -> Answer | None:
         """Return what was answered to *request* before, if it passes the checks of today."""
-        kept = self.kept.answer(digest, request.kind, self.base) if self.kept is not None else None
+        kept = self.keeping.answer(digest, request.kind, self.base) if self.keeping is not None else None
         if kept is None:
             return None
         try:
@@ -183,11 +183,11 @@ class CycleWork:
         view: View,
         becomes: Callable[[Summary], CompactedMessage] | None,
     ) -> None:
-        if self.kept is None:
+        if self.keeping is None:
             return
         compaction = becomes(made.summary) if becomes is not None else None
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
-        self.kept.prepare(
+        self.keeping.prepare(
             CompactionPrepared(
                 role=view.role,
                 digest=digest,

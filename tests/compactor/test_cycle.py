@@ -35,6 +35,7 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
+from compactor.kept import Keeping
 from compactor.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
@@ -49,10 +50,12 @@ class Table:
         self.memory = memory
         self.events: list[Event] = []
         self.time = 100.0
+        journal = more.get("journal", memory.journal(ROLE))
         options: dict[str, Any] = {
             "config": config,
             "rounds_getter": memory.rounds_getter(ROLE),
-            "journal": memory.journal(ROLE),
+            "journal": journal,
+            "keeping": Keeping(journal, ROLE, self.events.append),
             "trigger": after_rounds(config.threshold),
             "strategies": (compact_rounds,),
             "ledger": Ledger(ROLE, count_tokens),

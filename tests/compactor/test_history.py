@@ -10,8 +10,17 @@ from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_comman
 
 from compactor import CompactorConfig, ContextCompactor, Skip, Summary, SummaryRequest
 from compactor.difference import compared
-from compactor.events import Discarded, Exhausted, Failed, IndexingFailed, Reduced, Reverted, StrategyFailed
-from compactor.kept import Kept
+from compactor.events import (
+    Discarded,
+    Exhausted,
+    Failed,
+    IndexingFailed,
+    KeepingFailed,
+    Reduced,
+    Reverted,
+    StrategyFailed,
+)
+from compactor.kept import Keeping
 from compactor.noted import Noted
 from compactor.testing import ScriptedSummarizer
 from memory import (
@@ -215,7 +224,7 @@ def test_which_events_are_kept() -> None:
     """Those that no other entry tells; after a publication each counts anew."""
     store = InMemoryStore()
     memory, compactor = process(store, rounds=10)
-    note = Noted(Kept(memory.journal(ROLE)))
+    note = Noted(Keeping(memory.journal(ROLE), ROLE, print))
     kept = [
         Discarded(role=ROLE, reason="late"),
         Failed(role=ROLE, error="OSError", failures=1, retry_in=1.0),
@@ -248,13 +257,14 @@ def test_a_store_without_room_for_an_event_loses_nothing() -> None:
     memory = Memory("session", store=store)
     for _ in range(10):
         add_round(memory)
-    compactor, executor, clock = on_command(memory, ScriptedSummarizer([OSError()]))
+    compactor, executor, clock = on_command(memory, ScriptedSummarizer([OSError(), OSError()]))
     compactor.start()
-    executor.run_all()
-    clock.advance(60)
-    executor.run_all()
-    assert of_kind(compactor.events, Failed)
+    for _ in range(3):
+        executor.run_all()
+        clock.advance(60)
+    assert len(of_kind(compactor.events, Failed)) == 2
     assert (noted(store), end_of(compactor)) == ([], 7)
+    assert [(event.what, event.error) for event in of_kind(compactor.events, KeepingFailed)] == [("event", "StoreFull")]
 
 
 # -- old rounds quick to search ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from compactor import kept as kept_module
 from compactor.acceptance import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
 from compactor.journal import LocalJournal
-from compactor.kept import Kept, digest_of
+from compactor.kept import Keeping, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.work import CycleWork
@@ -348,13 +348,13 @@ def test_while_the_interpreter_exits_nothing_is_written(monkeypatch: pytest.Monk
 def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
     """A newer version may know more of what is wrong with one."""
     request = SummaryRequest(messages=[{"role": "user", "content": "Summarise."}])
-    kept, asked = Kept(LocalJournal(lambda: None)), []  # type: ignore[arg-type, return-value]
+    kept, asked = Keeping(LocalJournal(lambda: None), "", print), []  # type: ignore[arg-type, return-value]
     kept.prepare(CompactionPrepared(role="", digest=digest_of(request), base=0, text="Hello! How can I help you?"))
     view: Any = SimpleNamespace(
         compaction=None, role="", ledger=SimpleNamespace(count=count_tokens), rounds=SimpleNamespace(pins=frozenset())
     )
     work = CycleWork(CompactorConfig(), None, None, lambda one: asked.append(one) or "Good.", lambda _: None, lambda: 0)
-    work.kept = kept
+    work.keeping = kept
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "Good."
     assert len(asked) == 1
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "Good."
