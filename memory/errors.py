@@ -76,7 +76,8 @@ class StoreReadOnly(StoreError):
 
 
 class StoreUnreachable(StoreError):
-    """The server did not answer, or the connection broke; once it is back, the same call works again."""
+    """The server did not answer, or the connection broke. What was being written may be stored or not: once it is back,
+    call ``refresh()`` and look before the same call is made again."""
 
 
 class StoreDamaged(StoreError):

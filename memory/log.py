@@ -12,7 +12,17 @@ from typing import TypeVar
 from .archive import PURGED, Kept, Stored
 from .checkpoint import checkpoint_of, resumed
 from .entries import Entry, PostRedacted, ReductionPublished, RoundOpened
-from .errors import Conflict, NewerVersion, StoreDamaged, StoreError, StoreReadOnly, UnknownRound
+from .errors import (
+    Conflict,
+    NewerVersion,
+    StoreBusy,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    UnknownRound,
+)
 from .forking import renewed_after_fork
 from .redaction import erasures, holding, unfinished
 from .replay import applied
@@ -25,6 +35,8 @@ __all__ = ["Log"]
 
 T = TypeVar("T")
 
+#: What a store raises where it is certain that nothing was written, so that there is nothing to look for.
+_REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 #: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
 EVERY = 1_000
 
@@ -113,25 +125,39 @@ class Log(ABC):
         while True:
             try:
                 entries = list(self._entries(records(self.snapshot), made_at))
-                if entries:
-                    self._append_all(entries)
-                break
             except UnknownRound:
                 if not self._catch_up():
                     raise
-            except Conflict as conflict:
-                if not self._catch_up():
-                    raise StoreError(PURGED.format(self.snapshot.number)) from conflict
-        return done(self.snapshot)
+                continue
+            if not entries or self._append_all(entries):
+                return done(self.snapshot)
 
-    def _append_all(self, entries: list[Entry]) -> None:
+    def _append_all(self, entries: list[Entry]) -> bool:
+        """Append *entries*, and return whether they are in the log: not if others were faster, whose entries are read
+        then. An append whose reply was lost has succeeded where its entries are found there at once."""
         # Whatever goes wrong from here on, the entries may be in the log: then they are read back as ours.
-        self._own_entries |= {entry.id for entry in entries}
+        ours = {entry.id for entry in entries}
+        self._own_entries |= ours
         self._behind = True
-        self._store.append(self.session_id, entries, self.snapshot.number)
+        try:
+            self._store.append(self.session_id, entries, self.snapshot.number)
+        except Conflict as conflict:
+            if not self._catch_up():
+                raise StoreError(PURGED.format(self.snapshot.number)) from conflict
+            return ours.isdisjoint(self._own_entries)
+        except _REFUSALS:
+            raise
+        except StoreError:
+            with suppress(StoreError):
+                self._catch_up()
+            if ours.isdisjoint(self._own_entries):
+                return True
+            self._behind = True  # they may be stored yet, by a server that is slow
+            raise
         for entry in entries:
             self._apply(entry, self.snapshot.number + 1)
         self._own_entries, self._behind = frozenset(), False
+        return True
 
     def _apply(self, entry: Entry, number: int) -> None:
         record = entry.record
@@ -162,6 +188,8 @@ class Log(ABC):
                 if self._is_unfinished(record, entry.number):
                     self._redacted, erased = entry.number, False
             self._apply(entry, entry.number)
+            if self._own_entries:
+                self._own_entries -= {entry.id}
         self._behind = False
         self._heard |= self.snapshot.number > before
         # What cannot be erased now is not shown all the same; whoever can write, and read it all, will do it.

@@ -72,7 +72,10 @@ class Memory(Log):
 
     Any number of threads may use it. Writers take turns, and return when the store has what they wrote; readers take an
     immutable snapshot and no lock. Where the store is a database, both may wait for it: in asyncio, call what writes by
-    ``asyncio.to_thread``. What the store could not do is a ``StoreError``; the same call may be made again.
+    ``asyncio.to_thread``. What the store could not do is a ``StoreError``. After most of them nothing was written, and
+    the same call may be made again. After ``StoreUnreachable`` it may have been written all the same, where the server
+    went away before it said so: call ``refresh()`` and look, or call with ids of your own (``create_round(id=...)``, a
+    ready ``Post``), which are not written twice.
     """
 
     def __init__(
@@ -108,13 +111,17 @@ class Memory(Log):
     ) -> Round:
         """Open a round and return it; the one before is finished, if this Memory opened it and it is still open.
 
-        One that another process has open stays open. Raises ``MessageError`` for an id that another round has, and for
-        what cannot be stored.
+        One that another process has open stays open. Called again with the *id* of the round that it opened last, for
+        the same query, it returns that one. Raises ``MessageError`` for an id that another round has, and for what
+        cannot be stored.
         """
         opened = self._opening(user_query, id, extra)
-        return self._write(
-            lambda now: self._open(now, opened, given=id is not None), lambda now: now.live[-1].round, tell=True
-        )
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            if id is None or not self._is_open_already(now, opened):
+                yield from self._open(now, opened, given=id is not None)
+
+        return self._write(records, lambda now: self._require(now, opened.round_id), tell=True)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -125,7 +132,8 @@ class Memory(Log):
     def add_post(self, round_: Round | str, post: Post | None = None, **fields: Any) -> Post:
         """Add a post to an open round and return it. Raises ``RoundClosed`` for a closed one, and writes nothing.
 
-        Give its fields (those of ``Post``), or a ready ``Post``. Costs the same however many posts the round has.
+        Give its fields (those of ``Post``), or a ready ``Post``: one that is the round's last already is not added
+        again. Costs the same however many posts the round has.
         """
         if post is None:
             post = made(Post, **{"id": self._new_id(), "created_at": self._clock()} | fields)
@@ -134,11 +142,21 @@ class Memory(Log):
         if not post.id:
             raise MessageError("a post needs an id: give one that is not empty, or none, and one is made")
         round_id = round_ if isinstance(round_, str) else round_.id
-        return self._write(
-            lambda now: [_added(self._require_open(now, round_id), post)],
-            lambda now: self._require_open(now, round_id).posts[-1],
-            tell=True,
-        )
+        ready, added = post, post
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            nonlocal added
+            taking = self._require_open(now, round_id)
+            last = taking.posts[taking.count - 1] if taking.count else None
+            # The same post again is the same call again, whose reply was lost.
+            if last is not None and last == ready.model_copy(update={"number": last.number}):
+                added = last
+                return []
+            record = _added(taking, ready)
+            added = record.post
+            return [record]
+
+        return self._write(records, lambda _now: added, tell=True)
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
@@ -471,6 +489,15 @@ class Memory(Log):
             user_query=user_query,
             created_at=self._clock(),
             extra={} if extra is None else extra,
+        )
+
+    def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
+        """Return whether this Memory opened that very round before, and nothing was said in it yet."""
+        found = now.open_round(opened.round_id) if opened.round_id == self._own_round else None
+        return (
+            found is not None
+            and not found.count
+            and (found.opened.user_query, found.opened.extra) == (opened.user_query, opened.extra)
         )
 
     def _open(

@@ -73,9 +73,10 @@ def test_posts_that_a_host_gave_the_same_id_are_told_apart() -> None:
     memory = Memory("s")
     memory.create_round("q")
     post = Post(id="same", send_from=ROLE, send_to="User", message="m")
-    added = [memory.add_post(memory.conversation.rounds[0], post) for _ in range(3)]
-    memory.pin(added[1])
-    assert memory.pins() == ("r1.p2",)
+    posts = [post, post.model_copy(update={"message": "another"}), post]
+    added = [memory.add_post(memory.conversation.rounds[0], one) for one in posts]
+    memory.pin(added[2])
+    assert memory.pins() == ("r1.p3",)
 
 
 def test_pinning_twice_and_unpinning_what_is_not_pinned_writes_nothing() -> None:

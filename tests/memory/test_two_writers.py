@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
-from memory import InMemoryStore, Memory, RoundClosed, StoreError, StoreReadOnly, open_store
+from memory import (
+    Conflict,
+    InMemoryStore,
+    Memory,
+    MessageError,
+    Post,
+    Round,
+    RoundClosed,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    open_store,
+)
+from memory.entries import Entry
 from memory.stores import SearchableStore
 
 ROLE = "Planner"
@@ -190,16 +206,28 @@ def test_without_that_they_stay_open() -> None:
 # -- replies that were lost --------------------------------------------------------------------------------------------
 
 
+class Gone(Indexed):
+    """Whose server is gone after a reply that was lost, until somebody says that it is back."""
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        try:
+            return super().append(session, entries, after)
+        except (StoreError, KeyboardInterrupt) as fault:
+            self.fault = Unreachable("gone") if isinstance(fault, StoreError) else None
+            raise
+
+
 @pytest.mark.parametrize("fault", [Unreachable("reply lost"), KeyboardInterrupt()], ids=["fault", "interrupt"])
 def test_a_round_whose_reply_was_lost_is_this_memorys_own(fault: BaseException) -> None:
     """It is known by its entry's id: the next round finishes it, and each is told of once."""
-    store = Indexed()
+    store = Gone()
     memory, heard = Memory("s", store=store), []
     memory.on_round_added(heard.append)
     store.lost_reply = fault
     with pytest.raises(type(fault)):
         memory.create_round("lost")
     assert len(memory.conversation.rounds) == 0
+    store.fault = None
     memory.create_round("next")
     assert [(one.user_query, one.state) for one in memory.conversation.rounds] == [
         ("lost", "finished"),
@@ -210,19 +238,20 @@ def test_a_round_whose_reply_was_lost_is_this_memorys_own(fault: BaseException) 
 
 def test_a_call_that_is_made_again_after_a_lost_reply_sees_what_was_written() -> None:
     """The next write catches up first, so that closing a round twice is one entry."""
-    store = Indexed()
+    store = Gone()
     memory = Memory("s", store=store)
     round_ = memory.create_round("q")
     store.lost_reply = Unreachable("reply lost")
     with pytest.raises(Unreachable):
         memory.finish_round(round_)
+    store.fault = None
     assert memory.finish_round(round_).state == "finished"
     assert [entry.kind for entry in store.read("s")] == ["round opened", "round closed"]
 
 
 def test_a_memory_is_usable_once_its_store_is() -> None:
     """As often as it fails in between: nothing is written twice, and nothing is half there."""
-    store = Indexed()
+    store = Gone()
     memory = Memory("s", store=store)
     round_ = memory.create_round("q")
     store.lost_reply = Unreachable("reply lost")
@@ -236,6 +265,95 @@ def test_a_memory_is_usable_once_its_store_is() -> None:
     say(memory, round_, "two")
     assert [post.message for post in memory.open_rounds[0].post_list] == ["one", "two"]
     assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
+
+
+def test_a_call_whose_reply_was_lost_has_succeeded_where_the_log_can_be_read_again() -> None:
+    """Nobody is asked to make it again; hooks and providers are told of it once."""
+    store = Indexed()
+    memory, heard, provider = Memory("s", store=store), [], Provider()
+    memory.on_round_added(heard.append)
+    memory.register_compaction_provider(ROLE, provider)
+    store.lost_reply = Unreachable("reply lost")
+    round_ = memory.create_round("q")
+    store.lost_reply = Unreachable("reply lost")
+    post = memory.add_post(round_, send_from=ROLE, send_to="User", message="m")
+    assert (post.number, post.message) == (1, "m")
+    store.lost_reply = Unreachable("reply lost")
+    assert memory.finish_round(round_).post_list == (post,)
+    assert [entry.kind for entry in store.read("s")] == ["round opened", "post added", "round closed"]
+    assert (heard, provider.told) == ([1], [1, 1, 1])
+    memory.create_round("next")
+    assert (heard, provider.told) == ([1, 2], [1, 1, 1, 2])
+
+
+@pytest.mark.parametrize("conflict", [False, True], ids=["fault", "conflict"])
+def test_what_others_wrote_behind_a_lost_reply_is_not_taken_for_ones_own(conflict: bool) -> None:
+    """A call returns what it wrote, though other rounds and posts came after it, or its round was closed."""
+    store = Indexed()
+    memory, other = Memory("s", store=store), Memory("s", store=store)
+    append, then = store.append, []
+
+    def lost(session: str, entries: list, after: int) -> int:
+        append(session, entries, after)
+        store.append = append  # type: ignore[method-assign]
+        other.refresh()
+        then.pop()()
+        raise Conflict("others wrote behind it") if conflict else Unreachable("reply lost")
+
+    then.append(lambda: other.create_round("another"))
+    store.append = lost  # type: ignore[method-assign]
+    mine = memory.create_round("mine", id="mine")
+    assert (mine.user_query, mine.number) == ("mine", 1)
+    then.append(lambda: (other.add_post("mine", send_from="b", send_to="c"), other.finish_round("mine")))
+    store.append = lost  # type: ignore[method-assign]
+    assert memory.add_post("mine", send_from="a", send_to="b", message="m").message == "m"
+    assert [post.number for post in memory.conversation.rounds[0].post_list] == [1, 2]
+    assert [entry.kind for entry in store.read("s")].count("post added") == 2
+
+
+@pytest.mark.parametrize("refusal", [StoreBusy, StoreFull, StoreReadOnly, StoreClosed])
+def test_after_a_refusal_nothing_is_looked_for(refusal: type[StoreError]) -> None:
+    """Nothing was written: the caller is told at once, and the next call goes on."""
+    store = Indexed()
+    memory = Memory("s", store=store)
+    store.fault = refusal("no")
+    with pytest.raises(refusal):
+        memory.create_round("q")
+    store.fault, store.handed_out = None, 0
+    memory.create_round("q")
+    assert len(memory.conversation.rounds) == 1
+
+
+def test_a_ready_post_and_a_round_with_a_given_id_are_not_written_twice() -> None:
+    """So whoever was told of a fault may make the same call again."""
+    store = Gone()
+    memory, heard = Memory("s", store=store), []
+    memory.on_round_added(heard.append)
+    post = Post(id="p", send_from=ROLE, send_to="User", message="m")
+
+    def open_it() -> Round:
+        return memory.create_round("q", id="r", extra={"a": 1})
+
+    for call in (open_it, lambda: memory.add_post("r", post)):
+        store.lost_reply = Unreachable("reply lost")
+        with pytest.raises(Unreachable):
+            call()
+        store.fault = None
+        first = call()
+        assert call() == first, "and again"
+        assert heard == [1]
+        if call is open_it:
+            assert first.user_query == "q"
+            with pytest.raises(MessageError, match="already"):
+                memory.create_round("another query", id="r")
+    assert [entry.kind for entry in store.read("s")] == ["round opened", "post added"]
+    with pytest.raises(MessageError, match="already"):
+        open_it()  # something was said in it: that is no call made again
+    with pytest.raises(MessageError, match="already"):
+        Memory("s", store=store).create_round("q", id="r")
+    memory.add_post("r", post.model_copy(update={"message": "another"}))
+    memory.add_post("r", post)
+    assert [one.message for one in memory.open_rounds[0].post_list] == ["m", "another", "m"]
 
 
 def test_an_own_round_that_is_read_back_late_is_still_known() -> None:
@@ -304,7 +422,7 @@ def test_on_sqlite_it_is_all_the_same(tmp_path: Path) -> None:
         first.redact("r17.p1")
         assert second.refresh()
         assert isinstance(store, SearchableStore)
-        assert "walnut 17" not in {text.text for text in store.find_texts("s", ["walnut"], "").texts}
+        assert 17 not in {text.round for text in store.find_texts("s", ["walnut"], "").texts}
         fork = second.fork(20, "forked")
         copy = Memory.from_state_dict(second.state_dict(), "copied", store=store)
         assert (len(fork.conversation.rounds), len(copy.conversation.rounds)) == (20, 40)
