@@ -30,7 +30,8 @@ from memory.entries import Entry, PostAdded
 
 #: In characters. The first are what people write, the second what tools answer.
 SIZES = (300, 4_000)
-SESSIONS = ("memory", "store")
+#: Of the store: one that a Memory writes to, and one for what the store does alone.
+SESSIONS = BY_MEMORY, ALONE = "durable-append-memory", "durable-append-alone"
 TABLE = "CREATE TABLE bare (session BIGINT, number BIGINT, body TEXT NOT NULL, PRIMARY KEY (session, number))"
 
 #: Inserts a body under a number and commits.
@@ -91,9 +92,9 @@ def measured(store: Store, insert: Insert, log: Sequence[Entry], times: int, siz
     Two sessions of the store hold *log* before, one for a Memory and one for what the store does alone; and the table
     holds its bodies.
     """
-    keep(store, "memory", log)
-    end = keep(store, "store", log)
-    memory, other = Memory("memory", store=store), Memory("store", store=store)
+    keep(store, BY_MEMORY, log)
+    end = keep(store, ALONE, log)
+    memory, other = Memory(BY_MEMORY, store=store), Memory(ALONE, store=store)
     round_, open_ = memory.create_round("How is it going?"), other.create_round("How is it going?")
     place = count(1)
     for size in sizes:
@@ -103,7 +104,7 @@ def measured(store: Store, insert: Insert, log: Sequence[Entry], times: int, siz
             memory.add_post(round_, send_from=post.send_from, send_to=post.send_to, message=post.message)
 
         def through_store(_post: Post, entry: Entry, number: int) -> None:
-            store.append("store", [entry], end + number)
+            store.append(ALONE, [entry], end + number)
 
         def through_nothing(_post: Post, entry: Entry, number: int) -> None:
             insert(len(log) + number, entry.body)

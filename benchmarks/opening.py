@@ -60,14 +60,17 @@ def measure(row: str, store: Store, *, trace: bool) -> dict[str, float]:
     if trace:
         tracemalloc.start()
     memory = None if row in (FIRST, OPEN, WHOLE) else Memory(SESSION, store=store)
+    traced = tracemalloc.get_traced_memory()[0]
+    if trace:
+        tracemalloc.reset_peak()
     before, began = peak(anew=True), time.perf_counter()
     if memory is not None:
         ACTS[row](memory)
     else:
         memory = Memory(SESSION, store=Plain(store) if row == WHOLE else store)
     seconds = time.perf_counter() - began
-    traced = tracemalloc.get_traced_memory()[1] / 1e6 if trace else 0.0
-    return {"seconds": seconds, "resident": peak() - before, "traced": traced, "rounds": memory.snapshot.total}
+    resident, traced = peak() - before, (tracemalloc.get_traced_memory()[1] - traced) / 1e6
+    return {"seconds": seconds, "resident": resident, "traced": traced, "rounds": memory.snapshot.total}
 
 
 def peak(*, anew: bool = False) -> float:

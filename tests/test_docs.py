@@ -118,6 +118,7 @@ FOREIGN = {
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
+    "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},
     "coming-from": {
         "RoundCompressor",
         "round_compressor",

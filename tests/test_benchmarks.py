@@ -1,0 +1,116 @@
+"""The benchmarks of stores measure what they say, at sizes that take no time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import durable_append, opening
+from benchmarks.long_session import ROLE, build, entries_of
+from benchmarks.sessions import Plain
+from compactor import ContextCompactor, compose
+from memory import Memory, open_store
+
+
+def sqlite_in(folder: Path) -> str:
+    return f"sqlite:///{(folder / 'long.db').as_posix()}"
+
+
+def rows_of(printed: str) -> list[list[str]]:
+    lines = [line for line in printed.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_a_long_session_is_one_that_a_chat_and_a_compactor_could_have_left(tmp_path: Path) -> None:
+    """It opens, by the log and by what is kept of it; its compactions cover it, and it goes on."""
+    store = open_store(sqlite_in(tmp_path))
+    assert build(store, "s", 40) == 40 * 5 + 4 * 2
+    memory, whole = Memory("s", store=store), Memory("s", store=Plain(store))
+    rounds = list(memory.conversation.rounds)
+    assert rounds == list(whole.conversation.rounds)
+    assert [round_.number for round_ in rounds if round_.closed and len(round_.post_list) == 3] == [*range(1, 41)]
+    compactor = ContextCompactor.for_role(memory, ROLE)
+    assert [(one.happened, one.rounds) for one in compactor.history()] == [
+        ("published", (1, end)) for end in (8, 16, 24, 32)
+    ]
+    assert len(compose(memory, ROLE, budget=100_000).messages) == 1 + 8 * 4
+    opening.add_round(memory)
+    assert compactor.compact_now(timeout=60)
+    store.close()
+
+
+def test_the_same_session_is_built_each_time_but_for_its_ids() -> None:
+    """So what is measured today can be compared with tomorrow's."""
+
+    def bodies() -> list[str]:
+        return [re.sub(r"[0-9a-f]{32}", "", entry.body) for entry in entries_of(20)]
+
+    first, second = bodies(), bodies()
+    assert len(first) == 20 * 5 + 2 * 2
+    assert [re.sub(r'"created_at":"[^"]*"', "", body) for body in first] == [
+        re.sub(r'"created_at":"[^"]*"', "", body) for body in second
+    ]
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_appends_are_timed_beside_bare_ones(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three rows for each database and size, with ratios to the bare insert; nothing is left in a database."""
+    arguments = ["--rounds", "12", "--times", "3", "--sizes", "300", "4000", "--folder", str(tmp_path)]
+    if name == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+        durable_append.main([*arguments, "--store", url])
+        store = open_store(url)
+        assert store.sessions() == []
+        store.close()
+    else:
+        durable_append.main(arguments)
+    rows = rows_of(capsys.readouterr().out)
+    databases = ["PostgreSQL"] if name == "postgresql" else ["SQLite, full", "SQLite, normal"]
+    assert [row[:3] for row in rows] == [
+        [database, size, what]
+        for database in databases
+        for size in ("300", "4,000")
+        for what in ("bare insert", "`store.append`", "`add_post`")
+    ]
+    assert all(float(row[5]) > 0 for row in rows)
+    assert {row[5] for row in rows[::3]} == {"1.00"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_row_of_opening_is_measured(tmp_path: Path) -> None:
+    """On a session that has a checkpoint after the first; and what each does is done in the long session."""
+    store = open_store(sqlite_in(tmp_path))
+    build(store, opening.SMALL, 20)
+    build(store, opening.SESSION, 300)
+    for row in opening.ROWS:
+        found = opening.measure(row, store, trace=False)
+        assert found["seconds"] > 0
+        assert found["rounds"] in (300, 301), row
+        assert store.checkpoint(opening.SESSION) is not None
+    assert Memory(opening.SESSION, store=store).snapshot.total == 301
+    assert store.texts_reach(opening.SESSION) >= 300
+    store.close()
+
+
+def test_a_row_of_opening_is_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is given the store, and tells what it took; a session that is too short is not taken for the long one."""
+    store = open_store(sqlite_in(tmp_path))
+    build(store, opening.SMALL, 20)
+    build(store, opening.SESSION, 30)
+    store.close()
+    found = opening.in_a_process(opening.OPEN, sqlite_in(tmp_path), trace=True)
+    assert (found["rounds"], 0 < found["traced"] < 10, found["seconds"] > 0) == (30, True, True)
+    monkeypatch.setattr(opening, "in_a_process", lambda _row, _url, trace: found)
+    arguments = ["--store", sqlite_in(tmp_path), "--rows", opening.OPEN]
+    opening.main([*arguments, "--rounds", "30"])
+    ((row, milliseconds, _, traced),) = rows_of(capsys.readouterr().out)
+    assert (row, milliseconds) == (opening.OPEN, f"{found['seconds'] * 1_000:,.1f}")
+    assert traced == f"{found['traced']:.1f}"
+    with pytest.raises(AssertionError, match="there is a session of 30"):
+        opening.main([*arguments, "--rounds", "31"])
