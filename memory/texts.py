@@ -53,7 +53,7 @@ def found(
         # Another process may have handed over rounds that are not settled in this snapshot, or that it does not know.
         reach = min(store.texts_reach(session), snapshot.settled_count)
         texts, total, characters = store.find_texts(session, words, role)
-        hits.extend(_hits((text for text in texts if text.round <= reach), words))
+        hits.extend(Hit._make(text) for text in texts if text.round <= reach)
     for round_ in _rounds_after(snapshot.rounds(include_failed=True), reach):
         for text in texts_of(round_, role):
             total += 1
@@ -127,7 +127,3 @@ def _readable(rounds: Rounds, first: int, stop: int) -> Sequence[Round]:
             with suppress(StoreDamaged):
                 found.append(rounds[place])
         return found
-
-
-def _hits(texts: Iterable[StoredText], words: Sequence[str]) -> Iterator[Hit]:
-    return (hit for text in texts if (hit := hit_in(text, words)) is not None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..errors import StoreError
-from .base import Checkpoint, FoundTexts, IndexedStore, LeasingStore, SearchableStore, Store, StoredText
+from .base import Checkpoint, FoundText, FoundTexts, IndexedStore, LeasingStore, SearchableStore, Store, StoredText
 from .inmemory import InMemoryStore
 
 __all__ = [
     "Checkpoint",
+    "FoundText",
     "FoundTexts",
     "InMemoryStore",
     "IndexedStore",

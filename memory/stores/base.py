@@ -7,7 +7,16 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..entries import Entry
 
-__all__ = ["Checkpoint", "FoundTexts", "IndexedStore", "LeasingStore", "SearchableStore", "Store", "StoredText"]
+__all__ = [
+    "Checkpoint",
+    "FoundText",
+    "FoundTexts",
+    "IndexedStore",
+    "LeasingStore",
+    "SearchableStore",
+    "Store",
+    "StoredText",
+]
 
 
 @runtime_checkable
@@ -86,10 +95,22 @@ class StoredText(NamedTuple):
     text: str
 
 
-class FoundTexts(NamedTuple):
-    """The texts in which a word was found, and how many there are in all, for weighing the words."""
+class FoundText(NamedTuple):
+    """A text in which a word was found, without the text: there can be as many as a session has."""
 
-    texts: Sequence[StoredText]
+    round: int
+    #: Of the post in the round; 0 is the user's query.
+    number: int
+    #: Of the stored text, in characters.
+    length: int
+    #: How often each word stands in it, as ``str.count`` counts; one of them at least does.
+    counts: tuple[int, ...]
+
+
+class FoundTexts(NamedTuple):
+    """Where words were found, and how many texts there are in all, for weighing the words."""
+
+    texts: Sequence[FoundText]
     #: Texts that the role sees, in rounds that have not failed, and their length in characters.
     total: int
     characters: int
@@ -106,8 +127,8 @@ class SearchableStore(Store, Protocol):
         """Take over the *texts* of the rounds *first* to *last*, in place of what is kept of them."""
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
-        """Return the texts that have any of *words* in them, also inside of a longer one, as *role* sees them; the
-        empty role sees all. Words are folded, and taken literally whatever is in them."""
+        """Return which texts have any of *words* in them, also inside of a longer one, as *role* sees them; the empty
+        role sees all. Words are folded, none is empty, and they are taken literally whatever is in them."""
 
 
 @runtime_checkable

@@ -10,14 +10,28 @@ A session is given by its number in the database.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, and_, column, delete, func, insert, or_, select, table, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    TableClause,
+    and_,
+    column,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    table,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
-from .base import FoundTexts, StoredText
+from .base import FoundText, FoundTexts, StoredText
+from .names import escaped, key, unescaped
 
 __all__ = ["create_texts", "erase_texts", "find_texts", "keep_texts", "merge_texts", "texts_reach"]
 
@@ -37,6 +51,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "text")
 _TEXTS = table("compactor_texts", *map(column, _NAMES))
 _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
+_TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
 
 _TABLES = (
@@ -55,7 +70,18 @@ _TABLES = (
         session BIGINT PRIMARY KEY REFERENCES compactor_sessions (id),
         reach BIGINT NOT NULL
     )""",
+    # So that no search counts all texts anew. Each text counts for its sender, its receiver and _ALL, or for _ANYBODY.
+    """CREATE TABLE compactor_texts_totals (
+        session BIGINT NOT NULL,
+        name TEXT NOT NULL,
+        texts BIGINT NOT NULL,
+        characters BIGINT NOT NULL,
+        PRIMARY KEY (session, name)
+    )""",
 )
+
+#: In the place of a name: all texts, and those without sender and receiver. No escaped name is a single backslash.
+_ALL, _ANYBODY = "", "\\"
 
 
 def create_texts(connection: Connection) -> None:
@@ -85,39 +111,49 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
     c, deleted = _TEXTS.c, 0
     if first <= reach:
         theirs = (c.session == session, c.round.between(first, last))
-        kept = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.length, c.text).where(*theirs))
-        if sorted(map(tuple, kept)) == sorted(rows):  # as when another process was quicker
+        columns = (c.round, c.number, c.sender, c.receiver, c.length, c.text)
+        kept: list[_Row] = [tuple(row) for row in connection.execute(select(*columns).where(*theirs))]
+        if sorted(kept) == sorted(rows):  # as when another process was quicker
             rows = []
         else:
             deleted = connection.execute(delete(_TEXTS).where(*theirs)).rowcount
+            _count(connection, session, kept, -1)
     _insert(connection, session, rows)
+    _count(connection, session, rows, 1)
     if last > reach:
         connection.execute(update(_REACHES).where(_REACHES.c.session == session).values(reach=last))
     return deleted > 0
 
 
 def find_texts(connection: Connection, session: int, words: Sequence[str], role: str) -> FoundTexts:
-    """Return the texts that have any of *words* in them, as *role* sees them, in rounds that have not failed; the empty
-    role sees all."""
+    """Return which texts have any of *words* in them, as *role* sees them, in rounds that have not failed; the empty
+    role sees all. No text leaves the database."""
     c, entries = _TEXTS.c, _ENTRIES.c
     failed = select(entries.round).where(entries.session == session, entries.kind == "round failed")
-    seen: list[ColumnElement[bool]] = [c.round.not_in(failed)]
+    seen: list[ColumnElement[bool]] = []
     if role:
-        seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == _name(role), c.receiver == _name(role)))
-    everything = select(func.count(), func.coalesce(func.sum(c.length), 0)).select_from(_TEXTS)
-    total, characters = connection.execute(everything.where(c.session == session, *seen)).one()
+        name = escaped(role)
+        seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == name, c.receiver == name))
+    # Few: a round that had failed when its texts were handed over has none.
+    gone = select(func.count(), func.sum(c.length)).where(c.session == session, c.round.in_(failed), *seen)
+    texts, characters = connection.execute(gone).one()
+    total, all_characters = _totals(connection, session, role)
+    total, characters = total - int(texts), all_characters - int(characters or 0)
     if not words:
-        return FoundTexts((), int(total), int(characters))
-    matching = _trigrams(connection).matching(connection, session, [*map(_storable, words)])
-    rows = connection.execute(select(c.round, c.number, c.sender, c.receiver, c.text).where(*matching, *seen))
-    texts = [StoredText(row[0], row[1], _named(row[2]), _named(row[3]), row[4]) for row in rows]
-    return FoundTexts(texts, int(total), int(characters))
+        return FoundTexts((), total, characters)
+    words = [*map(_storable, words)]
+    matching = _trigrams(connection).matching(connection, session, words)
+    counts = (_count_of(word) for word in words)
+    asked = select(c.round, c.number, c.length, *counts).where(*matching, c.round.not_in(failed), *seen)
+    found = [FoundText(row[0], row[1], row[2], tuple(row[3:])) for row in connection.execute(asked)]
+    return FoundTexts(found, total, characters)
 
 
 def erase_texts(connection: Connection, session: int) -> bool:
     """Erase the texts of a session; part of a transaction, before the session itself goes. Returns whether there were
     any: then ``merge_texts`` has work."""
     connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
+    connection.execute(delete(_TOTALS).where(_TOTALS.c.session == session))
     return connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount > 0
 
 
@@ -133,8 +169,7 @@ _Row = tuple[int, int, str, str, int, str]
 
 def _locked_reach(connection: Connection, session: int) -> int:
     """Return the session's reach, which nobody else changes before the transaction ends."""
-    insert_into = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    connection.execute(insert_into(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
+    connection.execute(_upsert(connection)(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
     reaches = _REACHES.c
     return int(connection.scalars(select(reaches.reach).where(reaches.session == session).with_for_update()).one())
 
@@ -146,6 +181,43 @@ def _insert(connection: Connection, session: int, rows: list[_Row]) -> None:
     free = (_ids(session)[0] if last is None else int(last)) + 1
     values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, free)]
     connection.execute(insert(_TEXTS), values)
+
+
+def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int) -> None:
+    """Add *rows* to the totals, or take them away."""
+    sums: dict[str, tuple[int, int]] = {}
+    for _, _, sender, receiver, length, _ in rows:
+        names = {key(name) for name in map(unescaped, (sender, receiver)) if name} or {_ANYBODY}
+        for name in (_ALL, *names):
+            texts, characters = sums.get(name, (0, 0))
+            sums[name] = (texts + sign, characters + sign * length)
+    if not sums:
+        return
+    c, added = _TOTALS.c, _upsert(connection)(_TOTALS)
+    sum_up = {c.texts: c.texts + added.excluded.texts, c.characters: c.characters + added.excluded.characters}
+    connection.execute(
+        added.on_conflict_do_update(index_elements=[c.session, c.name], set_=sum_up),
+        [
+            {"session": session, "name": name, "texts": texts, "characters": characters}
+            for name, (texts, characters) in sums.items()
+        ],
+    )
+    if sign < 0:
+        connection.execute(delete(_TOTALS).where(c.session == session, c.texts == 0))
+
+
+def _totals(connection: Connection, session: int, role: str) -> tuple[int, int]:
+    """Return how many texts *role* sees, those in failed rounds included, and their length in all."""
+    c, names = _TOTALS.c, [_ANYBODY, key(role)] if role else [_ALL]
+    sums = select(func.sum(c.texts), func.sum(c.characters)).where(c.session == session, c.name.in_(names))
+    texts, characters = connection.execute(sums).one()
+    return int(texts or 0), int(characters or 0)
+
+
+def _count_of(word: str) -> ColumnElement[int]:
+    """Return how often *word* is in a text, as ``str.count`` counts."""
+    left = func.length(func.replace(_TEXTS.c.text, word, ""))
+    return (_TEXTS.c.length - left).op("/", precedence=8)(len(word))
 
 
 # -- what the two databases do differently ---------------------------------------------------------------------------
@@ -252,6 +324,10 @@ class _PostgresTrigrams:
         return False  # what was deleted goes with the server's next VACUUM
 
 
+def _upsert(connection: Connection) -> Callable[[TableClause], Any]:
+    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+
+
 def _trigrams(connection: Connection) -> _Trigrams:
     return _PostgresTrigrams() if connection.dialect.name == "postgresql" else _SqliteTrigrams()
 
@@ -275,18 +351,8 @@ def _storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def _name(role: str) -> str:
-    """Return a role's name in characters that every database holds. No two names become one: they see different
-    texts."""
-    return role.encode("unicode_escape").decode("ascii")
-
-
-def _named(name: str) -> str:
-    return name.encode("ascii").decode("unicode_escape") if "\\" in name else name
-
-
 def _written(text: StoredText) -> tuple[str, str]:
-    return _name(text.send_from), _name(text.send_to)
+    return escaped(text.send_from), escaped(text.send_to)
 
 
 def _ids(session: int) -> tuple[int, int]:

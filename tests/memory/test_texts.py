@@ -10,7 +10,7 @@ from memory import InMemoryStore, Memory, Recall, StoreBusy, StoreError, StoreFu
 from memory.entries import Entry, PostRedacted
 from memory.redaction import REDACTED
 from memory.search import words_of
-from memory.stores.base import FoundTexts, StoredText
+from memory.stores.base import FoundText, FoundTexts, StoredText
 from memory.texts import BATCH, forgotten, found, in_step
 
 
@@ -42,7 +42,8 @@ class Searchable(InMemoryStore):
             for text in self.texts[number]
             if not role or not (text.send_from or text.send_to) or role in (text.send_from, text.send_to)
         ]
-        having = [text for text in seen if any(word in text.text for word in words)]
+        counted = [(text, tuple(map(text.text.count, words))) for text in seen]
+        having = [FoundText(text.round, text.number, len(text.text), counts) for text, counts in counted if any(counts)]
         return FoundTexts(having, len(seen), sum(len(text.text) for text in seen))
 
 

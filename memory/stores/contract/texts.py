@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...entries import Entry, RoundFailed
-from ..base import SearchableStore, Store, StoredText
+from ..base import FoundText, SearchableStore, Store, StoredText
 from ._samples import a_round, a_text
 from .logs import StoreContract
 
@@ -46,7 +48,7 @@ class SearchableStoreContract(StoreContract):
         searchable(self.another()).keep_texts("s", 1, len(texts), texts)
         for _, words in self.FOUND:
             for word in words:
-                assert self.find(word) == [text for text in texts if word in text.text], ascii(word)
+                assert self.find(word) == found_in([text for text in texts if word in text.text], word), ascii(word)
 
     def test_a_word_is_taken_literally(self) -> None:
         """Nothing in it is a pattern, an operator or the end of a statement."""
@@ -61,11 +63,30 @@ class SearchableStoreContract(StoreContract):
         self.begin(3)
         texts = [a_text(1, "red green"), a_text(2, "green blue"), a_text(3, "white")]
         searchable(self.store).keep_texts("s", 1, 3, texts)
-        assert self.find("green") == texts[:2]
-        assert self.find("red", "blue", "green") == texts[:2]
-        assert self.find("blue", "hit") == texts[1:]
+        assert self.find("green") == found_in(texts[:2], "green")
+        assert self.find("red", "blue", "green") == found_in(texts[:2], "red", "blue", "green")
+        assert self.find("blue", "hit") == found_in(texts[1:], "blue", "hit")
         found = searchable(self.store).find_texts("s", [], "")
         assert (list(found.texts), found.total) == ([], 3)
+
+    def test_it_is_told_how_often_each_word_stands_in_a_text(self) -> None:
+        """As Python counts, so that every store ranks alike: without overlaps, and by characters."""
+        self.begin(3)
+        texts = [
+            a_text(1, "banana aaaa banana"),
+            a_text(2, "\U0001f600\U0001f600\U0001f600 日本日本 ééé e\u0301é ban"),
+            a_text(3, "100%% \\\\ '' ban" + "an" * 2_000),
+        ]
+        searchable(self.store).keep_texts("s", 1, 3, texts)
+        for words in (
+            ("ana",),
+            ("aa", "a", "an"),
+            ("\U0001f600\U0001f600", "本", "é", "ban"),
+            ("%", "\\", "'", "an", "b"),
+        ):
+            expected = found_in([text for text in texts if any(word in text.text for word in words)], *words)
+            assert self.find(*words) == expected, ascii(words)
+        assert self.find("ana")[0] == FoundText(1, 1, 18, (2,))
 
     def test_a_role_finds_what_it_sent_or_received(self) -> None:
         """And what has neither sender nor receiver; the empty role finds all. Counts are of what the role sees."""
@@ -80,7 +101,7 @@ class SearchableStoreContract(StoreContract):
         for role, places in (("", (0, 1, 2, 3)), ("a", (0, 1)), ("b", (0, 1, 2)), ("c\0\ud800", (0, 2)), ("d", (0,))):
             found = searchable(self.another()).find_texts("s", ["word"], role)
             seen = [texts[place] for place in places]
-            assert sorted(found.texts) == seen
+            assert sorted(found.texts) == found_in(seen, "word")
             assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
 
     def test_failed_rounds_are_neither_found_nor_counted(self) -> None:
@@ -91,7 +112,23 @@ class SearchableStoreContract(StoreContract):
         searchable(self.store).keep_texts("s", 1, 3, texts)
         self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=4)
         found = searchable(self.store).find_texts("s", ["word"], "")
-        assert (list(found.texts), found.total, found.characters) == ([texts[1]], 1, 6)
+        assert (list(found.texts), found.total, found.characters) == (found_in(texts[1:2], "word"), 1, 6)
+
+    def test_what_is_counted_is_what_is_kept(self) -> None:
+        """Also after texts were replaced, handed over twice or in rounds that fail later, for each who sees them."""
+        self.begin(4)
+        store = searchable(self.store)
+        from_a, to_a = StoredText(1, 1, "a", "b", "one"), StoredText(2, 1, "b" * 300, "a", "four")
+        own, both = StoredText(3, 1, "a", "a", "twelve"), StoredText(3, 2, "", "", "all of us")
+        for _ in range(2):
+            store.keep_texts("s", 1, 3, [from_a, to_a, own, both])
+        self.counted(a=(4, 22), b=(2, 12), none=(1, 9), **{"": (4, 22), "b" * 300: (2, 13)})
+        store.keep_texts("s", 1, 2, [from_a._replace(text="[redacted]"), to_a])
+        searchable(self.another()).keep_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
+        self.counted(a=(4, 29), b=(3, 24), none=(1, 9), **{"": (5, 34)})
+        self.store.append("s", [Entry.of(RoundFailed(round_id="r4"), round=4)], after=4)
+        store.keep_texts("s", 1, 3, [own])
+        self.counted(a=(1, 6), b=(0, 0), none=(0, 0), **{"": (1, 6), "b" * 300: (0, 0)})
 
     def test_texts_are_replaced_by_their_rounds(self) -> None:
         """What was erased is handed over anew without it, and found no more; other rounds keep theirs."""
@@ -99,8 +136,8 @@ class SearchableStoreContract(StoreContract):
         store = searchable(self.store)
         store.keep_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
         searchable(self.another()).keep_texts("s", 2, 2, [a_text(2, "erased")])
-        assert self.find("swordfish") == [a_text(1, "swordfish 1"), a_text(3, "swordfish 3")]
-        assert self.find("erased") == [a_text(2, "erased")]
+        assert self.find("swordfish") == [FoundText(1, 1, 11, (1,)), FoundText(3, 1, 11, (1,))]
+        assert self.find("erased") == [FoundText(2, 1, 6, (1,))]
         store.keep_texts("s", 1, 3, [])
         assert self.find("swordfish", "erased") == []
         assert store.find_texts("s", ["e"], "").total == 0
@@ -112,10 +149,11 @@ class SearchableStoreContract(StoreContract):
         store = searchable(self.store)
         store.keep_texts("s", 1, 1, [a_text(1, "word in s")])
         store.keep_texts("\0\ud800", 1, 1, [a_text(1, "word elsewhere")])
-        assert self.find("word") == [a_text(1, "word in s")]
+        assert self.find("word") == [FoundText(1, 1, 9, (1,))]
         self.another().purge("s")
         self.begin(1)
         assert (self.find("word"), store.texts_reach("s")) == ([], 0)
+        assert store.find_texts("s", ["word"], "").total == 0
         assert store.find_texts("\0\ud800", ["word"], "").total == 1
 
     def test_long_texts_and_many_words_are_no_matter(self) -> None:
@@ -123,14 +161,25 @@ class SearchableStoreContract(StoreContract):
         self.begin(1)
         text = a_text(1, "filler " * 20_000 + "needle")
         searchable(self.store).keep_texts("s", 1, 1, [text])
-        assert self.find(*(f"missing{number}" for number in range(31)), "needle") == [text]
+        words = (*(f"missing{number}" for number in range(31)), "needle")
+        assert self.find(*words) == found_in([text], *words)
 
     def begin(self, rounds: int, session: str = "s") -> None:
         """Let the session have that many rounds, an entry each."""
         self.store.append(session, [a_round(f"r{number}", number) for number in range(1, rounds + 1)], after=0)
 
-    def find(self, *words: str) -> list[StoredText]:
+    def counted(self, **expected: tuple[int, int]) -> None:
+        for role, (total, characters) in expected.items():
+            found = searchable(self.another()).find_texts("s", ["e"], role)
+            assert (found.total, found.characters) == (total, characters), role
+
+    def find(self, *words: str) -> list[FoundText]:
         return sorted(searchable(self.store).find_texts("s", words, "").texts)
+
+
+def found_in(texts: Sequence[StoredText], *words: str) -> list[FoundText]:
+    """Return what a store is to find of *words* in those *texts*."""
+    return [FoundText(text.round, text.number, len(text.text), tuple(map(text.text.count, words))) for text in texts]
 
 
 def searchable(store: Store) -> SearchableStore:
