@@ -56,9 +56,16 @@ class Connections:
         """Return what *work* returns, which is one statement, durable before this returns."""
         return self._done(work, writes=True, begin=False)
 
-    def change(self, work: Callable[[Connection], Result]) -> Result:
-        """Return what *work* returns, all of whose statements are one transaction; none happened where it raises."""
-        return self._done(work, writes=True, begin=True)
+    def change(self, work: Callable[[Connection], Result], *, patient: bool = False) -> Result:
+        """Return what *work* returns, all of whose statements are one transaction; none happened where it raises.
+
+        *patient*: they may take long, as those do that change as much as a session has.
+        """
+
+        def patiently(connection: Connection) -> Result:
+            return self.dialect.patiently(connection, work)
+
+        return self._done(patiently if patient else work, writes=True, begin=True)
 
     def close(self) -> None:
         """Close all connections, once those who use one are done."""

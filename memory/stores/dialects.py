@@ -7,10 +7,10 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
@@ -29,11 +29,15 @@ from ..errors import (
 
 __all__ = ["Dialect", "Postgres", "Sqlite"]
 
+Result = TypeVar("Result")
+
 #: Seconds to wait for what another process has locked, where the URL says nothing else.
 PATIENCE = 5.0
 
 #: Seconds beyond that after which a server that says nothing is given up.
 SILENCE = 30.0
+#: Seconds in which it may say nothing over a statement that changes very much.
+LONG_SILENCE = 3600.0
 
 #: Of PostgreSQL's advisory locks, which have numbers for names, this library's own.
 SCHEMA_LOCK = 4_846_531_073
@@ -85,6 +89,9 @@ class Dialect(Protocol):
 
     def lock_schema(self, connection: Connection) -> None:
         """Keep all others from changing the tables until this transaction ends."""
+
+    def patiently(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        """Return what *work* returns, whose statements may take long: they change as much as a session has."""
 
     def after_erasing(self, connection: Connection) -> None:
         """Let go of copies of what was erased, as far as the database can."""
@@ -250,6 +257,9 @@ class Sqlite:
 
     def lock_schema(self, connection: Connection) -> None:
         """The transaction itself does."""
+
+    def patiently(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        return work(connection)  # a file is never silent
 
     def after_erasing(self, connection: Connection) -> None:
         # Else the text would stand in the WAL until others have written over it. Somebody who reads may prevent that:
@@ -435,6 +445,14 @@ class Postgres:
 
     def lock_schema(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
+
+    def patiently(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        driver: Any = connection.connection.driver_connection
+        driver.given_up_after, usual = LONG_SILENCE, driver.given_up_after
+        try:
+            return work(connection)
+        finally:
+            driver.given_up_after = usual
 
     def after_erasing(self, connection: Connection) -> None:
         """What was erased is gone for every reader, and from the disk with the server's next VACUUM."""

@@ -2,6 +2,9 @@
 
 TCP notices a machine that is gone, and not a server that is stopped, or something between that takes everything and
 hands nothing on: nobody else would ever end that wait.
+
+It rests on psycopg's ``Connection.wait``, through which all waiting goes, and on that calling back several times a
+second while there is nothing: it does so from 3.2.13 on.
 """
 
 from __future__ import annotations
@@ -24,14 +27,20 @@ class Silent(OperationalError):
 
 
 def connection_class(seconds: float) -> type[Connection[Any]]:
-    """Return the class of connections that are closed where the server says nothing for so many *seconds*."""
+    """Return the class of connections that are closed where the server says nothing for so many *seconds*.
+
+    Each has ``given_up_after``, for whoever knows that a statement takes longer.
+    """
 
     class Attentive(Connection[Any]):
+        given_up_after = seconds
+
         def wait(self, gen: Generator[Any, Any, Result], *more: Any, **options: Any) -> Result:
             return super().wait(self._attended(gen), *more, **options)
 
         def _attended(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
             # Whoever drives it comes back several times a second, with nothing, to let signals through.
+            seconds = self.given_up_after
             last = time.monotonic() + seconds
             try:
                 wanted = next(gen)

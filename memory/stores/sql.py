@@ -104,7 +104,7 @@ class SqlStore:
 
         if connections.read(lambda connection: version_of(connection, dialect, len(migrations))) != len(migrations):
             connections.write(dialect.prepare)
-            connections.change(up_to_date)
+            connections.change(up_to_date, patient=True)
         dialect.note_opened()
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class SqlStore:
             connection.execute(_PURGE_SESSION, {"session": number})
             return erased
 
-        if self._connections.change(erase):
+        if self._connections.change(erase, patient=True):
             self._merge_texts()
         self._connections.write(self._dialect.after_erasing)
 
@@ -285,7 +285,7 @@ class SqlStore:
             number = connection.scalar(_session_id(_key(session)).with_for_update(key_share=True))
             return number is not None and keep_texts(connection, number, first, last, texts)
 
-        if self._connections.change(keep):
+        if self._connections.change(keep, patient=True):
             self._merge_texts()
             self._connections.write(self._dialect.after_erasing)
 

@@ -907,6 +907,31 @@ def test_a_server_that_does_not_answer_is_said() -> None:
             open_store(f"postgresql+psycopg://ada@127.0.0.1:{nobody.getsockname()[1]}/db")
 
 
+def test_a_server_that_has_much_to_change_is_not_taken_for_silent(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a large session could never be purged, nor a large database migrated; all else is given up as before."""
+    monkeypatch.setattr(dialects, "SILENCE", 0.8)
+
+    def slow(connection: Connection, _dialect: Dialect) -> None:
+        connection.exec_driver_sql("SELECT pg_sleep(1.1)")
+
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}timeout=0"
+    with opened(url) as store:
+        store.append("s", [entry()], after=0)
+        store.keep_texts("s", 1, 1, [StoredText(1, 0, "", "", "text")])
+    with opened(url, migrations=(*MIGRATIONS, slow)) as store:
+        body = "'BEGIN PERFORM pg_sleep(1.1); RETURN NULL; END'"
+        on(store, f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS {body}")
+        for table in ("entries", "texts"):
+            on(store, f"CREATE TRIGGER slow BEFORE INSERT OR DELETE ON compactor_{table} EXECUTE FUNCTION slow()")
+        store.keep_texts("s", 1, 1, [StoredText(1, 0, "", "", "another")])
+        store.purge("s")
+        assert store.sessions() == []
+        with pytest.raises(StoreUnreachable, match=r"said nothing for 0\.8 s"):
+            store.append("s", [entry()], after=0)
+
+
 def test_a_server_that_was_restarted_between_two_calls_is_asked_again(own_postgres: Server) -> None:
     """The next call works, though every connection broke; while the server is down, the call says so."""
     with opened(own_postgres.url()) as store:
