@@ -93,6 +93,7 @@ class Runner:
         self._calls: set[object] = set()  # those to the summarizer that have not ended, given up or not
         self._discards = 0  # results in a row that were no longer current
         self._unindexed = False  # something was published since old rounds were made quick to search
+        self._indexing = False  # a worker is at that, or will be
         self._lease_over: Callable[[], object] = lambda: None  # cancels the look when another process's lease expires
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
@@ -266,8 +267,7 @@ class Runner:
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
         with self._events.own_code():
             self._cycle_once(run)
-            while self._may_index():
-                self._unindexed = self._cycle.index_texts()
+        self._index()
 
     def _cycle_once(self, run: _Run) -> None:
         result: CompactedMessage | None = None
@@ -395,11 +395,43 @@ class Runner:
             before, self._lease_over = self._lease_over, cancel
         before()
 
-    def _may_index(self) -> bool:
-        """Return whether there is time to make old rounds quick to search: what is due to be compacted comes first."""
+    # -- old rounds quick to search -----------------------------------------------------------------------------------
+
+    def _index(self, *, begun: bool = False) -> None:
+        """Make old rounds quick to search step by step, on one worker at a time: *begun* says that this is the one.
+
+        After each step an executor has its slot back, which others may be waiting for.
+        """
+        while self._may_index(begun=begun):
+            begun = False
+            try:
+                with self._events.own_code():
+                    begun = self._cycle.index_texts()
+            finally:
+                with self._wake:
+                    self._unindexed |= begun  # beside what was published meanwhile
+                    self._indexing = begun
+            if begun and self._executor is not None:
+                self._index_later(self._executor)
+                return
+
+    def _may_index(self, *, begun: bool) -> bool:
+        """Return whether there is time for a step, and begin it: what is due to be compacted comes first."""
         with self._wake:
+            if self._indexing and not begun:
+                return False
             idle = self._run is None and self._state is not State.STOPPED
-            return self._unindexed and idle and not interpreter_is_exiting()
+            self._indexing = self._unindexed and idle and not interpreter_is_exiting()
+            if self._indexing:
+                self._unindexed = False
+            return self._indexing
+
+    def _index_later(self, executor: Executor) -> None:
+        try:
+            executor.submit(partial(self._index, begun=True))
+        except Exception:  # noqa: BLE001  (it is shut down, which the next run tells; or full: then after that run)
+            with self._wake:
+                self._indexing = False
 
     # -- calls to the summarizer --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import pytest
 from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, Skip, Summary, SummaryRequest
+from compactor.background import State
 from compactor.difference import compared
 from compactor.events import (
     Discarded,
@@ -317,6 +318,73 @@ def test_what_is_due_interrupts_it_and_it_goes_on_afterwards(monkeypatch: pytest
     assert len(steps) == 1
     executor.run_all()
     assert len(steps) == 2
+
+
+def test_an_executor_has_its_slot_back_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog of a long session does not keep other agents' work waiting."""
+    memory = Memory("session")
+    for _ in range(10):
+        add_round(memory)
+    done: list[str] = []
+
+    def index_texts(*, most_rounds: int | None = None) -> bool:
+        done.append("step")
+        return done.count("step") >= 3
+
+    monkeypatch.setattr(memory, "index_texts", index_texts)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer())
+    compactor.start()
+    executor.run_next()
+    executor.submit(done.append, "another's")
+    executor.run_all()
+    assert done == ["step", "another's", "step", "step"]
+
+
+def test_what_is_published_during_a_step_is_made_quick_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the worker that is at it: two are not at once."""
+    memory = Memory("session")
+    for _ in range(10):
+        add_round(memory)
+    steps: list[int] = []
+
+    def index_texts(*, most_rounds: int | None = None) -> bool:
+        steps.append(end_of(compactor))
+        if len(steps) == 1:
+            for _ in range(5):
+                add_round(memory)
+            compactor.notify_rounds_changed()
+            while executor.jobs:  # other slots of the executor are free
+                in_thread(executor.run_next)()
+        return True
+
+    monkeypatch.setattr(memory, "index_texts", index_texts)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer())
+    compactor.start()
+    executor.run_all()
+    assert steps == [7, 12]
+
+
+def test_an_executor_that_takes_no_more_steps_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is done after the next run, or when somebody searches."""
+    memory = Memory("session")
+    for _ in range(10):
+        add_round(memory)
+    steps: list[int] = []
+
+    def index_texts(*, most_rounds: int | None = None) -> bool:
+        steps.append(1)
+        executor.is_shut_down = len(steps) == 1
+        return len(steps) == 3
+
+    monkeypatch.setattr(memory, "index_texts", index_texts)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer())
+    compactor.start()
+    executor.run_all()
+    assert (end_of(compactor), len(steps), compactor.status().state) == (7, 1, State.IDLE)
+    executor.is_shut_down = False
+    compactor.notify_rounds_changed()
+    executor.run_all()
+    assert len(steps) == 3
 
 
 def test_a_failing_index_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
