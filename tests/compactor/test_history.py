@@ -345,23 +345,24 @@ def test_what_is_published_during_a_step_is_made_quick_too(monkeypatch: pytest.M
     memory = Memory("session")
     for _ in range(10):
         add_round(memory)
-    steps: list[int] = []
+    steps: list[str] = []
 
     def index_texts(*, most_rounds: int | None = None) -> bool:
-        steps.append(end_of(compactor))
+        steps.append(f"begun at {end_of(compactor)}")
         if len(steps) == 1:
             for _ in range(5):
                 add_round(memory)
             compactor.notify_rounds_changed()
             while executor.jobs:  # other slots of the executor are free
                 in_thread(executor.run_next)()
+        steps.append("done")
         return True
 
     monkeypatch.setattr(memory, "index_texts", index_texts)
     compactor, executor, _ = on_command(memory, ScriptedSummarizer())
     compactor.start()
     executor.run_all()
-    assert steps == [7, 12]
+    assert (steps, end_of(compactor)) == (["begun at 7", "done", "begun at 12", "done"], 12)
 
 
 def test_an_executor_that_takes_no_more_steps_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
