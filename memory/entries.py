@@ -33,6 +33,7 @@ __all__ = [
     "RoundFinished",
     "RoundOpened",
     "UsageRecorded",
+    "kinds_of",
 ]
 
 
@@ -178,6 +179,11 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
     }
 )
 NAMES: Mapping[type[Record], str] = MappingProxyType({record: kind for kind, record in KINDS.items()})
+
+
+def kinds_of(*records: type[Record]) -> frozenset[str]:
+    """Return the kinds of the entries that hold those *records*."""
+    return frozenset(NAMES[record] for record in records)
 
 
 class Entry:

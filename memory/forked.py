@@ -10,11 +10,13 @@ from .entries import (
     CompactionPublished,
     CompactionReverted,
     Entry,
+    PostAdded,
     PostRedacted,
     ReductionPublished,
     ReductionWithdrawn,
     RoundOpened,
     UsageRecorded,
+    kinds_of,
 )
 from .errors import StoreError, UnknownRound
 from .fitting import round_id_of
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["forked"]
 
 M = TypeVar("M", bound="Memory")
+
+_POSTS = kinds_of(PostAdded)
 
 
 def forked(memory: M, at_round: int, session_id: str | None = None, store: Store | None = None) -> M:
@@ -73,7 +77,7 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
     numbers: dict[str, int] = {}
     standing: dict[str, list[int]] = {}  # of each role: the last rounds of what was published and not reverted
     for entry in log:
-        if entry.kind == "post added" and entry.round > at_round:
+        if entry.kind in _POSTS and entry.round > at_round:
             continue  # unread: behind one that is damaged, the rounds before it are a way to go on
         record = entry.record
         if isinstance(record, RoundOpened):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from .entries import CompactionPrepared, CompactionPublished, CompactionReverted, Entry, PostRedacted
+from .entries import CompactionPrepared, CompactionPublished, CompactionReverted, Entry, PostRedacted, kinds_of
 from .overlays import CompactedMessage
 
 __all__ = ["KINDS_TOLD", "CompactionRecord", "history_of"]
 
 #: The kinds of entries that tell of it.
-KINDS_TOLD = ("compaction prepared", "compaction published", "compaction reverted", "post redacted")
+KINDS_TOLD = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

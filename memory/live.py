@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from .entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundOpened
+from .entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
 from .errors import StoreDamaged
 from .messages import came_as_message
 from .redaction import without
@@ -15,7 +15,7 @@ from .rounds import USER, Post, Record, Round
 
 __all__ = ["LiveRound", "rebuilt"]
 
-_TELLING = frozenset({"round opened", "post added", "round closed", "round failed", "post redacted"})
+_TELLING = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedacted)
 
 
 @dataclass(frozen=True)  # no slots: `round` is worked out once and kept

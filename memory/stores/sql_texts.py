@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
+from ..entries import RoundFailed, kinds_of
 from .base import FoundText, FoundTexts, StoredText
 from .names import escaped, key, unescaped
 
@@ -52,6 +53,8 @@ _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "t
 _TEXTS = table("compactor_texts", *map(column, _NAMES))
 _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
 _TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
+#: Of the entries by which a round fails.
+_FAILED = kinds_of(RoundFailed)
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
 
 _TABLES = (
@@ -129,7 +132,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     """Return which texts have any of *words* in them, as *role* sees them, in rounds that have not failed; the empty
     role sees all. No text leaves the database."""
     c, entries = _TEXTS.c, _ENTRIES.c
-    failed = select(entries.round).where(entries.session == session, entries.kind == "round failed")
+    failed = select(entries.round).where(entries.session == session, entries.kind.in_(_FAILED))
     seen: list[ColumnElement[bool]] = []
     if role:
         name = escaped(role)
