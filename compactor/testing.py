@@ -14,8 +14,9 @@ The last is for whoever writes a store of his own: a class of pytest tests to su
             return MyStore(self.path)
 
 ``StoreContract`` is for a store that forgets all when it is closed. ``IndexedStoreContract``,
-``SearchableStoreContract`` and ``LeasingStoreContract`` are further base classes, for a store that is one of those as
-well. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py`` failures show their values.
+``SearchableStoreContract``, ``LeasingStoreContract`` and ``ErasingStoreContract`` are further base classes, for a store
+that is one of those as well. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py``
+failures show their values.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Self
 
 from memory.stores.contract import (
     DurableStoreContract,
+    ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
     SearchableStoreContract,
@@ -39,6 +41,7 @@ from .summarizers.base import Summary, SummaryRequest
 
 __all__ = [
     "DurableStoreContract",
+    "ErasingStoreContract",
     "FakeClock",
     "IndexedStoreContract",
     "LeasingStoreContract",

@@ -28,7 +28,7 @@ from .redaction import erasures, holding, unfinished
 from .replay import applied
 from .rounds import Clock, Record
 from .snapshot import Snapshot
-from .stores.base import IndexedStore, Store
+from .stores.base import ErasingStore, IndexedStore, Store
 from .texts import forgotten
 
 __all__ = ["Log"]
@@ -217,8 +217,11 @@ class Log(ABC):
         numbers = {number for number, _ in bodies}
         rounds = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
         forgotten(self._store, self.session_id, now, rounds)
-        for number, body in bodies:
-            self._store.redact(self.session_id, number, body)
+        if isinstance(self._store, ErasingStore):
+            self._store.redact_all(self.session_id, dict(bodies))
+        else:
+            for number, body in bodies:
+                self._store.redact(self.session_id, number, body)
         self._erased = max(self._erased, now.number)
 
     def _news(self) -> tuple[range, bool]:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from ..errors import StoreError
-from .base import Checkpoint, FoundText, FoundTexts, IndexedStore, LeasingStore, SearchableStore, Store, StoredText
+from .base import (
+    Checkpoint,
+    ErasingStore,
+    FoundText,
+    FoundTexts,
+    IndexedStore,
+    LeasingStore,
+    SearchableStore,
+    Store,
+    StoredText,
+)
 from .inmemory import InMemoryStore
 
 __all__ = [
     "Checkpoint",
+    "ErasingStore",
     "FoundText",
     "FoundTexts",
     "InMemoryStore",

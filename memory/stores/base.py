@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..entries import Entry
 
 __all__ = [
     "Checkpoint",
+    "ErasingStore",
     "FoundText",
     "FoundTexts",
     "IndexedStore",
@@ -48,6 +49,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of what the store holds; using it afterwards is an error."""
+
+
+@runtime_checkable
+class ErasingStore(Store, Protocol):
+    """A store that erases several entries in the time that one takes."""
+
+    def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
+        """Do what ``redact`` does for each number in *bodies*, all or none."""
 
 
 class Checkpoint(NamedTuple):

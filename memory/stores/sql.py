@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -183,12 +183,22 @@ class SqlStore:
         return sorted(map(_unescaped, names))
 
     def redact(self, session: str, number: int, body: str = "") -> None:
-        values = {"body": body or "{}", "kind": None if body else "redacted", "version": BODY_VERSION}
-        where = {"key": _key(session), "number": number}
-        if not self._connections.write(lambda connection: connection.execute(_REDACT, values | where).rowcount):
-            end = self._connections.read(lambda connection: connection.execute(_END, where).scalar_one())
-            raise KeyError(f"this session has no entry {number}; it has {end}")
-        self._connections.write(self._dialect.after_erasing)
+        self.redact_all(session, {number: body})
+
+    def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
+        key = _key(session)
+
+        def erase(connection: Connection) -> None:
+            for number, body in bodies.items():
+                values = {"body": body or "{}", "kind": None if body else "redacted", "version": BODY_VERSION}
+                where = {"key": key, "number": number}
+                if not connection.execute(_REDACT, values | where).rowcount:
+                    end = connection.execute(_END, where).scalar_one()
+                    raise KeyError(f"this session has no entry {number}; it has {end}")
+
+        if bodies:
+            self._connections.change(erase, patient=True)
+            self._connections.write(self._dialect.after_erasing)
 
     def purge(self, session: str) -> None:
         key = _key(session)

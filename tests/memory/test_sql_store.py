@@ -23,6 +23,7 @@ from sqlalchemy import Connection, event, text
 
 from memory import (
     Conflict,
+    Memory,
     NewerVersion,
     StoreBusy,
     StoreClosed,
@@ -756,6 +757,21 @@ def test_what_is_erased_is_not_in_the_file_any_more(tmp_path: Path, erase: Any) 
         assert any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())
         erase(store)
         assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_a_redaction_rewrites_the_log_beside_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time waits for whoever reads, with nobody else writing; however many entries are erased."""
+    times: list[Connection] = []
+    erased = Sqlite.after_erasing
+    monkeypatch.setattr(Sqlite, "after_erasing", lambda self, its: (times.append(its), erased(self, its))[1])
+    with opened(sqlite_url(tmp_path)) as store:
+        memory = Memory("s", store=store)
+        round_ = memory.create_round("swordfish")
+        memory.add_post(round_, send_from="User", send_to="a", message="swordfish")
+        memory.redact("r1.p1")
+        assert len(times) == 1
+        assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())
+        assert "swordfish" not in str(bodies(store))
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from memory import InMemoryStore, Store, StoreError, open_store
 from memory.entries import Entry, RoundFinished
 from memory.stores.contract import (
     DurableStoreContract,
+    ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
     SearchableStoreContract,
@@ -28,7 +29,9 @@ class TestInMemoryStore(LeasingStoreContract):
         return InMemoryStore()
 
 
-class Complete(DurableStoreContract, IndexedStoreContract, SearchableStoreContract, LeasingStoreContract):
+class Complete(
+    DurableStoreContract, IndexedStoreContract, SearchableStoreContract, LeasingStoreContract, ErasingStoreContract
+):
     """What a store in a database can do."""
 
     url: str

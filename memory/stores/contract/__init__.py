@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from .erasing import ErasingStoreContract
 from .leases import LeasingStoreContract
 from .logs import DurableStoreContract, StoreContract
 from .parts import IndexedStoreContract
@@ -13,6 +14,7 @@ from .texts import SearchableStoreContract
 
 __all__ = [
     "DurableStoreContract",
+    "ErasingStoreContract",
     "IndexedStoreContract",
     "LeasingStoreContract",
     "SearchableStoreContract",
