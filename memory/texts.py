@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["forgotten", "found", "in_step"]
 
-#: Rounds that are read and handed over at once.
-BATCH = 200
+#: Rounds that are read and handed over at once. Who appends to a SQLite file meanwhile waits for as long: a tenth of
+#: a second.
+BATCH = 25
 #: Rounds that a search hands over before it looks: those that are left cost it more than that each time.
 MOST_ROUNDS = 2_000
 

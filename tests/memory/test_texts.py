@@ -64,7 +64,7 @@ def test_texts_are_handed_over_in_batches_and_once() -> None:
     store = Searchable()
     memory = memory_of(map(str, range(2 * BATCH + 5)), store)
     assert in_step(store, "s", memory.snapshot, most_rounds=10) is False
-    assert refs(memory, "404") == ["r405.p0"]
+    assert refs(memory, str(2 * BATCH + 4)) == [f"r{2 * BATCH + 5}.p0"]
     assert in_step(store, "s", memory.snapshot) is True
     assert store.handed == [(1, 10), (11, 10 + BATCH), (11 + BATCH, 2 * BATCH + 5)]
 
