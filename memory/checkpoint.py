@@ -5,16 +5,19 @@ It says where in the log things stand, and they are read from there; so erasing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from .archive import Archive, record_at
-from .entries import CompactionPrepared, HeaderAdded, _from_ascii, _to_ascii
-from .errors import StoreDamaged
-from .live import rebuilt
+from .entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_ascii
+from .errors import NewerVersion, StoreDamaged
+from .live import LiveRound, rebuilt
 from .overlays import JournalState, Reductions
+from .pins import Pinned, said_at, unreadable
 from .rounds import Record, Text
 from .shelf import Place, Shelf
 from .snapshot import Publication, Snapshot
@@ -25,6 +28,8 @@ __all__ = ["VERSION", "checkpoint_of", "resumed"]
 
 #: Of the body. One of another version is passed over, and the log is read instead.
 VERSION = 1
+
+OF_ANOTHER_LOG = "the checkpoint of this session is of another log; it is passed over"
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -68,7 +73,7 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         settled=now.settled_count,
         failed=now.failed,
         roles={name: _role_of(now, name) for name in names},
-        pins=tuple(sorted((round_id, post, now.numbers[round_id]) for round_id, post in now.pins)),
+        pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
     )
     return Checkpoint(now.number, _to_ascii(body.model_dump(exclude_defaults=True)))
@@ -123,7 +128,7 @@ class _Reading:
             live = rebuilt(entry for entry in entries if entry.number <= number)
         first = live.get(body.settled + 1)
         if sorted(live) != list(range(body.settled + 1, body.total + 1)) or (first is not None and first.opened.closed):
-            raise StoreDamaged("the checkpoint of this session is of another log; it is passed over")
+            raise StoreDamaged(OF_ANOTHER_LOG)
         for place, item in live.items():
             self._archive.note(item.opened.id, place)
         for round_id, _, place in body.pins:
@@ -136,7 +141,6 @@ class _Reading:
             settled_count=body.settled,
             live=tuple(live[place] for place in sorted(live)),
             failed=body.failed,
-            pins=frozenset((round_id, post) for round_id, post, _ in body.pins),
             redactions=body.redactions,
             journals={
                 name: JournalState(role.generation) for name, role in body.roles.items() if role.generation is not None
@@ -149,7 +153,7 @@ class _Reading:
             usages={name: Usage(*role.usage) for name, role in body.roles.items() if role.usage is not None},
             prepared={name: self._prepared(role) for name, role in body.roles.items() if role.prepared},
             prepared_entries={name: role.prepared for name, role in body.roles.items() if role.prepared},
-        )
+        ).with_pinned(self._pinned(number, body, live))
         for name, role in body.roles.items():
             kept = tuple(Publication(*one) for one in role.published)
             if role.generation is not None:
@@ -160,6 +164,23 @@ class _Reading:
             elif role.reductions is not None:
                 now = now.with_shown_reductions(name)
         return now
+
+    def _pinned(self, number: int, body: _Body, live: Mapping[int, LiveRound]) -> list[Pinned]:
+        """Return what the pinned posts say, read here so that later the store may be away."""
+        found: list[Pinned] = []
+        for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
+            posts = [(round_id, post) for round_id, post, _ in pins]
+            try:
+                rounds = live if place in live else rebuilt(self._of_round(place, number))
+                found += [said_at(rounds[place].round, post) for _, post in posts]
+            except (StoreDamaged, NewerVersion):
+                found += [unreadable(round_id, place, post) for round_id, post in posts]
+            except KeyError as error:
+                raise StoreDamaged(OF_ANOTHER_LOG) from error
+        return found
+
+    def _of_round(self, place: int, number: int) -> Iterator[Entry]:
+        return (one for one in self._store.read_rounds(self._session, place, place) if one.number <= number)
 
     def _shelf(self, kept: _Reductions) -> Shelf:
         return Shelf(self._archive, {round_id: Place(*place) for round_id, place in kept.places.items()})

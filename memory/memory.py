@@ -229,9 +229,7 @@ class Memory(Log):
 
     def pins(self) -> tuple[str, ...]:
         """Return the references of the pinned posts, in the order of the log."""
-        now = self.snapshot
-        places = sorted((now.numbers[round_id], number) for round_id, number in now.pins)
-        return tuple(place_reference(*place) for place in places)
+        return tuple(place_reference(one.round, one.number) for one in self.snapshot.pinned)
 
     def _pin(self, post: Post | str, *, pinned: bool) -> None:
         def records(now: Snapshot) -> Iterable[Record]:

@@ -14,6 +14,7 @@ from .entries import (
     PostRedacted,
     ReductionPublished,
     RoundOpened,
+    kinds_of,
 )
 from .errors import StoreError, UnknownReference
 from .frozen import EMPTY, FrozenMapping, freeze_mapping
@@ -41,8 +42,9 @@ __all__ = [
 #: What is read where a text was erased.
 REDACTED = "[Redacted]"
 
-_OVERLAYS = frozenset({"compaction prepared", "compaction published", "reduction published"})
-_HOLDING = _OVERLAYS | {"round opened", "post added"}
+_OVERLAYS = kinds_of(CompactionPrepared, CompactionPublished, ReductionPublished)
+_HOLDING = _OVERLAYS | kinds_of(RoundOpened, PostAdded)
+_ERASING = kinds_of(PostRedacted)
 
 
 def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
@@ -92,11 +94,10 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
     if not 1 <= number <= now.total:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
     after = replace(
-        now,
+        now.without_pins(record.round_id, record.numbers),
         usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
         prepared={},  # nobody knows which rounds went into a step
         prepared_entries={},
-        pins=now.pins - {(record.round_id, number) for number in record.numbers},
         redactions=now.redactions + 1,
     )
     for role, held in now.reductions.items():
@@ -117,7 +118,7 @@ def holding(store: Store, session: str, numbers: Callable[[str], int]) -> Iterab
     """
     if not isinstance(store, IndexedStore):
         return store.read(session)
-    redacted = [entry.record for entry in store.read_kinds(session, {"post redacted"})]
+    redacted = [entry.record for entry in store.read_kinds(session, _ERASING)]
     rounds = {numbers(record.round_id) for record in redacted if isinstance(record, PostRedacted)}
     found = {entry.number: entry for entry in store.read_kinds(session, _OVERLAYS)}
     for number in rounds:
@@ -136,7 +137,7 @@ def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tu
     overlays: list[tuple[int, str]] = []
     texts: list[tuple[int, str]] = []
     for entry in reversed(list(log)):
-        record = entry.record if entry.kind in _HOLDING or entry.kind == "post redacted" else None
+        record = entry.record if entry.kind in _HOLDING | _ERASING else None
         if isinstance(record, PostRedacted):
             posts[record.round_id] = posts.get(record.round_id, frozenset()) | set(record.numbers)
             number = numbers(record.round_id)

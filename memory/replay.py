@@ -86,8 +86,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             after = now.usage(role).after(tokens, counted, current=current)
             return replace(now, usages={**now.usages, role: after})
         case PostPinned(round_id=round_id, number=place, pinned=pinned):
-            pin = {(round_id, place)}
-            return replace(now, pins=now.pins | pin if pinned else now.pins - pin)
+            return now.with_pin(round_id, place) if pinned else now.without_pins(round_id, (place,))
         case _:  # an entry that only a newer version knows
             return now
 

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from .archive import Archive, Kept, Numbers
 from .entries import CompactionPrepared
+from .errors import NewerVersion, StoreDamaged, StoreError
 from .live import LiveRound
 from .overlays import CompactedMessage, JournalState, Reduction, Reductions
+from .pins import Pinned, said_at, unreadable
 from .rounds import Post, Round, RoundState
 from .shelf import Shelf
 from .usage import Usage
@@ -55,6 +57,10 @@ class Snapshot:
     usages: Mapping[str, Usage] = field(default_factory=dict)
     #: Round id and number of each pinned post.
     pins: frozenset[tuple[str, int]] = frozenset()
+    #: What they say, in the order of the log: prompts show it, and for that no store is asked.
+    pinned: tuple[Pinned, ...] = ()
+    #: The numbers of their rounds by their ids.
+    pinned_rounds: Mapping[str, int] = field(default_factory=dict)
     #: How often something was erased; each time every role got a new generation, also those of which nothing is known.
     redactions: int = 0
     #: Where the header and what is prepared stand in the log.
@@ -69,6 +75,12 @@ class Snapshot:
     def numbers(self) -> Numbers:
         """The number of a round by its id; it may know of newer ones than this snapshot has."""
         return self.archive.numbers
+
+    def number_of(self, round_id: str) -> int:
+        """Return the number of a round of this snapshot; 0 where there is none of that id. Of one in which something is
+        pinned, no store is asked: every prompt looks for these."""
+        number = self.pinned_rounds.get(round_id, 0) or self.numbers.get(round_id, 0)
+        return number if number <= self.total else 0
 
     def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
         """Return the rounds as *role* sees them."""
@@ -92,8 +104,12 @@ class Snapshot:
             return None
         if number > self.settled_count:
             return self.live[number - self.settled_count - 1].opened.state
+        return "failed" if self.has_failed(number) else "finished"
+
+    def has_failed(self, number: int) -> bool:
+        """Return whether the round of that number has failed, for which it is not read."""
         place = bisect_left(self.failed, number)
-        return "failed" if place < len(self.failed) and self.failed[place] == number else "finished"
+        return place < len(self.failed) and self.failed[place] == number
 
     def failed_up_to(self, number: int) -> int:
         """Return how many of the rounds up to that number have failed."""
@@ -140,6 +156,36 @@ class Snapshot:
         if number > self.settled_count:
             return now.with_live(self.live[number - self.settled_count - 1].without(posts))
         return replace(now, archive=self.archive.with_redacted(self.settled_count, number, posts))
+
+    def with_pin(self, round_id: str, number: int) -> Snapshot:
+        """Return the snapshot in which a post is pinned. May raise ``StoreError``, for it reads what the post says."""
+        if (round_id, number) in self.pins:
+            return self
+        place = self.numbers.get(round_id, 0)
+        if not 1 <= place <= self.total:
+            raise StoreError(f"entry {self.number} of the log pins in a round that is not there; restore the session")
+        try:
+            found = said_at(self.round_at(place), number)
+        except (StoreDamaged, NewerVersion):
+            found = unreadable(round_id, place, number)
+        return self.with_pinned((*self.pinned, found))
+
+    def without_pins(self, round_id: str, numbers: Iterable[int]) -> Snapshot:
+        """Return the snapshot in which those posts of a round are not pinned."""
+        gone = {(round_id, number) for number in numbers}
+        if self.pins.isdisjoint(gone):
+            return self
+        return self.with_pinned(one for one in self.pinned if (one.round_id, one.number) not in gone)
+
+    def with_pinned(self, posts: Iterable[Pinned]) -> Snapshot:
+        """Return the snapshot in which those *posts* are pinned, and no others."""
+        pinned = tuple(sorted(posts))
+        return replace(
+            self,
+            pins=frozenset((one.round_id, one.number) for one in pinned),
+            pinned=pinned,
+            pinned_rounds={one.round_id: one.round for one in pinned},
+        )
 
     def with_publications(
         self,

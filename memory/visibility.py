@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, overload
 
-from .messages import text_with_calls
 from .overlays import CompactedMessage, Reductions
-from .rounds import USER, Post, Round
+from .rounds import Post, Round
 from .usage import Usage
 
 if TYPE_CHECKING:
@@ -121,40 +121,47 @@ class Rounds(Sequence[Round]):
 
         None where this snapshot does not know the round.
         """
-        number = self._snapshot.numbers.get(round_id, 0)
-        if not 1 <= number <= self._snapshot.total:
-            return None
+        number = self._snapshot.number_of(round_id)
+        return self._end_at(number) if number else None
+
+    def _end_at(self, number: int) -> int:
         return number - bisect_right(self._failed, number)
 
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its indices in the numbering of this sequence, going by the id of its last round.
 
         As it is, at most cut to the length, where it has no id or the id is not known here. ``pinned`` says what is
-        pinned in the rounds that it covers.
+        pinned in the rounds that it covers. No store is asked where it is what its role published last.
         """
         if compaction is None:
             return None
-        end = self.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
-        if end is None:
+        last = self._last_of(compaction)
+        if last:
+            end = self._end_at(last)
+        else:
             end = min(compaction.end_index, len(self))
-        pinned = self._pinned(compaction.end_round_id, end)
+            last = self.number_at(end - 1) if end else 0
+        pinned = self._pinned(last)
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction
         return compaction.model_copy(update={"end_index": end, "pinned": pinned})
 
-    def _pinned(self, end_round_id: str | None, end: int) -> tuple[str, ...]:
-        """Return what the pinned posts say in the rounds up to a compaction's end, in the order of the log."""
+    def _last_of(self, compaction: CompactedMessage) -> int:
+        """Return the number of the last round that *compaction* covers; 0 where it is not known here."""
+        now, round_id = self._snapshot, compaction.end_round_id
+        if round_id is None:
+            return 0
+        current = now.journal(self.role).current
+        if current is not None and current.end_round_id == round_id and current.end_number:
+            return current.end_number if current.end_number <= now.total else 0  # its journal found it in this log
+        return now.number_of(round_id)
+
+    def _pinned(self, last: int) -> tuple[str, ...]:
+        """Return what the pinned posts say up to the round of that number, in the order of the log."""
         now = self._snapshot
-        if not now.pins:
-            return ()
-        last = now.numbers.get(end_round_id or "", now.total + 1)
-        if last > now.total:  # not known here
-            last = self.number_at(end - 1) if end else 0
-        texts: dict[str, None] = {}  # the query may be said twice
-        for number, place in sorted((now.numbers[round_id], place) for round_id, place in now.pins):
-            if number <= last and (round_ := now.round_at(number)).state != "failed":
-                texts.update(dict.fromkeys(_said_in(seen_by(self.role, round_), place)))
-        return tuple(texts)
+        covered = takewhile(lambda one: one.round <= last, now.pinned)
+        seen = (one.text for one in covered if one.shown_to(self.role) and not now.has_failed(one.round))
+        return tuple(dict.fromkeys(seen))  # the query may be said twice
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -165,12 +172,3 @@ class Rounds(Sequence[Round]):
 
     def __repr__(self) -> str:
         return f"<Rounds role={self.role!r} length={len(self)}>"
-
-
-def _said_in(round_: Round, place: int) -> Iterator[str]:
-    """Give what the post of that number says, and who says it; 0 is the query. Nothing where *round_* lacks it."""
-    if place == 0:
-        yield f"{USER}: {round_.user_query}"
-    for post in round_.post_list:
-        if post.number == place:
-            yield f"{post.send_from}: {text_with_calls(post)}"

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from indexed import Indexed, Plain, Unreachable, shown, with_rounds
+from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 
-from memory import CompactedMessage, InMemoryStore, Memory, Reduction, StoreDamaged, StoreError
+from compactor import compose
+from memory import CompactedMessage, InMemoryStore, Memory, NewerVersion, Reduction, StoreDamaged, StoreError
 from memory.archive import BATCH, Kept, Stored
 from memory.checkpoint import checkpoint_of
-from memory.entries import Entry, RoundFinished
+from memory.entries import Entry, PostPinned, RoundFinished
 from memory.live import rebuilt
 
 ROLE = "Planner"
@@ -368,3 +369,109 @@ def test_a_reduction_whose_entry_is_gone_is_damage() -> None:
     store.redact("s", number)
     with pytest.raises(StoreDamaged, match=f"entry {number} of the log is no ReductionPublished"):
         memory.rounds_getter(ROLE)().reductions.of("1")
+
+
+# -- pins --------------------------------------------------------------------------------------------------------------
+
+
+def with_pins(store: Indexed) -> Memory:
+    """Return a Memory of sixty rounds, all but two summarised, with pins in some that are covered."""
+    memory = with_rounds(store, 60)
+    for number in (3, 21, 40):
+        memory.pin(f"r{number}.p1")
+    memory.pin("r21.p0")
+    memory.pin("r59.p1")
+    publish(memory, 58, "the first")
+    return memory
+
+
+SHOWN = ("Planner: answer 3", "User: question 21", "Planner: answer 21", "Planner: answer 40")
+
+
+@pytest.mark.parametrize("opening", ["by a checkpoint", "from the whole log", "as a follower"])
+def test_pins_in_old_rounds_are_shown_though_the_store_is_away(opening: str) -> None:
+    """What they say is at hand: a prompt, the state of a journal and each look at the rounds ask no store."""
+    store = Indexed()
+    memory = with_pins(store)
+    if opening == "by a checkpoint":
+        memory = reopened(store, memory)
+    elif opening == "from the whole log":
+        memory = Memory("s", store=store)
+    else:
+        store = Indexed()
+        source, memory = memory, Memory("s", store=store)
+        store.append("s", list(source._store.read("s")), 0)
+        assert memory.refresh()
+    archive = memory.snapshot.archive
+    assert isinstance(archive, Stored)
+    archive._after_fork()  # which forgets all that was read
+    archive.numbers._after_fork()
+    forgetful(memory)
+    list(memory.conversation.rounds[-2:])
+    store.handed_out, store.fault = 0, Unreachable("gone")
+    for _ in range(2):
+        rounds, compaction = memory.get_role_rounds(ROLE)
+        assert compaction is not None
+        assert (compaction.end_index, compaction.pinned, len(rounds)) == (58, SHOWN, 60)
+        assert memory.journal(ROLE).read() == (1, compaction, None)
+        assert memory.pins() == ("r3.p1", "r21.p0", "r21.p1", "r40.p1", "r59.p1")
+        assert "Planner: answer 21" in str(compose(memory, ROLE, budget=10_000).messages)
+    assert store.handed_out == 0
+
+
+def test_what_was_published_is_returned_though_nothing_can_be_read_after_it() -> None:
+    """The append is acknowledged: that the store goes away then is nobody's fault."""
+    store = Indexed()
+    memory = with_pins(store)
+    forgetful(memory)
+    append = store.append
+
+    def then_away(session: str, entries: list, after: int) -> int:
+        number = append(session, entries, after)
+        store.fault = Unreachable("gone")
+        return number
+
+    store.append = then_away  # type: ignore[method-assign]
+    assert publish(memory, 60, "all").pinned == (*SHOWN, "Planner: answer 59")
+    assert memory.journal(ROLE).read().generation == 2
+
+
+@pytest.mark.parametrize("fault", [StoreDamaged, NewerVersion])
+def test_a_pinned_post_that_cannot_be_read_stops_nobody(fault: type[StoreError]) -> None:
+    """The prompt says which it is; a store that is away is asked again instead."""
+    store = Indexed()
+    memory = with_pins(store)
+    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    read_rounds, wrong = store.read_rounds, [fault("entry 9")]
+
+    def damaged(session: str, first: int, last: int) -> Iterator[Entry]:
+        if first <= 3 <= last:
+            raise wrong[0]
+        return read_rounds(session, first, last)
+
+    store.read_rounds = damaged  # type: ignore[method-assign]
+    again = Memory("s", store=store)
+    shown_pins = ("r3.p1: cannot be read any more", *SHOWN[1:])
+    assert again.snapshot.number == memory.snapshot.number
+    assert again.get_role_rounds(ROLE)[1].pinned == shown_pins  # type: ignore[union-attr]
+    memory.unpin("r3.p1")
+    memory.pin("r3.p1")
+    assert again.refresh()
+    assert again.get_role_rounds(ROLE)[1].pinned == shown_pins  # type: ignore[union-attr]
+    wrong[0] = Unreachable("gone")
+    with pytest.raises(Unreachable):
+        Memory("s", store=store)
+
+
+def test_pins_that_are_not_of_the_log_are_found_out() -> None:
+    """A checkpoint of another log is passed over, and a log that says such a thing is at fault."""
+    store = Indexed()
+    memory = with_rounds(store, 3)
+    memory.pin("r2.p1")
+    made = checkpoint_of(memory.snapshot)
+    store.checkpoints["s"] = made._replace(body=made.body.replace('["2",1,2]', '["2",1,9]'))
+    assert store.checkpoints["s"] != made
+    assert Memory("s", store=store).pins() == ("r2.p1",)
+    store.append("s", [Entry.of(PostPinned(round_id="9", number=1, pinned=True))], memory.snapshot.number)
+    with pytest.raises(StoreError, match="pins in a round that is not there"):
+        memory.refresh()
