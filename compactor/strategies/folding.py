@@ -96,7 +96,9 @@ def fold(
         # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
         taken_in += step.tokens
         standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
-        becomes = partial(_compaction, view, reached, previous, standing, usage)
+        # While no round is folded in entirely, the last that is covered was so before; that one need not be read again.
+        last = view.rounds[reached - 1] if reached > start else None
+        becomes = partial(_compaction, reached, last, previous, standing, usage)
         publishable = step.at_boundary and asking.kind == "rounds"
         source = Source(text, taken_in, published)
         previous = becomes(work.summarize(request, source, view, standing, becomes if publishable else None))
@@ -108,20 +110,26 @@ def fold(
 
 
 def _compaction(
-    view: View,
     reached: int,
+    last: Round | None,
     previous: CompactedMessage | None,
     standing: Sequence[str],
     usage: Mapping[str, int] | None,
     summary: Summary,
 ) -> CompactedMessage:
-    """Return what *summary* is of the first *reached* rounds, in the place of *previous*; *usage* came before it."""
+    """Return what *summary* is of the first *reached* rounds, in the place of *previous*; *usage* came before it.
+
+    *last* is the last of them; None: that of *previous*.
+    """
+    end_round_id, end_number = previous.end_round_id if previous else None, previous.end_number if previous else None
+    if last is not None:
+        end_round_id, end_number = last.id, last.number or None
     return CompactedMessage(
         start_index=1,
         end_index=max(reached, 1),
         summary=summary.text,
-        end_round_id=view.rounds[reached - 1].id if reached else None,
-        end_number=view.rounds[reached - 1].number or None if reached else None,
+        end_round_id=end_round_id,
+        end_number=end_number,
         generation=previous.generation if previous else 0,
         model=summary.model,
         usage=added(usage, summary.usage),

@@ -144,8 +144,36 @@ def test_a_cycle_reads_nothing_that_is_covered(strategies: tuple[Any, ...], resu
     assert covered(numbers) == []
 
 
-def test_of_what_is_covered_only_pinned_rounds_are_read() -> None:
-    """Their words stand in the prompt."""
+def test_a_round_that_takes_several_requests_is_folded_in_without_reading_what_is_covered() -> None:
+    """After the first of them the summary ends where it did before."""
+    store = InMemoryStore()
+    memory = session(store)
+    memory.append(user("long"))
+    memory.append(answer(words(3_000)))
+    before = compactor(memory, config=CompactorConfig(threshold=3, retain_recent=1)).compact_now(20)
+    assert before is not None
+    assert before.end_number == ROUNDS
+    for number in range(3):
+        turn(memory, number)
+    config, summarizer = (
+        CompactorConfig(threshold=2, retain_recent=1, summarizer_input_tokens=1_500),
+        ScriptedSummarizer(),
+    )
+    made = ContextCompactor.for_role(Memory("s", store=store), ROLE, config, summarizer)
+
+    with reading() as numbers:
+        after = made.compact_now(20)
+
+    assert after is not None
+    assert after.end_number == ROUNDS + 3
+    previous = [request.previous for request in summarizer.requests if request.previous is not None]
+    assert [one.end_number for one in previous][:3] == [ROUNDS] * 3, "between the pieces of the long round"
+    assert len({one.end_round_id for one in previous[:3]}) == 1
+    assert min(numbers) == ROUNDS + 1
+
+
+def test_what_is_pinned_among_the_covered_is_shown_without_reading_its_round() -> None:
+    """Its words are at hand since the session was opened."""
     store = InMemoryStore()
     session(store, pins=True)
     memory = Memory("s", store=store)
@@ -153,7 +181,7 @@ def test_of_what_is_covered_only_pinned_rounds_are_read() -> None:
         prompt = compose(memory, ROLE, budget=100_000)
         compactor(memory).compact_now(20)
 
-    assert set(covered(numbers)) == {5, 30}
+    assert covered(numbers) == []
     assert "q30" in str(prompt.messages[0])
 
 
