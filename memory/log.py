@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from .archive import PURGED, Kept, Stored
 from .checkpoint import checkpoint_of, resumed
-from .entries import Entry, PostRedacted, ReductionPublished, RoundOpened
+from .entries import Entry, PostAdded, PostRedacted, ReductionPublished, RoundOpened, kinds_of
 from .errors import (
     Conflict,
     NewerVersion,
@@ -47,14 +47,16 @@ class Log(ABC):
     What happens is told of by ``_announce``, each round once, with no lock held.
     """
 
+    _own_round: str  # id of the newest round that this Memory opened
+    _own_entries: frozenset[str]  # ids of what was being appended when something went wrong
+    _taken_over: tuple[str, ...]  # ids of rounds that were open at opening, which the next one finishes
+
     def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
         self.session_id = session_id
         self._store = store
         self._clock = clock
         self._indexed = store if isinstance(store, IndexedStore) else None
-        self._own_round = ""  # id of the newest round that this Memory opened
-        self._own_entries: frozenset[str] = frozenset()  # ids of what was being appended when something went wrong
-        self._behind = False  # whether some of that may be in the log
+        self._behind = False  # whether some of its own entries may be in the log that are not known here
         self._heard = False  # whether anything was read that others wrote, and nobody was told of yet
         self._redacted = self._erased = 0  # the last entry that erases, and up to where that is known to be done
         self._after_fork()
@@ -65,12 +67,14 @@ class Log(ABC):
         self._told = self.snapshot.total  # number of the last round that hooks were told of
         self._heard = False
         left_open = (item.opened.id for item in self.snapshot.live if not item.opened.closed)
-        #: Ids of rounds that were open at opening, and are to be finished by the next one.
-        self._taken_over = tuple(left_open) if take_over else ()
+        if take_over:
+            self._taken_over = tuple(left_open)
         self._keep_checkpoint(self._due())
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # one writer at a time: held over an append
+        # What the parent opened, and was appending, is the parent's: a child that finished it would end its turn.
+        self._own_round, self._own_entries, self._taken_over = "", frozenset(), ()
 
     @abstractmethod
     def _announce(self, rounds: Iterable[int] = ()) -> None:
@@ -79,7 +83,8 @@ class Log(ABC):
     def refresh(self) -> bool:
         """Return whether others have written to the session, and show it from now on: hooks are told of their rounds.
 
-        For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``.
+        For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``, also where the
+        session was purged: go on with a new Memory then.
         """
         grown, heard, rounds = False, False, range(0)
         try:
@@ -142,7 +147,7 @@ class Log(ABC):
         try:
             self._store.append(self.session_id, entries, self.snapshot.number)
         except Conflict as conflict:
-            if not self._catch_up():
+            if not self._catch_up(conflict):
                 raise StoreError(PURGED.format(self.snapshot.number)) from conflict
             return ours.isdisjoint(self._own_entries)
         except _REFUSALS:
@@ -161,7 +166,7 @@ class Log(ABC):
 
     def _apply(self, entry: Entry, number: int) -> None:
         record = entry.record
-        self.snapshot = applied(self.snapshot, record, number)
+        self.snapshot = applied(self.snapshot, record, number, entry.id)
         if isinstance(record, PostRedacted) and entry.id in self._own_entries:
             self._redacted = number
         if isinstance(record, RoundOpened) and entry.id in self._own_entries:
@@ -170,18 +175,20 @@ class Log(ABC):
     def _entries(self, records: Iterable[Record], made_at: datetime) -> Iterator[Entry]:
         """Give an entry for each record, with the number of the round that it is about."""
         opened: dict[str, int] = {}
+        last = self.snapshot.last
         for record in records:
             number = 0
             if isinstance(record, RoundOpened):
                 number = opened[record.round_id] = self.snapshot.total + len(opened) + 1
             elif round_id := _round_id_of(record):
                 number = opened.get(round_id, 0) or self.snapshot.numbers.get(round_id, 0)
-            yield Entry.of(record, created_at=made_at, round=number)
+            yield Entry.of(record, created_at=made_at, round=number, follows=last)
+            last = ""
 
-    def _catch_up(self) -> bool:
-        """Read what was appended and is not known here; return whether there was anything."""
+    def _catch_up(self, cause: Conflict | None = None) -> bool:
+        """Read what was appended and is not known here; return whether there was anything. *cause*: why it is done."""
         before, erased, redacted = self.snapshot.number, True, set()
-        for entry in self._store.read(self.session_id, before):
+        for entry in self._unread(cause):
             record = entry.record
             if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
                 redacted.add(self.snapshot.numbers.get(record.round_id, 0))
@@ -199,6 +206,15 @@ class Log(ABC):
             if not erased:
                 self._erase()  # whoever was to do it is still at it, or has come to an end before
         return self.snapshot.number > before
+
+    def _unread(self, cause: Conflict | None) -> Iterator[Entry]:
+        """Give what is in the log behind the last entry that is known. Raises ``StoreError`` where that is gone."""
+        known = self.snapshot
+        entries = iter(self._store.read(self.session_id, max(known.number - 1, 0)))
+        # The log of a session that was purged and begun anew goes on from another entry.
+        if known.number and getattr(next(entries, None), "id", None) != known.last:
+            raise StoreError(PURGED.format(known.number)) from cause
+        yield from entries
 
     def _is_unfinished(self, record: PostRedacted, entry: int) -> bool:
         """Return whether the text is still in the store that the entry of that number erases."""
@@ -255,7 +271,7 @@ class Log(ABC):
         return Snapshot(archive=archive) if begun is None else begun
 
 
-_TEXTS = frozenset({"round opened", "post added"})
+_TEXTS = kinds_of(RoundOpened, PostAdded)
 
 
 def _round_id_of(record: Record) -> str:

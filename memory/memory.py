@@ -232,8 +232,10 @@ class Memory(Log):
         return tuple(place_reference(one.round, one.number) for one in self.snapshot.pinned)
 
     def _pin(self, post: Post | str, *, pinned: bool) -> None:
+        place, asked = self._place_of(post)
+
         def records(now: Snapshot) -> Iterable[Record]:
-            round_, number = place_of(now.rounds(include_failed=True), post)
+            round_, number = now.round_at(place), asked
             first = round_.post_list[0] if number == 1 else None
             if first is not None and chat.repeats_query(first, round_) and not first.attachment_list:
                 number = 0  # prompts show the query in its place
@@ -246,6 +248,13 @@ class Memory(Log):
 
         self._write(records, lambda _now: None)
 
+    def _place_of(self, post: Post | str) -> tuple[int, int]:
+        """Return the number of a post's round, and its own, for which other writers do not wait."""
+        if self._behind:  # it may be in what was stored without anybody knowing
+            self.refresh()
+        round_, number = place_of(self.snapshot.rounds(include_failed=True), post)
+        return round_.number, number
+
     def redact(self, post: Post | str) -> None:
         """Erase what a post says, for privacy: here, in every entry of the log, and with it all compactions and
         reductions that were made from it; those in the making are discarded. Takes what ``pin`` takes.
@@ -255,13 +264,15 @@ class Memory(Log):
         parts of it. Should the store fail meanwhile, call it again; a resume goes on with it, too. Whoever keeps texts
         elsewhere is told each time, by a ``Redacted`` event. Raises ``UnknownReference`` where there is no such post.
         """
+        place, asked = self._place_of(post)
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal references
-            found = redaction_of(now, post)
-            references = tuple(place_reference(now.numbers[found.round_id], number) for number in found.numbers)
-            if unfinished(self._require(now, found.round_id), found):
+            present = now.round_at(place)
+            found = redaction_of(present, asked)
+            references = tuple(place_reference(place, number) for number in found.numbers)
+            if unfinished(present, found):
                 withdrawn(now, found)  # raises where what is shown instead cannot be read
                 yield found
 

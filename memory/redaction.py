@@ -67,9 +67,8 @@ def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
     raise UnknownReference(f"there is no {what} in this session")
 
 
-def redaction_of(now: Snapshot, what: Post | str) -> PostRedacted:
-    """Return what erases a post, and the query with it where it repeats that. May raise ``UnknownReference``."""
-    round_, number = place_of(now.rounds(include_failed=True), what)
+def redaction_of(round_: Round, number: int) -> PostRedacted:
+    """Return what erases the post of that *number*, and the query with it where it repeats that."""
     twice = number <= 1 and round_.post_list and repeats_query(round_.post_list[0], round_)
     return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 
 from compactor import compose
-from memory import CompactedMessage, InMemoryStore, Memory, NewerVersion, Reduction, StoreDamaged, StoreError
+from memory import CompactedMessage, InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
 from memory.archive import BATCH, Kept, Stored
 from memory.checkpoint import checkpoint_of
 from memory.entries import Entry, PostPinned, RoundFinished
@@ -417,6 +417,38 @@ def test_pins_in_old_rounds_are_shown_though_the_store_is_away(opening: str) -> 
         assert memory.pins() == ("r3.p1", "r21.p0", "r21.p1", "r40.p1", "r59.p1")
         assert "Planner: answer 21" in str(compose(memory, ROLE, budget=10_000).messages)
     assert store.handed_out == 0
+
+
+@pytest.mark.parametrize("act", [Memory.pin, Memory.redact])
+def test_a_post_is_looked_for_while_others_may_write(act: Callable[[Memory, Post], None]) -> None:
+    """Going back through a long session takes its time; under the lock, its round is at hand."""
+    store = Indexed()
+    memory = with_rounds(store, 100)
+    old = memory.conversation.rounds[1].post_list[0]
+    memory = reopened(store, memory)
+    read_rounds, locked = store.read_rounds, []
+
+    def watched(session: str, first: int, last: int) -> Iterator[Entry]:
+        locked.append(memory._lock.locked())
+        return read_rounds(session, first, last)
+
+    store.read_rounds = watched  # type: ignore[method-assign]
+    act(memory, old)
+    assert locked[:7] == [False] * 7
+    assert not any(locked)
+    assert memory.snapshot.number == 301
+
+
+def test_a_post_whose_reply_was_lost_can_be_pinned() -> None:
+    """It is read back first."""
+    store = Indexed()
+    memory = with_rounds(store, 1)
+    memory.create_round("q", id="2")
+    store.lost_reply = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        memory.add_post("2", send_from=ROLE, send_to="User", message="m")
+    memory.pin("r2.p1")
+    assert memory.pins() == ("r2.p1",)
 
 
 def test_what_was_published_is_returned_though_nothing_can_be_read_after_it() -> None:

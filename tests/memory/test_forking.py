@@ -91,6 +91,52 @@ def test_a_child_writes_and_reads_though_another_thread_held_every_lock() -> Non
 
 
 @needs_fork
+def test_a_child_does_not_finish_what_its_parent_has_open() -> None:
+    """Neither the round that the parent opened, nor one that it was to take over, nor one that it is just opening."""
+    run("""
+        def open_rounds(memory):
+            memory.refresh()
+            return [r.user_query for r in memory.open_rounds]
+
+        store = InMemoryStore()
+        Memory("s", store=store).create_round("of a dead process")
+        taking = Memory("s", store=store, take_over=True)
+        memory = Memory("t", store=store)
+        memory.create_round("the parent's")
+
+        class Lost(Exception):
+            pass
+
+        class Losing(InMemoryStore):
+            def append(self, *args):
+                super().append(*args)
+                raise Lost
+
+        losing = Losing()
+        late = Memory("u", store=losing)
+        try:
+            late.create_round("being opened")
+        except Lost:
+            pass
+        del Losing.append
+
+        def work():
+            for one in (taking, memory, late):
+                one.create_round("the child's")
+                one.create_round("and its next")
+            assert open_rounds(taking) == ["of a dead process", "and its next"]
+            assert open_rounds(memory) == ["the parent's", "and its next"]
+            assert open_rounds(late) == ["being opened", "and its next"]
+
+        code = in_child(work)
+        assert code == 0, code
+        memory.create_round("the parent's next")
+        assert open_rounds(memory) == ["the parent's next"]
+        print("well")
+    """)
+
+
+@needs_fork
 def test_a_child_that_a_hook_forks_notifies_at_once() -> None:
     """The notification in progress is the parent's; the child's own need not wait for it."""
     run("""
