@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 
 #: Seconds to wait for what another process has locked, where the URL says nothing else.
 PATIENCE = 5.0
+#: Milliseconds that erasing waits for those who read a SQLite file, and keeps others from writing.
+PATIENCE_ERASING = 100
 
 #: Seconds beyond that after which a server that says nothing is given up.
 SILENCE = 30.0
@@ -263,8 +265,13 @@ class Sqlite:
 
     def after_erasing(self, connection: Connection) -> None:
         # Else the text would stand in the WAL until others have written over it. Somebody who reads may prevent that:
-        # then it is left to the next one.
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        # then it is left to the next one, because meanwhile nobody can write.
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {min(patience, PATIENCE_ERASING)}").all()
+        try:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}").all()
 
     def another_may(self, error: DBAPIError) -> bool:
         # One that was made while the file could only be read stays so.
@@ -468,8 +475,18 @@ class Postgres:
         said = str(error.orig).strip().partition("\n")[0]
         if isinstance(error, IntegrityError):
             return Conflict("another writer was faster")
-        nobody = not code and isinstance(error, OperationalError)  # there was no server to give one
-        if error.connection_invalidated or nobody or code[:2] == "08" or code in _GOING_AWAY:
+        connecting = not code and isinstance(error, OperationalError) and not error.connection_invalidated
+        if code in _NO_ENTRY or (connecting and _REFUSED.search(said)):
+            return StoreError(
+                f"{self.where} cannot be connected to ({said}); nothing was changed: check the URL's user, password and"
+                f" options and what the server allows, or make the database with createdb"
+            )
+        if connecting:
+            return StoreUnreachable(
+                f"{self.where} does not answer ({said}); try again once the server is back, or check the URL if it has"
+                f" never answered: host, port, database, user, password"
+            )
+        if error.connection_invalidated or code[:2] == "08" or code in _GOING_AWAY:
             return StoreUnreachable(f"{self.where} does not answer ({said}); try again once the server is back")
         if code == "53100":
             return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
@@ -485,6 +502,14 @@ class Postgres:
         return StoreError(f"PostgreSQL could not read or write {self.where}: {said}")
 
 
+#: invalid_catalog_name, invalid_authorization_specification, invalid_password.
+_NO_ENTRY = ("3D000", "28000", "28P01")
+#: The same, and what else no waiting mends, in the words of a server and a libpq that speak English: neither gives a
+#: code while one connects.
+_REFUSED = re.compile(
+    r"does not exist|no password supplied|authentication failed|pg_hba\.conf|permission denied for database"
+    r"|not permitted to log in|does not support SSL|invalid (?:port number|\w+ value)"
+)
 #: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped; idle_in_transaction_session_timeout.
 _GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
 #: read_only_sql_transaction, insufficient_privilege.

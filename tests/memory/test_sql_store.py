@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,6 +21,7 @@ from executors import SOON
 from lines import Line
 from postgres import Postgres as Server
 from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import OperationalError
 
 from memory import (
     Conflict,
@@ -759,6 +761,24 @@ def test_what_is_erased_is_not_in_the_file_any_more(tmp_path: Path, erase: Any) 
         assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())
 
 
+def test_who_reads_for_long_keeps_no_erasing_from_its_end_and_nobody_from_writing(tmp_path: Path, path: Path) -> None:
+    """What is erased is gone from the file with the next erasing then. All else is as patient as it was."""
+    with opened(sqlite_url(tmp_path, "?timeout=9")) as store, closing(sqlite3.connect(path)) as reader:
+        store.append("s", [entry(), entry("swordfish" * 2000), entry("sturgeon" * 2000)], after=0)
+        store.append("other", [entry()], after=0)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM compactor_entries").fetchall()
+        begun = time.monotonic()
+        store.redact("s", 2)
+        store.purge("other")
+        assert time.monotonic() - begun < 7
+        assert bodies(store)[1] == "{}"
+        assert on(store, "PRAGMA busy_timeout") == [(9_000,)]
+        reader.rollback()
+        store.redact("s", 3)
+        assert not any(word in file.read_bytes() for file in tmp_path.iterdir() for word in (b"swordfish", b"sturgeon"))
+
+
 def test_a_redaction_rewrites_the_log_beside_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time waits for whoever reads, with nobody else writing; however many entries are erased."""
     times: list[Connection] = []
@@ -921,6 +941,41 @@ def test_a_server_that_does_not_answer_is_said() -> None:
         nobody.bind(("127.0.0.1", 0))
         with pytest.raises(StoreUnreachable, match=r"'db' on 127\.0\.0\.1 does not answer.*once the server is back"):
             open_store(f"postgresql+psycopg://ada@127.0.0.1:{nobody.getsockname()[1]}/db")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("postgres:s3cr3t@{host}/nowhere", r"database \"nowhere\" does not exist.*make the database with createdb"),
+        ("nobody:s3cr3t@{host}/postgres", r"role \"nobody\" does not exist.*check the URL's user, password"),
+        ("postgres:s3cr3t@{host}/postgres?sslmode=require", "SSL was required.*check the URL's user, password and opt"),
+        ("postgres:s3cr3t@{host}/postgres?sslmode=nonsense", "sslmode value.*check the URL's user, password and opt"),
+    ],
+)
+def test_what_no_waiting_mends_is_not_told_as_an_outage(postgres_server: Server, place: str, said: str) -> None:
+    """With what to change instead, and without the password."""
+    with pytest.raises(StoreError, match=said) as raised:
+        open_store("postgresql+psycopg://" + place.format(host=f"127.0.0.1:{postgres_server.port}"))
+    assert not isinstance(raised.value, StoreUnreachable)
+    assert "s3cr3t" not in f"{raised.value} {raised.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("words", ["failed to resolve host 'servr'", "FATAL:  Datenbank »db« existiert nicht"])
+def test_where_it_is_not_known_whether_waiting_mends_it_both_are_said(words: str) -> None:
+    """A name that is not found may be a mistake or an outage, and a server's words may be of any language."""
+    fault = Postgres("postgresql://ada:s3cr3t@servr/db").fault(OperationalError("", None, Exception(words)))
+    assert isinstance(fault, StoreUnreachable)
+    assert "once the server is back, or check the URL if it has never answered" in str(fault)
+    assert "s3cr3t" not in str(fault)
+
+
+@pytest.mark.parametrize("code", ["3D000", "28000", "28P01"])
+def test_a_code_that_says_so_needs_no_words(code: str) -> None:
+    """A driver that tells it is believed."""
+    refused = type("Refused", (Exception,), {"sqlstate": code})("kein Zutritt")
+    fault = Postgres("postgresql://ada@host/db").fault(OperationalError("", None, refused))
+    assert "check the URL's user, password" in str(fault)
+    assert not isinstance(fault, StoreUnreachable)
 
 
 def test_a_server_that_has_much_to_change_is_not_taken_for_silent(
