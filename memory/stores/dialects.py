@@ -18,7 +18,6 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import (
-    Conflict,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -67,7 +66,8 @@ class Dialect(Protocol):
         """Return a *statement* with ``:name`` as the driver takes it, for what is too often asked to be compiled."""
 
     def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
-        """Return how many rows a *statement* inserted that ``driver_sql`` returned."""
+        """Return how many rows a *statement* inserted that ``driver_sql`` returned; 0 where another writer inserted
+        the same at that moment."""
 
     def insert_all(
         self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
@@ -102,7 +102,7 @@ class Dialect(Protocol):
         """Return whether what failed with *error* may go well on a new connection, at once."""
 
     def fault(self, error: DBAPIError) -> StoreError:
-        """Return *error* as one of ours; a row that another writer was first to write is a ``Conflict``."""
+        """Return *error* as one of ours."""
 
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class Sqlite:
         return _code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
     def fault(self, error: DBAPIError) -> StoreError:
-        return self._fault(error.orig)  # never a Conflict: nobody else writes between a statement's look and its insert
+        return self._fault(error.orig)
 
     def _fault(self, error: BaseException | None) -> StoreError:
         code, said = _code(error), str(error)
@@ -387,7 +387,10 @@ class Postgres:
         return re.sub(r":(\w+)", r"%(\1)s", statement)
 
     def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
-        return connection.exec_driver_sql(statement, dict(row)).rowcount
+        try:
+            return connection.exec_driver_sql(statement, dict(row)).rowcount
+        except IntegrityError:
+            return 0
 
     def insert_all(
         self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
@@ -473,8 +476,6 @@ class Postgres:
     def fault(self, error: DBAPIError) -> StoreError:
         code = getattr(error.orig, "sqlstate", None) or ""
         said = str(error.orig).strip().partition("\n")[0]
-        if isinstance(error, IntegrityError):
-            return Conflict("another writer was faster")
         connecting = not code and isinstance(error, OperationalError) and not error.connection_invalidated
         if code in _NO_ENTRY or (connecting and _REFUSED.search(said)):
             return StoreError(

@@ -1066,6 +1066,7 @@ def test_all_connections_in_use_is_said(postgres_url: str) -> None:
         ("57P03", StoreUnreachable),
         ("XX001", StoreDamaged),
         ("54000", StoreError),
+        ("23505", StoreError),  # but in an append, where it is a Conflict
     ],
 )
 def test_what_a_server_complains_about_is_told_apart(postgres_url: str, state: str, fault: type[StoreError]) -> None:
