@@ -38,7 +38,8 @@ class Connections:
         self._closed = False
         self._after_fork()
         renewed_after_fork(self)
-        _all.add(self)
+        with _forking:
+            _all.add(self)
 
     def _after_fork(self) -> None:
         self._turn = threading.Condition()  # guards _users, _paused, _closed
@@ -189,20 +190,25 @@ class Connections:
 
 
 _all: WeakSet[Connections] = WeakSet()
+_forking = threading.Lock()  # guards _all, and is held over a fork, that none is added meanwhile and not paused
 
 # A connection must not be open in two processes, not even unused: SQLite would believe that the child holds the locks
 # that the parent holds, and a child's new connection could lose its log to the parent's closing.
 
 
 def _before_fork() -> None:
+    _forking.acquire()
     for connections in tuple(_all):
         connections._before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    for connections in tuple(_all):
-        connections._after_fork_in_parent()
+    try:
+        for connections in tuple(_all):
+            connections._after_fork_in_parent()
+    finally:
+        _forking.release()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forking.release)

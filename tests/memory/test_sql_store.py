@@ -451,6 +451,20 @@ def test_who_comes_while_a_fork_is_under_way_waits(tmp_path: Path) -> None:
         assert found == [[]]
 
 
+def test_a_store_that_is_made_while_a_fork_is_under_way_waits(tmp_path: Path) -> None:
+    """It would not be paused, so its connection could be open in both processes; and to count them would fail."""
+    made: list[SqlStore] = []
+    connections_module._before_fork()
+    thread = threading.Thread(target=lambda: made.append(SqlStore(dialect_of(sqlite_url(tmp_path)))))
+    thread.start()
+    thread.join(0.1)  # as long as it would take, and more
+    before = len(made)
+    connections_module._after_fork_in_parent()
+    thread.join(SOON)
+    assert (before, len(made)) == (0, 1)
+    made[0].close()
+
+
 def test_a_fork_waits_no_longer_than_the_time_out(tmp_path: Path) -> None:
     """Whoever uses a connection for ever does not stop the others."""
     with opened(sqlite_url(tmp_path, "?timeout=0.05")) as store:
