@@ -19,7 +19,7 @@ from .errors import (
     UnknownReference,
     UnknownRound,
 )
-from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
+from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .history import CompactionRecord
 from .memory import Conversation, Memory
 from .overlays import (
@@ -35,7 +35,8 @@ from .overlays import (
 )
 from .recall import RECALL_TOOLS, Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
-from .stores import InMemoryStore, Store, open_store
+from .search import Hit
+from .stores import IndexedStore, InMemoryStore, LeasingStore, SearchableStore, Store, open_store
 from .usage import Usage
 from .visibility import Rounds
 
@@ -43,6 +44,7 @@ __all__ = [
     "RECALL_TOOLS",
     "USER",
     "Attachment",
+    "CheckpointFailed",
     "CompactedMessage",
     "CompactionProvider",
     "CompactionRecord",
@@ -51,11 +53,14 @@ __all__ = [
     "Conversation",
     "Event",
     "EventHook",
+    "Hit",
     "HookFailed",
     "InMemoryStore",
+    "IndexedStore",
     "Journal",
     "JournalState",
     "LastingJournal",
+    "LeasingStore",
     "Memory",
     "MessageError",
     "NewerVersion",
@@ -70,6 +75,7 @@ __all__ = [
     "Round",
     "RoundClosed",
     "Rounds",
+    "SearchableStore",
     "StaleCompaction",
     "Store",
     "StoreBusy",

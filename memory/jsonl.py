@@ -15,7 +15,7 @@ from .fitting import REMEDY, Fitting
 from .state import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
 from .stores import Store
 
-__all__ = ["JSONL_FORMAT", "Imported", "exported", "imported"]
+__all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session"]
 
 #: What the first line says that the file is.
 JSONL_FORMAT = "context-compactor session"
@@ -32,7 +32,7 @@ class Imported(NamedTuple):
     entries: int
 
 
-def exported(store: Store, session: str, stream: TextIO) -> int:
+def export_session(store: Store, session: str, stream: TextIO) -> int:
     """Write *session* to *stream*, as long as its log is now, and return how many entries that is.
 
     Holds one entry at a time. What is written is ASCII. Raises ``StoreError`` where there is no such session, or it
@@ -52,7 +52,7 @@ def exported(store: Store, session: str, stream: TextIO) -> int:
     return count
 
 
-def imported(store: Store, stream: Iterable[str], session: str | None = None) -> Imported:
+def import_session(store: Store, stream: Iterable[str], session: str | None = None) -> Imported:
     """Write the session that *stream* holds to *store*, all or nothing, and return its name and length.
 
     *stream* is a text file, or any lines. *session* is the name to give it, if not its own. Every line is checked

@@ -8,10 +8,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from memory.jsonl import Imported, exported, imported
+from memory.jsonl import Imported, export_session, import_session
 from memory.stores import Store
 
 from .stores import opened
@@ -26,11 +27,11 @@ def export(store: Store, session: str, to: str, *, force: bool) -> int:
     The file is there when it is complete; one that is there already is kept, but for *force*.
     """
     if to == "-":
-        return exported(store, session, sys.stdout)
+        return export_session(store, session, sys.stdout)
     target = Path(to)
     try:
         with _complete(target, force=force) as file:
-            return exported(store, session, file)
+            return export_session(store, session, file)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         raise CannotRun(f"{one_line(to)} cannot be written ({_reason(error)}); give another path by --to") from error
 
@@ -66,11 +67,11 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
     name = "standard input" if file == "-" else one_line(file)
     try:
         with _reading(file) as lines:
-            if not lines.read(1):  # before a database is made for it
+            first = lines.readline()
+            if not first:  # before a database is made for it
                 raise CannotRun(f"{name} is empty; it needs what `compactor export` writes")
-            lines.seek(0)
             with opened(url, create=True) as store:
-                return imported(store, lines, session)
+                return import_session(store, chain((first,), lines), session)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise CannotRun(
             f"{name} cannot be read ({_reason(error)}); give a file that `compactor export` wrote"
@@ -80,7 +81,11 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
 @contextmanager
 def _reading(file: str) -> Iterator[TextIO]:
     if file == "-":
-        yield io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read()), encoding="utf-8-sig")
+        lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
+        try:
+            yield lines
+        finally:
+            lines.detach()  # which is not ours to close
         return
     with open(file, encoding="utf-8-sig") as stream:
         yield stream

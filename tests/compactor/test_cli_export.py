@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,7 +100,7 @@ def test_an_export_that_breaks_off_leaves_no_file(url: str, tmp_path: Path, monk
         stream.write("half a li")
         raise StoreError("the server went away")
 
-    monkeypatch.setattr(exchange, "exported", broken)
+    monkeypatch.setattr(exchange, "export_session", broken)
     before = set(tmp_path.iterdir())
     assert refusal(run("export", "shop", "--store", url, "--to", file, "--force")) == "the server went away"
     assert file.read_text(encoding="utf-8") == "mine"
@@ -112,7 +114,7 @@ def test_a_file_that_somebody_made_meanwhile_is_kept(url: str, tmp_path: Path, m
         file.write_text("mine", encoding="utf-8")
         return 0
 
-    monkeypatch.setattr(exchange, "exported", slow)
+    monkeypatch.setattr(exchange, "export_session", slow)
     assert "is there already" in refusal(run("export", "shop", "--store", url, "--to", file))
     assert file.read_text(encoding="utf-8") == "mine"
 
@@ -164,3 +166,35 @@ def test_a_file_that_is_cut_off_stores_nothing(url: str, tmp_path: Path) -> None
     file.write_bytes(file.read_bytes()[:-20])
     refusal(run("import", file, "--as", "copy", "--store", url))
     assert log(url, "copy") == []
+
+
+class Blank(io.RawIOBase):
+    """Gives *left* lines of a megabyte in which nothing stands."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        if not self.left:
+            return 0
+        self.left -= 1
+        size = min(len(into), 1_000_000)
+        into[:size] = b" " * (size - 1) + b"\n"
+        return size
+
+
+def test_standard_input_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much comes, no more than a line of it is held, and the stream is left open."""
+    stdin = io.TextIOWrapper(io.BufferedReader(Blank(24), 1_000_000))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match="line 1 "):
+            exchange.import_into(url_of(tmp_path / "other.db"), "-", None)
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
+    finally:
+        tracemalloc.stop()
+    assert not stdin.buffer.closed

@@ -16,7 +16,7 @@ from compactor import compose
 from memory import InMemoryStore, Memory, StoreError, UnknownRound, open_store
 from memory.entries import CompactionPrepared, Entry
 from memory.forked import forked
-from memory.jsonl import exported, imported
+from memory.jsonl import export_session, import_session
 from memory.state import memory_from, state_of
 
 
@@ -279,9 +279,9 @@ class Copies(Overlays):
         known = overlays(memory)
         assert overlays(memory_from(Memory, state_of(memory))) == known
         elsewhere, stream = InMemoryStore(), io.StringIO()
-        exported(self.store, "s", stream)
+        export_session(self.store, "s", stream)
         stream.seek(0)
-        imported(elsewhere, stream)
+        import_session(elsewhere, stream)
         assert overlays(Memory("s", store=elsewhere)) == known
         for at_round in range(1, memory.snapshot.total + 1):
             self.agrees(memory, forked(memory, at_round, store=InMemoryStore()), at_round)

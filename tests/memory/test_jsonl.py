@@ -15,13 +15,13 @@ from histories import eventful, everything
 from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
 from memory.entries import BODY_VERSION, Entry
 from memory.errors import StoreDamaged
-from memory.jsonl import JSONL_FORMAT, Imported, exported, imported
+from memory.jsonl import JSONL_FORMAT, Imported, export_session, import_session
 from memory.state import STATE_VERSION
 
 
 def lines_of(store: Store, session: str = "s") -> list[str]:
     stream = io.StringIO()
-    count = exported(store, session, stream)
+    count = export_session(store, session, stream)
     lines = stream.getvalue().splitlines(keepends=True)
     assert len(lines) == count + 1
     return lines
@@ -40,8 +40,8 @@ def changed(line: int, **fields: object) -> list[str]:
 def test_a_session_comes_back_as_it_was() -> None:
     """Through a file, under its name or another; entries keep their ids and stamps."""
     store = InMemoryStore()
-    assert imported(store, io.StringIO("".join(LINES))) == Imported("s", len(LINES) - 1)
-    assert imported(store, LINES, "other") == ("other", len(LINES) - 1)
+    assert import_session(store, io.StringIO("".join(LINES))) == Imported("s", len(LINES) - 1)
+    assert import_session(store, LINES, "other") == ("other", len(LINES) - 1)
     for name in ("s", "other"):
         assert everything(Memory(name, store=store)) == everything(Memory("s", store=STORE))
         assert list(store.read(name)) == list(STORE.read("s"))
@@ -52,12 +52,12 @@ def test_a_session_comes_back_as_it_was() -> None:
 def test_a_session_goes_from_database_to_database(tmp_path: Path) -> None:
     """The files are the same, whichever store they are of."""
     with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
-        assert imported(store, LINES, "other") == ("other", len(LINES) - 1)
+        assert import_session(store, LINES, "other") == ("other", len(LINES) - 1)
         assert everything(Memory("other", store=store)) == everything(Memory("s", store=STORE))
         with pytest.raises(StoreError, match="already"):
-            imported(store, LINES, "other")
+            import_session(store, LINES, "other")
         again = InMemoryStore()
-        imported(again, lines_of(store, "other"), "s")
+        import_session(again, lines_of(store, "other"), "s")
         assert lines_of(again)[1:] == lines_of(store, "other")[1:]
 
 
@@ -77,7 +77,7 @@ def test_a_file_on_disk_comes_back(tmp_path: Path, newline: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text("".join([*LINES, "\n", "\n"]), encoding="utf-8", newline=newline)
     with path.open(encoding="utf-8") as stream:
-        assert imported(InMemoryStore(), stream).entries == len(LINES) - 1
+        assert import_session(InMemoryStore(), stream).entries == len(LINES) - 1
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 8, 9])
@@ -85,7 +85,7 @@ def test_logs_of_any_length_are_whole(length: int) -> None:
     """How long it is, is found by a few looks."""
     store = InMemoryStore()
     store.append("s", [Entry("starred", body="{}") for _ in range(length)], 0)
-    assert imported(InMemoryStore(), lines_of(store)) == ("s", length)
+    assert import_session(InMemoryStore(), lines_of(store)) == ("s", length)
 
 
 def test_what_is_written_meanwhile_is_not_in_the_file() -> None:
@@ -99,7 +99,7 @@ def test_what_is_written_meanwhile_is_not_in_the_file() -> None:
     store = InMemoryStore()
     store.append("s", [Entry("starred", body="{}")], 0)
     stream = Growing()
-    assert exported(store, "s", stream) == 1
+    assert export_session(store, "s", stream) == 1
     assert len(stream.getvalue().splitlines()) == 2
 
 
@@ -113,20 +113,20 @@ def test_a_session_that_is_not_there_is_not_exported() -> None:
 
     store = InMemoryStore()
     with pytest.raises(StoreError, match="no session 's'"):
-        exported(store, "s", io.StringIO())
+        export_session(store, "s", io.StringIO())
     store.append("s", [Entry("starred", body="{}")], 0)
     stream = Purging()
     with pytest.raises(StoreError, match="purged"):
-        exported(store, "s", stream)
+        export_session(store, "s", stream)
     with pytest.raises(StoreDamaged, match="cut off"):
-        imported(store, io.StringIO(stream.getvalue()))
+        import_session(store, io.StringIO(stream.getvalue()))
 
 
 def test_a_session_that_is_there_is_left_alone() -> None:
     """The remedy is another name."""
     before = list(STORE.read("s"))
     with pytest.raises(StoreError, match=r"'s' in this store already.* another name"):
-        imported(STORE, LINES)
+        import_session(STORE, LINES)
     assert list(STORE.read("s")) == before
 
 
@@ -136,7 +136,7 @@ def test_a_file_that_is_cut_off_is_refused(cut: int) -> None:
     for lines in (LINES[:cut], [*LINES[:cut], LINES[cut][:-9]]):
         store = InMemoryStore()
         with pytest.raises(StoreDamaged, match=r"cut off|line \d+ is not whole"):
-            imported(store, lines)
+            import_session(store, lines)
         assert store.sessions() == []
 
 
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_refused_with_its_line(lines: list[str], error: type[C
     """And with the remedy; it shows nothing of what was said, and nothing is written."""
     store = InMemoryStore()
     with pytest.raises(error, match=match) as raised:
-        imported(store, lines)
+        import_session(store, lines)
     assert store.sessions() == []
     assert "half" not in str(raised.value)
     assert any(word in str(raised.value) for word in ("take", "export", "upgrade"))
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_bytes("".join(LINES[:3]).encode() + b"\xff\xfe\n")
     with path.open(encoding="utf-8") as stream, pytest.raises(StoreDamaged, match="no text"):
-        imported(InMemoryStore(), stream)
+        import_session(InMemoryStore(), stream)
 
 
 class Streaming(InMemoryStore):
@@ -206,7 +206,7 @@ def test_a_long_file_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> N
             body = {"round_id": "round-1", "post": post | {"number": number - 1}}
             yield json.dumps(first | {"id": f"e{number}", "kind": "post added", "number": number, "body": body})
 
-    assert peak(lambda: imported(store, lines())) < 3_000_000
+    assert peak(lambda: import_session(store, lines())) < 3_000_000
     assert store.taken == count
 
 
