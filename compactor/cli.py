@@ -23,7 +23,7 @@ from .commands.demo import Demo
 from .commands.preset import Preset
 from .commands.pressure import Pressure
 from .commands.replay import Setup
-from .commands.resume import begin, kept, where
+from .commands.resume import begin, memory_at, where
 from .commands.session_commands import AsJson, Store
 from .commands.stage import Stage
 from .commands.terminal import CannotRun, event_log, one_line, screen, shown_live
@@ -222,7 +222,7 @@ def chat(
     """
     source = endpoint(model, base_url)
     config = _config(prompt, budget, threshold, retain, model)
-    with kept(store, session) as memory:
+    with memory_at(store, session) as memory:
         begin(memory, system)
         dialogue = ConversationScreen(screen(), screen(sys.stderr))
         dialogue.tell(f"{source}; /help lists the commands")

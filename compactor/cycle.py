@@ -200,7 +200,7 @@ class _Pass:
         self._base = base
         self._allowed = allowed
         self._failed: list[Exception] = []
-        self._read: dict[int, _Reading] = {}
+        self._read: dict[int, _RoundRead] = {}
         #: The snapshot, with what this pass has published.
         self.view = view
         self.published: CompactedMessage | None = None
@@ -279,7 +279,7 @@ class _Pass:
             return
         place = (self.view.rounds.end_of(made.round_id) or 1) - 1
         if place not in self._read:
-            self._read[place] = _Reading.of(self.view, place)
+            self._read[place] = _RoundRead.of(self.view, place)
         read = self._read[place]
         before, after = read.tokens(made, self.view.ledger.count)
         self.view, self.changed = replace(self.view, published=reductions, as_composed=False), True
@@ -358,7 +358,7 @@ class _Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _RoundRead:
     """A round as a strategy has read it: so that many reductions of one round are told of without reading it again."""
 
     #: Its posts by number, ascending, as the log has them.
@@ -368,7 +368,7 @@ class _Reading:
     messages: Mapping[int, list[tuple[Message, int]]]
 
     @classmethod
-    def of(cls, view: View, place: int) -> _Reading:
+    def of(cls, view: View, place: int) -> _RoundRead:
         posts = view.rounds[place].post_list
         messages: dict[int, list[tuple[Message, int]]] = {}
         for round_, unit in view.units(place):

@@ -21,14 +21,14 @@ from .units import Unit, count_message, units_of
 __all__ = ["Ledger", "Sums", "ledger_of"]
 
 #: Rounds that are counted in one go between two looks at the lock.
-BATCH = 64
+COUNTED_AT_ONCE = 64
 #: Costs of open rounds' units that are remembered; more, and all are forgotten.
 MOST_OPEN_UNITS = 20_000
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
 MOST_COUNTERS = 8
 
 
-class Placed(Protocol):
+class RoundsByPlace(Protocol):
     """Rounds by their place, places by the rounds' ids, and what is to stay as it is."""
 
     def __getitem__(self, index: int, /) -> Round: ...
@@ -143,7 +143,7 @@ class Sums:
         return Sums(start, before, self._costs[first:last])
 
 
-class Kept(NamedTuple):
+class Summed(NamedTuple):
     """What a ledger has summed up."""
 
     sums: Sums
@@ -167,12 +167,12 @@ class Ledger:
 
     def _renew(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        self._lock = threading.Lock()  # guards _kept and its sums; never held while counting
-        self._kept = Kept(Sums())
+        self._lock = threading.Lock()  # guards _summed and its sums; never held while counting
+        self._summed = Summed(Sums())
 
     _after_fork = _renew
 
-    def sums(self, rounds: Placed, settled: int, reductions: Reductions, origin: int = 0) -> Sums:
+    def sums(self, rounds: RoundsByPlace, settled: int, reductions: Reductions, origin: int = 0) -> Sums:
         """Return sums over the first *settled* of *rounds*, each read through *reductions*, that begin at the place
         *origin* or before it.
 
@@ -195,22 +195,22 @@ class Ledger:
 
         while True:
             with self._lock:
-                kept = self._kept
-            if kept.seen == seen:
-                sums = _beginning_at(origin, settled, kept, cost_at)
+                summed = self._summed
+            if summed.seen == seen:
+                sums = _beginning_at(origin, settled, summed, cost_at)
             else:
-                old = kept.sums if kept.seen[1] == seen[1] else Sums()  # what was erased is not looked for
+                old = summed.sums if summed.seen[1] == seen[1] else Sums()  # what was erased is not looked for
                 sums = _shared(old, rounds, range(origin, settled), overlaid_with, cost_at)
             done = sums.stop
-            if sums is kept.sums and done >= settled and origin == kept.origin:
+            if sums is summed.sums and done >= settled and origin == summed.origin:
                 return sums
-            fresh = [cost_at(place) for place in range(done, min(settled, done + BATCH))]
+            fresh = [cost_at(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
             with self._lock:
-                if sums is kept.sums and (self._kept.sums is not sums or sums.stop != done):
+                if sums is summed.sums and (self._summed.sums is not sums or sums.stop != done):
                     continue  # another thread was here meanwhile; go on from what it has counted
                 for cost in fresh:
                     sums.add(cost)
-                self._kept = Kept(sums, seen, origin)
+                self._summed = Summed(sums, seen, origin)
                 if sums.stop >= settled:
                     return sums
 
@@ -257,9 +257,9 @@ class Ledger:
         return found
 
 
-def _beginning_at(origin: int, settled: int, kept: Kept, cost_at: Callable[[int], Cost]) -> Sums:
-    """Return the sums that are *kept*, or such as begin at *origin*, where those begin after it or long before it."""
-    sums = kept.sums
+def _beginning_at(origin: int, settled: int, summed: Summed, cost_at: Callable[[int], Cost]) -> Sums:
+    """Return the sums of *summed*, or such as begin at *origin*, where those begin after it or long before it."""
+    sums = summed.sums
     if origin > sums.stop or settled < sums.start:  # nothing in common: with an older moment, or a newer one
         return Sums(origin)
     if origin < sums.start:
@@ -269,14 +269,14 @@ def _beginning_at(origin: int, settled: int, kept: Kept, cost_at: Callable[[int]
         return back
     # Only what lay before the origin already when it moved last: who began a prompt just before the newest publication
     # still asks from there. And only where that is more than what is left, so that no round is copied over and over.
-    if origin > kept.origin and kept.origin - sums.start > sums.stop - kept.origin:
-        return sums.part(kept.origin)
+    if origin > summed.origin and summed.origin - sums.start > sums.stop - summed.origin:
+        return sums.part(summed.origin)
     return sums
 
 
 def _shared(
     old: Sums,
-    rounds: Placed,
+    rounds: RoundsByPlace,
     places: range,
     overlaid_with: Callable[[str], Overlaid],
     cost_at: Callable[[int], Cost],

@@ -11,11 +11,11 @@ from memory.messages import ASSISTANT
 from .stores import opened
 from .terminal import CannotRun, one_line
 
-__all__ = ["answered", "begin", "kept", "where"]
+__all__ = ["answered", "begin", "memory_at", "where"]
 
 
 @contextmanager
-def kept(url: str | None, session: str | None) -> Iterator[Memory]:
+def memory_at(url: str | None, session: str | None) -> Iterator[Memory]:
     """Give the Memory of *session* in the store at *url*, new where there is none of that name; without a store one
     that is not kept. Raises ``CannotRun`` for a session without a store."""
     if not url:
