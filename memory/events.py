@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .rounds import utc_now
 
-__all__ = ["Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
+__all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
 
 
 class Event(BaseModel):
@@ -58,4 +58,14 @@ class ProviderFailed(Event):
     level: ClassVar[str] = "warning"
     session: str = ""
     role: str
+    error: str
+
+
+class CheckpointFailed(Event):
+    """A checkpoint could not be kept: nothing is lost, and the next opening reads more. Told of once in a row."""
+
+    name: ClassVar[str] = "memory.checkpoint_failed"
+    level: ClassVar[str] = "warning"
+    session: str = ""
+    #: The error's class.
     error: str

@@ -24,6 +24,7 @@ from .errors import (
     UnknownRound,
 )
 from .forking import renewed_after_fork
+from .hooks import describe
 from .redaction import erasures, holding, unfinished
 from .replay import applied
 from .rounds import Clock, Record
@@ -69,7 +70,9 @@ class Log(ABC):
         left_open = (item.opened.id for item in self.snapshot.live if not item.opened.closed)
         if take_over:
             self._taken_over = tuple(left_open)
+        self._checkpoint_fault = ""  # the class of the error by which the last one could not be kept
         self._keep_checkpoint(self._due())
+        self._checkpoint_fault = ""  # which nobody could hear of yet
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # one writer at a time: held over an append
@@ -79,6 +82,10 @@ class Log(ABC):
     @abstractmethod
     def _announce(self, rounds: Iterable[int] = ()) -> None:
         """Tell whoever asked of new rounds, by their numbers, and that something happened."""
+
+    @abstractmethod
+    def _report_checkpoint(self, error: str) -> None:
+        """Tell whoever asked that a checkpoint could not be kept."""
 
     def refresh(self) -> bool:
         """Return whether others have written to the session, and show it from now on: hooks are told of their rounds.
@@ -256,10 +263,17 @@ class Log(ABC):
         return now
 
     def _keep_checkpoint(self, now: Snapshot | None) -> None:
-        if now is not None and self._indexed is not None:
+        if now is None or self._indexed is None:
+            return
+        fault = ""
+        try:
+            self._indexed.keep_checkpoint(self.session_id, checkpoint_of(now))
+        except Exception as error:  # noqa: BLE001  (what was appended is stored: no writer is told otherwise)
             # Without it the next opening reads more, and that is all.
-            with suppress(Exception):
-                self._indexed.keep_checkpoint(self.session_id, checkpoint_of(now))
+            fault = describe(error)
+        known, self._checkpoint_fault = self._checkpoint_fault, fault
+        if fault not in ("", known):
+            self._report_checkpoint(fault)
 
     def _begun(self) -> Snapshot:
         """Return what is known without reading the log: what the newest checkpoint says, if there is one."""

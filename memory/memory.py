@@ -17,7 +17,7 @@ from .entries import (
     UsageRecorded,
 )
 from .errors import MessageError, RoundClosed, UnknownRound
-from .events import Event, EventHook, HookFailed, ProviderFailed, Redacted
+from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .forked import forked
 from .hooks import Hooks, Notifications, describe
 from .journal import RoleJournal, withdrawals
@@ -403,7 +403,8 @@ class Memory(Log):
         return self._round_hooks.add(callback)
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:
-        """Call *callback* with each event of this Memory (a hook or provider that failed); return what stops that."""
+        """Call *callback* with each event of this Memory (an erasing; a hook, provider or checkpoint that failed), and
+        return what stops that."""
         return self._event_hooks.add(callback)
 
     def tell(self, event: Event) -> None:
@@ -466,6 +467,9 @@ class Memory(Log):
     def _report_hook(self, callback: Callable[..., object], error: Exception) -> None:
         failed = HookFailed(at=self._clock(), session=self.session_id, hook=describe(callback), error=describe(error))
         self._event_hooks(failed)
+
+    def _report_checkpoint(self, error: str) -> None:
+        self._event_hooks(CheckpointFailed(at=self._clock(), session=self.session_id, error=error))
 
     def _report_provider(self, role: str, error: Exception) -> None:
         self._event_hooks(ProviderFailed(at=self._clock(), session=self.session_id, role=role, error=describe(error)))

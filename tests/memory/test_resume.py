@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
-from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
+from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, log, open_store
 from memory.checkpoint import checkpoint_of
 from memory.entries import CompactionPrepared
 from memory.log import EVERY
@@ -252,6 +252,33 @@ def test_a_checkpoint_that_cannot_be_kept_is_no_failure_of_the_append() -> None:
     for number in range(EVERY):
         memory.add_post(round_, send_from="Planner", send_to="User", message=str(number))
     assert len(Memory("s", store=store).open_rounds[0].post_list) == EVERY
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_told_of_once_and_again_when_the_cause_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a host learns why openings are slow; the call that tried it has succeeded, whatever was raised."""
+    monkeypatch.setattr(log, "EVERY", 1)
+    store, events = Indexed(), []
+    keep = store.keep_checkpoint
+    faults = iter([None, Unreachable("no"), Unreachable("no"), OSError("no"), OSError("no"), None, OSError("no")])
+
+    def kept(session: str, made: Checkpoint) -> None:
+        fault = next(faults)
+        if fault is not None:
+            raise fault
+        keep(session, made)
+
+    memory = Memory("s", store=store)
+    memory.on_event(events.append)
+    store.keep_checkpoint = kept  # type: ignore[method-assign]
+    told = []
+    for number in range(1, 8):
+        assert memory.create_round(str(number)).number > 0
+        told.append([(event.name, event.error) for event in events])
+        events.clear()
+    name = "memory.checkpoint_failed"
+    assert told == [[], [(name, "Unreachable")], [], [(name, "OSError")], [], [], [(name, "OSError")]]
 
 
 def _spoiled(body: str, **fields: object) -> str:
