@@ -28,12 +28,12 @@ class CompactionTimeout(CompactionFailed, TimeoutError):
 
 
 class LeasedElsewhere(CompactionFailed):
-    """Another process has this role's history summarised just now."""
+    """Another process has this role's history summarised just now, or had when it ended: nobody can tell which."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            "another process is compacting this role's history, and the same is not paid for twice;"
-            f" ask again when it is through, in {seconds:.0f} seconds at the latest"
+            "another process is compacting this role's history, or ended while it was, and the same is not paid for"
+            f" twice; ask again when it is through, in {seconds:.0f} seconds at the latest"
         )
         #: Until its lease expires.
         self.seconds = seconds
