@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, TextIO, overload
@@ -15,7 +16,7 @@ from .fitting import REMEDY, Fitting
 from .state import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
 from .stores import Store
 
-__all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session"]
+__all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "whole_session"]
 
 #: What the first line says that the file is.
 JSONL_FORMAT = "context-compactor session"
@@ -61,6 +62,20 @@ def import_session(store: Store, stream: Iterable[str], session: str | None = No
     format, with the number of the line, ``NewerVersion`` for one that a newer version wrote, and ``StoreError`` where
     the store has a session of that name already.
     """
+    with whole_session(stream, session, into=store) as (name, entries):
+        append_new(store, name, entries)
+        return Imported(name, len(entries))
+
+
+@contextmanager
+def whole_session(
+    stream: Iterable[str], session: str | None = None, *, into: Store | None = None
+) -> Iterator[tuple[str, Sequence[Entry]]]:
+    """Give the name and the entries of the session that *stream* holds, once every line of it is checked.
+
+    As ``import_session`` reads it, for whoever has no store before; where *into* is one that has that session, the
+    lines behind the first are not read.
+    """
     lines = _numbered(stream)
     line, text = next(lines, (1, ""))
     head = _parsed(text, f"line {line}")
@@ -68,7 +83,8 @@ def import_session(store: Store, stream: Iterable[str], session: str | None = No
         raise StoreDamaged(f"line 1 is not the head of a {JSONL_FORMAT}; nothing was stored, take an exported file")
     own, count = check_head(head, "line 1", JSONL_FORMAT), number_of(head, "entries", "line 1")
     name = own if session is None else session
-    refuse_present(store, name)
+    if into is not None:
+        refuse_present(into, name)
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
         kept, fitting = _KeptAside(file), Fitting()
         for line, text in lines:
@@ -85,8 +101,7 @@ def import_session(store: Store, stream: Iterable[str], session: str | None = No
                 f"the file is cut off: it ends at line {line}, after {len(kept)} of {count} entries; nothing was"
                 f" stored, export the session again"
             )
-        append_new(store, name, kept)
-        return Imported(name, len(kept))
+        yield name, kept
 
 
 def _numbered(stream: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -12,10 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from memory.jsonl import Imported, export_session, import_session
+from memory.jsonl import Imported, export_session, import_session, whole_session
+from memory.state import append_new
 from memory.stores import Store
 
-from .stores import opened
+from .stores import missing, opened
 from .terminal import CannotRun, one_line
 
 __all__ = ["export", "import_into"]
@@ -62,16 +63,21 @@ def _require_free(target: Path, *, force: bool) -> None:
 def import_into(url: str | None, file: str, session: str | None) -> Imported:
     """Read the session in *file*, or on standard input for ``-``, into the store at *url*, all or nothing.
 
-    *session*: its name there, if not its own.
+    A database file that is not there is made for one that is whole. *session*: its name there, if not its own.
     """
     name = "standard input" if file == "-" else one_line(file)
     try:
-        with _reading(file) as lines:
-            first = lines.readline()
-            if not first:  # before a database is made for it
+        with _reading(file) as text:
+            first = text.readline()
+            if not first:
                 raise CannotRun(f"{name} is empty; it needs what `compactor export` writes")
-            with opened(url, create=True) as store:
-                return import_session(store, chain((first,), lines), session)
+            lines = chain((first,), text)
+            if not missing(url):
+                with opened(url, create=True) as store:
+                    return import_session(store, lines, session)
+            with whole_session(lines, session) as (own, entries), opened(url, create=True) as store:
+                append_new(store, own, entries)
+                return Imported(own, len(entries))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise CannotRun(
             f"{name} cannot be read ({_reason(error)}); give a file that `compactor export` wrote"

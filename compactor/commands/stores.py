@@ -11,7 +11,7 @@ from memory.stores import Store
 
 from .terminal import CannotRun, one_line
 
-__all__ = ["opened", "require", "unknown"]
+__all__ = ["missing", "opened", "require", "unknown"]
 
 _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 
@@ -37,6 +37,12 @@ def opened(url: str | None, *, create: bool = False) -> Iterator[Store]:
         store.close()
 
 
+def missing(url: str | None) -> bool:
+    """Return whether *url* names a database file that is not there yet."""
+    path = _file_of((url or "").strip())
+    return path is not None and path not in ("", ":memory:") and not _is_file(path)
+
+
 def require(store: Store, session: str) -> None:
     """Raise ``CannotRun`` unless *store* has that session."""
     if next(iter(store.read(session, 0, 1)), None) is None:
@@ -59,11 +65,14 @@ def _file_of(url: str) -> str | None:
 
 
 def _require_file(path: str) -> None:
-    try:
-        there = Path(path).is_file()
-    except (OSError, ValueError):  # a NUL in it, or a name that is too long
-        there = False
-    if not there:
+    if not _is_file(path):
         raise CannotRun(
             f"there is no database file {one_line(path, 200)}; check --store (sqlite:////... is an absolute path)"
         )
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a NUL in it, or a name that is too long
+        return False
