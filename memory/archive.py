@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from .entries import CompactionPublished, ReductionPublished
+from .entries import NAMES, CompactionPublished, Entry, ReductionPublished
 from .errors import NewerVersion, StoreDamaged, StoreError
 from .forking import renewed_after_fork
 from .live import rebuilt
@@ -26,8 +26,12 @@ __all__ = ["PURGED", "Archive", "Kept", "Numbers", "Stored", "record_at"]
 MOST_ROUNDS, MOST_CHARACTERS, MOST_NUMBERS = 1_024, 16_000_000, 8_192
 #: Neighbours that are read in one go, where they are not long.
 BATCH = 16
+#: Places in the log from which reductions are read one after the other; where there are more, all are read in one go.
+MOST_SPANS = 8
+#: Texts of older compactions that are kept at hand.
+AT_HAND = 16
 
-PURGED = "the log of this session no longer reaches to entry {}, as if it had been purged; go on with a new Memory"
+PURGED = "entry {} is gone from the log of this session, as if it had been purged; go on with a new Memory"
 
 R = TypeVar("R", bound=Record)
 
@@ -71,8 +75,8 @@ class Archive(Protocol):
     def compaction(self, entry: int) -> CompactedMessage:
         """Return what was published by the entry of that number. May raise ``StoreError``."""
 
-    def reduction(self, entry: int) -> Reduction:
-        """Return what was published by the entry of that number. May raise ``StoreError``."""
+    def reductions(self, entries: Iterable[int]) -> Mapping[int, Reduction]:
+        """Return what was published by the entries of those numbers, read in few goes. May raise ``StoreError``."""
 
 
 class _Published:
@@ -81,12 +85,40 @@ class _Published:
     def __init__(self, store: Store | None, session: str) -> None:
         self._store = store
         self._session = session
+        self._read_last: Mapping[int, CompactedMessage] = {}  # replaced, never changed
 
     def compaction(self, entry: int) -> CompactedMessage:
-        return record_at(self._store, self._session, entry, CompactionPublished).compaction
+        known = self._read_last
+        found = known.get(entry)
+        if found is None:
+            found = record_at(self._store, self._session, entry, CompactionPublished).compaction
+            # What is read before a revert is written is at hand when it is written.
+            self._read_last = {**(known if len(known) < AT_HAND else {}), entry: found}
+        return found
 
-    def reduction(self, entry: int) -> Reduction:
-        return record_at(self._store, self._session, entry, ReductionPublished).reduction
+    def reductions(self, entries: Iterable[int]) -> Mapping[int, Reduction]:
+        wanted = dict.fromkeys(sorted(entries))
+        spans: list[tuple[int, int]] = []
+        for number in wanted:
+            near = spans and number - spans[-1][1] <= BATCH
+            spans[-1:] = [(spans[-1][0], number)] if near else [*spans[-1:], (number, number)]
+        found: dict[int, Reduction] = {}
+        for entry in self._entries_in(spans):
+            if entry.number in wanted and isinstance(record := entry.record, ReductionPublished):
+                found[entry.number] = record.reduction
+        for number in wanted:
+            if number not in found:
+                raise _is_no(ReductionPublished, number)
+        return found
+
+    def _entries_in(self, spans: Sequence[tuple[int, int]]) -> Iterator[Entry]:
+        """Give the entries of a few *spans* of the log, or, where there are many, all that publish reductions."""
+        if len(spans) > MOST_SPANS and isinstance(self._store, IndexedStore):
+            yield from self._store.read_kinds(self._session, {NAMES[ReductionPublished]})
+            return
+        for first, last in spans:
+            if self._store is not None:
+                yield from self._store.read(self._session, first - 1, last - first + 1)
 
 
 def record_at(store: Store | None, session: str, number: int, kind: type[R]) -> R:
@@ -94,7 +126,11 @@ def record_at(store: Store | None, session: str, number: int, kind: type[R]) -> 
     for entry in store.read(session, number - 1, 1) if store is not None else ():
         if entry.number == number and isinstance(record := entry.record, kind):
             return record
-    raise StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
+    raise _is_no(kind, number)
+
+
+def _is_no(kind: type[Record], number: int) -> StoreDamaged:
+    return StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
 
 
 class Kept(_Published):
@@ -129,6 +165,7 @@ class Kept(_Published):
         return self._with(settled, self._rounds[number - 1].model_copy(update={"state": "failed"}))
 
     def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> Kept:
+        self._read_last = {}
         return self._with(settled, without(self._rounds[number - 1], posts))
 
     def _with(self, settled: int, changed: Round) -> Kept:
@@ -205,6 +242,7 @@ class Stored(_Published):
         return self  # a snapshot says itself what has failed
 
     def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> Stored:  # noqa: ARG002
+        self._read_last = {}
         with self._lock:
             self._changes += 1
             held = self._cache.pop(number, None)

@@ -52,6 +52,8 @@ class _Role(Record):
 
 class _Body(Record):
     version: int
+    #: Id of its entry.
+    last: Text
     header: tuple[Count, ...]
     total: Count
     settled: Count
@@ -68,6 +70,7 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
     names = dict.fromkeys([*now.journals, *now.prepared_entries, *now.reductions, *now.usages])
     body = _Body(
         version=VERSION,
+        last=now.last,
         header=now.header_entries,
         total=now.total,
         settled=now.settled_count,
@@ -105,7 +108,7 @@ def resumed(kept: Checkpoint, store: IndexedStore, session: str, archive: Archiv
         body = _Body.model_validate(_from_ascii(kept.body))
     except (ValueError, ValidationError, RecursionError):
         return None
-    if body.version != VERSION or next(iter(store.read(session, kept.number - 1, 1)), None) is None:
+    if body.version != VERSION or [entry.id for entry in store.read(session, kept.number - 1, 1)] != [body.last]:
         return None
     try:
         return _Reading(store, session, archive).snapshot(kept.number, body)
@@ -135,6 +138,7 @@ class _Reading:
             self._archive.note(round_id, place)
         now = Snapshot(
             number=number,
+            last=body.last,
             header=tuple(record_at(self._store, self._session, entry, HeaderAdded).post for entry in body.header),
             header_entries=body.header,
             archive=self._archive,

@@ -192,7 +192,7 @@ class Entry:
     So a store in memory never pays for text, and a store on disk never for records that nobody reads.
     """
 
-    __slots__ = ("_body", "_record", "created_at", "id", "kind", "number", "round", "version")
+    __slots__ = ("_body", "_record", "created_at", "follows", "id", "kind", "number", "round", "version")
 
     def __init__(
         self,
@@ -205,6 +205,7 @@ class Entry:
         number: int = 0,
         round: int = 0,  # noqa: A002
         version: int = BODY_VERSION,
+        follows: str = "",
     ) -> None:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
         self.id = new_id() if id is None else id
@@ -215,13 +216,22 @@ class Entry:
         self.round = round
         #: Of the body.
         self.version = version
+        #: Id of the entry that its writer takes for the last one before it; empty: not known. It is not stored.
+        self.follows = follows
         self.created_at = utc_now() if created_at is None else created_at
         self._record = record
         self._body = body
 
     @classmethod
-    def of(cls, record: Record, *, created_at: datetime | None = None, round: int = 0) -> Entry:  # noqa: A002
-        return cls(NAMES[type(record)], record=record, created_at=created_at, round=round)
+    def of(
+        cls,
+        record: Record,
+        *,
+        created_at: datetime | None = None,
+        round: int = 0,  # noqa: A002
+        follows: str = "",
+    ) -> Entry:
+        return cls(NAMES[type(record)], record=record, created_at=created_at, round=round, follows=follows)
 
     @property
     def body(self) -> str:

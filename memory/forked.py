@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from .archive import PURGED
 from .entries import (
     CompactionPrepared,
     CompactionPublished,
@@ -58,8 +59,8 @@ def forked(memory: M, at_round: int, session_id: str | None = None, store: Store
     kept = memory._store if store is None else store
     refuse_present(kept, session)
     log = list(memory._store.read(memory.session_id, 0, now.number))
-    if len(log) != now.number:
-        raise StoreError(f"the log of this session no longer reaches to entry {now.number}; it was purged meanwhile")
+    if len(log) != now.number or log[-1].id != now.last:
+        raise StoreError(PURGED.format(now.number))
     entries, made_at = list(_until(log, at_round)), memory._clock()
     over = list(_over_newest_query(now, at_round, entries))
     entries += [Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]) for one in over]

@@ -35,11 +35,12 @@ __all__ = ["applied", "reverted"]
 MOST_PREPARED = 64
 
 
-def applied(before: Snapshot, record: Record | None, number: int) -> Snapshot:
-    """Return the snapshot after one more entry of the log. Raises ``StoreError`` for one that does not fit there."""
+def applied(before: Snapshot, record: Record | None, number: int, last: str) -> Snapshot:
+    """Return the snapshot after one more entry of the log, whose id is *last*. Raises ``StoreError`` for one that does
+    not fit there."""
     if isinstance(record, PostAdded):
-        return _with_post(before, record, number)
-    now = replace(before, number=number)
+        return _with_post(before, record, number, last)
+    now = replace(before, number=number, last=last)
     match record:
         case HeaderAdded(post=post):
             return replace(now, header=(*now.header, post), header_entries=(*now.header_entries, number))
@@ -100,11 +101,11 @@ def reverted(now: Snapshot, role: str, generation: int) -> Snapshot:
     return made.with_other_prompt(role)
 
 
-def _with_post(before: Snapshot, record: PostAdded, number: int) -> Snapshot:
+def _with_post(before: Snapshot, record: PostAdded, number: int, last: str) -> Snapshot:
     taking = before.open_round(record.round_id)
     if taking is None:
         raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-    return before.with_live(taking.with_post(record.post), number=number)
+    return before.with_live(taking.with_post(record.post), number=number, last=last)
 
 
 def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:

@@ -36,6 +36,8 @@ class Snapshot:
 
     #: Number of the last log entry that it holds.
     number: int = 0
+    #: And that entry's id: a session that was purged and begun anew has another one in its place. Empty: not known.
+    last: str = ""
     header: tuple[Post, ...] = ()
     #: Where the rounds before the first open one are found, and how many they are.
     archive: Archive = field(default_factory=Kept)
@@ -144,11 +146,13 @@ class Snapshot:
     def usage(self, role: str) -> Usage:
         return self.usages.get(role, _NO_USAGE)
 
-    def with_live(self, changed: LiveRound, *, number: int | None = None) -> Snapshot:
-        """Return the snapshot with *changed* in that round's place, after the entry of that *number*."""
+    def with_live(self, changed: LiveRound, *, number: int | None = None, last: str = "") -> Snapshot:
+        """Return the snapshot with *changed* in that round's place, after the entry of that *number* and id."""
         place = changed.opened.number - self.settled_count - 1
         live = (*self.live[:place], changed, *self.live[place + 1 :])
-        return replace(self, live=live, number=self.number if number is None else number)
+        if number is None:
+            return replace(self, live=live)
+        return replace(self, live=live, number=number, last=last)
 
     def without_posts(self, number: int, posts: Iterable[int]) -> Snapshot:
         """Return the snapshot in which those *posts* of the round of that *number* are erased."""
@@ -210,12 +214,36 @@ class Snapshot:
         )
         return changed.with_shown_reductions(role)
 
-    def with_shown_reductions(self, role: str) -> Snapshot:
-        """Return the snapshot that holds those of *role*'s reductions in memory that its prompts may show."""
+    def reading_ahead(self, role: str, kept: tuple[Publication, ...]) -> Snapshot:
+        """Return the snapshot that has at hand what *role* is shown where only *kept* is left of what it published.
+
+        May raise ``StoreError``, and takes its time: no lock is needed.
+        """
+        if kept != self.published.get(role, ()) and kept:
+            self.archive.compaction(kept[-1].entry)
+        return self.with_shown_reductions(role, kept[-1].end_number if kept else 0)
+
+    def with_at_hand(self, ahead: Snapshot) -> Snapshot:
+        """Return the snapshot that has in memory what *ahead*, another one of the same Memory, has."""
+        same = {
+            role: ahead.reductions[role]
+            for role, held in self.reductions.items()
+            if role in ahead.reductions and ahead.reductions[role].version == held.version
+        }
+        return replace(self, reductions={**self.reductions, **same})
+
+    def count_reductions(self, role: str) -> int:
+        """Return how many live reductions *role* has, for which none is read."""
+        live = self.reductions_of(role).by_round
+        return live.count if isinstance(live, Shelf) else sum(map(len, live.values()))
+
+    def with_shown_reductions(self, role: str, covered: int | None = None) -> Snapshot:
+        """Return the snapshot that holds those of *role*'s reductions in memory that its prompts may show, where they
+        begin behind the round of that number; None: behind what its compaction covers."""
         held = self.reductions.get(role)
         if held is None or not isinstance(held.by_round, Shelf) or self.archive.keeps_all:
             return self
-        shelf = held.by_round.reaching_back_to(self.covered(role))
+        shelf = held.by_round.reaching_back_to(self.covered(role) if covered is None else covered)
         return replace(self, reductions={**self.reductions, role: replace(held, by_round=shelf)})
 
     def with_reductions(self, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:

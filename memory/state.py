@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from .archive import PURGED
 from .entries import Entry
 from .errors import Conflict, MessageError, NewerVersion, StoreDamaged, StoreError
 from .fitting import REMEDY, Fitting
@@ -50,10 +51,11 @@ def state_of(memory: Memory) -> dict[str, Any]:
     Its ``version`` is that of the format, its ``entries`` are the log as it is at this moment. Nothing in it is shared
     with the Memory. Raises ``StoreError`` where the log cannot be read.
     """
-    number = memory.snapshot.number
+    now = memory.snapshot
+    number = now.number
     entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, number)] if number else []
-    if len(entries) != number:
-        raise StoreError(f"the log of this session no longer reaches to entry {number}; it was purged meanwhile")
+    if len(entries) != number or (entries and entries[-1]["id"] != now.last):
+        raise StoreError(PURGED.format(number))
     return {
         "format": STATE_FORMAT,
         "version": STATE_VERSION,

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .archive import PURGED
 from .entries import PostRedacted
-from .errors import StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
+from .errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly
 from .redaction import without
 from .rounds import Round
 from .search import Hit, hit_in, ranked, texts_of
@@ -72,6 +73,8 @@ def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int 
     rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
     settled = snapshot.settled_count
     stop = settled if most_rounds is None else min(settled, reach + most_rounds)
+    if reach < stop:
+        _require_same(store, session, snapshot)
     for first in range(reach, stop, BATCH):
         last = min(first + BATCH, stop)
         store.keep_texts(session, first + 1, last, _texts(_readable(rounds, first, last)))
@@ -80,6 +83,13 @@ def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int 
             if first < number <= last:
                 store.keep_texts(session, number, number, _texts([without(rounds[number - 1], posts)]))
     return stop >= settled
+
+
+def _require_same(store: Store, session: str, snapshot: Snapshot) -> None:
+    """Raise ``StoreError`` where the session was purged: the texts of *snapshot* are not those of a new one."""
+    number = snapshot.number
+    if number and [entry.id for entry in store.read(session, number - 1, 1)] != [snapshot.last]:
+        raise StoreError(PURGED.format(number))
 
 
 def forgotten(store: Store, session: str, snapshot: Snapshot, numbers: Collection[int]) -> None:

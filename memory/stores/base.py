@@ -28,7 +28,9 @@ class Store(Protocol):
         """Store *entries* behind number *after*, all or none, and return the last one's number.
 
         Durable before it returns. Raises ``Conflict`` if the log has grown past *after*, unless it grew by these very
-        entries (same ids): then they were stored before, and their number is returned.
+        entries (same ids): then they were stored before, and their number is returned. Also raises it if the entry at
+        *after* has another id than the first of *entries* ``follows``, unless that is empty: the session was purged
+        since, and begun anew. Who leaves that out lets an outdated Memory write into a new session of the same length.
         """
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:

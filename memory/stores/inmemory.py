@@ -44,6 +44,8 @@ class InMemoryStore:
                     return after + len(entries)
             if len(log) != after:
                 raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
+            if log and entries and entries[0].follows not in ("", log[-1].id):
+                raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
             # A list, whose entries come in all at once: a reader never sees half of them.
             log.extend([entry.numbered(number) for number, entry in enumerate(entries, after + 1)])
             return len(log)

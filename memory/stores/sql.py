@@ -26,11 +26,14 @@ PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 
 _ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
 # One statement, so that an append of one entry is one round trip: nothing is inserted where the log does not end just
-# before it, and of two who insert at once the primary key refuses one.
+# before it and with the entry that is known, and of two who insert at once the primary key refuses one.
 _APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
     SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
     WHERE s.key = :key
-    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before"""
+    AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before
+    AND (:follows = '' OR :follows = (
+        SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before
+    ))"""
 # The rest of what is appended: its place is settled with the first.
 _COLUMNS = ("session", "number", "id", "kind", "round", "round_key", "version", "created_at", "body")
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
@@ -155,6 +158,8 @@ class SqlStore:
         ids, end = self._connections.read(ids_and_end)
         if end >= after and ids == [_escaped(entry.id) for entry in entries]:
             return after + len(entries)
+        if end == after:
+            raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
         raise Conflict(f"the log ends at {end}, not at {after}; read what is new and append after it")
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
@@ -323,6 +328,7 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
     return {
         "key": key,
         "before": number - 1,
+        "follows": _escaped(entry.follows),
         "number": number,
         "id": _escaped(entry.id),
         "kind": _escaped(entry.kind),

@@ -128,6 +128,7 @@ class Generous(InMemoryStore):
         (Doubling, "an_append_at_another_place_than_the_end_conflicts_and_writes_nothing"),
         (Doubling, "it_does_what_a_list_does"),
         (Tired, "what_many_write_at_once_is_there_once"),
+        (Forgetful, "an_append_behind_an_entry_that_is_not_the_last_conflicts"),
         (Forgetful, "what_is_read_is_what_was_appended"),
         (Trickling, "an_append_that_fails_writes_nothing"),
         (Unsorted, "any_text_names_a_session"),

@@ -137,6 +137,20 @@ class StoreContract:
                 self.store.append("s", entries, after=0)
         assert [found.id for found in self.store.read("s")] == [first.id, second.id]
 
+    def test_an_append_behind_an_entry_that_is_not_the_last_conflicts(self) -> None:
+        """Its writer knew a session that was purged since. Who has written already is known again all the same."""
+        first, second = an_entry(), an_entry()
+        self.store.append("s", [first, second], after=0)
+        outdated = Entry("a", body="{}", follows=first.id)
+        with raises(Conflict):
+            self.store.append("s", [outdated], after=2)
+        with raises(Conflict):
+            self.store.append("s", [outdated, an_entry()], after=2)
+        assert numbers(self.store) == [1, 2]
+        right = [Entry("a", body="{}", follows=second.id), an_entry()]
+        assert self.store.append("s", right, after=2) == 4
+        assert self.store.append("s", right, after=2) == 4
+
     def test_an_append_of_nothing_changes_nothing(self) -> None:
         """It returns the number that it came behind, and makes no session."""
         assert self.store.append("s", [], after=0) == 0
