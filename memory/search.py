@@ -14,6 +14,7 @@ from .messages import repeats_query, text_of, text_with_calls
 from .references import folded, place_reference
 from .rounds import USER, Post, Round
 from .stores.base import StoredText
+from .stores.names import storable
 
 __all__ = ["RECALL_TOOLS", "Hit", "hit_in", "ranked", "searchable", "texts_of", "words_of"]
 
@@ -28,8 +29,8 @@ SNIPPET, LONGEST_NAME = 240, 40
 #: Scripts that are written without spaces between words, and Korean, whose words change at their ends.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 _PUNCTUATION = " .,;:!?\"'`()[]{}<>。、，！？「」『』（）"
-#: What some database cannot hold; and who stands for a sender and a receiver without names, which would mean everybody.
-_UNSTORABLE, _NOBODY = re.compile("[\0\ud800-\udfff]"), "\0"
+#: Who stands for a sender and a receiver without names, which would mean everybody.
+_NOBODY = "\0"
 #: The usual constants of Okapi BM25: how soon more of the same word counts for less, and how much length matters.
 K1, B = 1.2, 0.75
 
@@ -69,7 +70,7 @@ def searchable(text: str) -> str:
     """Return *text* as words are looked for in it: folded, and what not every store can hold replaced, each character
     in its place."""
     lowered = folded(text)
-    return lowered if lowered.isascii() and "\0" not in lowered else _UNSTORABLE.sub("\ufffd", lowered)
+    return lowered if lowered.isascii() and "\0" not in lowered else storable(lowered)
 
 
 def words_of(query: str) -> tuple[str, ...]:

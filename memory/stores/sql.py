@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -16,6 +14,7 @@ from ..errors import Conflict, ContextError, StoreDamaged
 from .base import Checkpoint, FoundTexts, StoredText
 from .connections import Connections
 from .dialects import Dialect
+from .names import escaped, key_of, unescaped
 from .schema import MIGRATIONS, Migration, bring_up_to_date, version_of
 from .sql_texts import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
@@ -116,11 +115,11 @@ class SqlStore:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        key = _key(session)
+        key = key_of(session)
 
         def insert(connection: Connection) -> None:
             if after == 0:
-                connection.execute(_ADD_SESSION, {"key": key, "name": _escaped(session)})
+                connection.execute(_ADD_SESSION, {"key": key, "name": escaped(session)})
             if not self._dialect.insert(connection, self._append, _row(key, after + 1, entries[0])):
                 raise Conflict("the log does not end there")
             if len(entries) > 1:
@@ -156,14 +155,14 @@ class SqlStore:
             return connection.execute(_IDS, where).scalars().all(), connection.execute(_END, where).scalar_one()
 
         ids, end = self._connections.read(ids_and_end)
-        if end >= after and ids == [_escaped(entry.id) for entry in entries]:
+        if end >= after and ids == [escaped(entry.id) for entry in entries]:
             return after + len(entries)
         if end == after:
             raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
         raise Conflict(f"the log ends at {end}, not at {after}; read what is new and append after it")
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        key, after = _key(session), max(after, 0)
+        key, after = key_of(session), max(after, 0)
 
         def pages() -> Iterator[Sequence[Entry]]:
             last, left, size = after, limit, PAGE
@@ -185,13 +184,13 @@ class SqlStore:
 
     def sessions(self) -> Sequence[str]:
         names = self._connections.read(lambda connection: connection.execute(_SESSIONS).scalars().all())
-        return sorted(map(_unescaped, names))
+        return sorted(map(unescaped, names))
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         self.redact_all(session, {number: body})
 
     def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
-        key = _key(session)
+        key = key_of(session)
 
         def erase(connection: Connection) -> None:
             for number, body in bodies.items():
@@ -206,7 +205,7 @@ class SqlStore:
             self._connections.write(self._dialect.after_erasing)
 
     def purge(self, session: str) -> None:
-        key = _key(session)
+        key = key_of(session)
 
         def erase(connection: Connection) -> bool:
             connection.execute(_PURGE_LEASES, {"key": key})
@@ -225,10 +224,10 @@ class SqlStore:
     # -- parts of it ---------------------------------------------------------------------------------------------------
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
-        return self._read_numbers(_key(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
+        return self._read_numbers(key_of(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
 
     def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
-        return self._read_numbers(_key(session), _NUMBERS_OF_KINDS, {"kinds": [*map(_escaped, kinds)]})
+        return self._read_numbers(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escaped, kinds)]})
 
     def _read_numbers(self, key: str, found_by: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
         """Give the entries whose numbers an index finds: to find them by page would go through it for every page."""
@@ -246,17 +245,17 @@ class SqlStore:
         return _flattened(pages())
 
     def round_number(self, session: str, round_id: str) -> int:
-        where = {"key": _key(session), "round_key": _key(round_id)}
+        where = {"key": key_of(session), "round_key": key_of(round_id)}
         return self._connections.read(lambda connection: connection.execute(_ROUND_NUMBER, where).scalar()) or 0
 
     def checkpoint(self, session: str) -> Checkpoint | None:
-        where = {"key": _key(session)}
+        where = {"key": key_of(session)}
         found = self._connections.read(lambda connection: connection.execute(_CHECKPOINT, where).first())
         kept = found is not None and isinstance(found.checkpoint, str) and isinstance(found.checkpoint_number, int)
         return Checkpoint(found.checkpoint_number, found.checkpoint) if found and kept else None
 
     def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
-        values = {"key": _key(session), "number": checkpoint.number, "body": checkpoint.body}
+        values = {"key": key_of(session), "number": checkpoint.number, "body": checkpoint.body}
         self._connections.write(lambda connection: connection.execute(_KEEP_CHECKPOINT, values))
 
     def _entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
@@ -271,7 +270,7 @@ class SqlStore:
     # -- leases --------------------------------------------------------------------------------------------------------
 
     def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
-        where = {"session": _key(session), "name": _key(name), "holder": _key(holder), "seconds": seconds}
+        where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder), "seconds": seconds}
 
         def take(connection: Connection) -> float:
             if connection.execute(self._take_lease, where).rowcount:
@@ -282,14 +281,14 @@ class SqlStore:
         return self._connections.change(take)
 
     def release(self, session: str, name: str, holder: str) -> None:
-        where = {"session": _key(session), "name": _key(name), "holder": _key(holder)}
+        where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
     # -- texts ---------------------------------------------------------------------------------------------------------
 
     def texts_reach(self, session: str) -> int:
         def reach(connection: Connection) -> int:
-            number = connection.scalar(_session_id(_key(session)))
+            number = connection.scalar(_session_id(key_of(session)))
             return 0 if number is None else texts_reach(connection, number)
 
         return self._connections.read(reach)
@@ -297,7 +296,7 @@ class SqlStore:
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
             # Appends may pass, a purge may not.
-            number = connection.scalar(_session_id(_key(session)).with_for_update(key_share=True))
+            number = connection.scalar(_session_id(key_of(session)).with_for_update(key_share=True))
             return number is not None and keep_texts(connection, number, first, last, texts)
 
         if self._connections.change(keep, patient=True):
@@ -306,7 +305,7 @@ class SqlStore:
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
         def find(connection: Connection) -> FoundTexts:
-            number = connection.scalar(_session_id(_key(session)))
+            number = connection.scalar(_session_id(key_of(session)))
             if number is None:
                 return FoundTexts((), 0, 0)
             return find_texts(connection, number, words, role)
@@ -328,10 +327,10 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
     return {
         "key": key,
         "before": number - 1,
-        "follows": _escaped(entry.follows),
+        "follows": escaped(entry.follows),
         "number": number,
-        "id": _escaped(entry.id),
-        "kind": _escaped(entry.kind),
+        "id": escaped(entry.id),
+        "kind": escaped(entry.kind),
         "round": entry.round,
         "round_key": _round_key(entry) if entry.kind == "round opened" else None,
         "version": entry.version,
@@ -346,9 +345,9 @@ def _entry(row: Row[*tuple[Any, ...]]) -> Entry:
     if not (isinstance(number, int) and isinstance(round_, int) and isinstance(version, int) and isinstance(body, str)):
         raise TypeError("a column of another type")
     return Entry(
-        _unescaped(kind),
+        unescaped(kind),
         body=body,
-        id=_unescaped(id_),
+        id=unescaped(id_),
         created_at=datetime.fromisoformat(created_at),
         number=number,
         round=round_,
@@ -361,7 +360,7 @@ def _round_key(entry: Entry) -> str | None:
         record = entry.record
     except ContextError:  # kept as it is for a version that can read it; this one could not show the round either
         return None
-    return _key(record.round_id) if isinstance(record, RoundOpened) else None
+    return key_of(record.round_id) if isinstance(record, RoundOpened) else None
 
 
 def _session_id(key: str) -> Select[int]:
@@ -380,25 +379,3 @@ def _flattened(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
 
 
 # -- names as the database holds them ----------------------------------------------------------------------------------
-
-
-# Found now: who looks for it first imports it, and a child that is forked at that moment would wait for it for ever.
-codecs.lookup("unicode_escape")
-
-
-def _escaped(name: str) -> str:
-    """Return *name* in ASCII: NUL and halves of characters are legal in names, and not in a database."""
-    return name.encode("unicode_escape").decode("ascii")
-
-
-def _unescaped(name: str) -> str:
-    return name.encode("ascii").decode("unicode_escape")
-
-
-def _key(name: str) -> str:
-    """Return what stands for *name* in an index: the name itself unless it is long. No two names have the same."""
-    escaped = _escaped(name)
-    if len(escaped) <= 100:
-        return escaped
-    # With its 129 characters it is none of those; and their beginning tells people what it is.
-    return f"{escaped[:64]}:{hashlib.sha256(escaped.encode()).hexdigest()}"

@@ -32,7 +32,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ..entries import RoundFailed, kinds_of
 from .base import FoundText, FoundTexts, StoredText
-from .names import escaped, key, unescaped
+from .names import escaped, key_of, storable, unescaped
 
 __all__ = ["create_texts", "erase_texts", "find_texts", "keep_texts", "merge_texts", "texts_reach"]
 
@@ -45,9 +45,6 @@ MOST_TRIGRAMS = 24
 MERGED_AT_ONCE = 500
 #: The first SQLite that has them.
 _FIRST_WITH_TRIGRAMS = (3, 34)
-
-#: What PostgreSQL cannot hold, or UTF-8 not at all.
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "text")
 _TEXTS = table("compactor_texts", *map(column, _NAMES))
@@ -110,7 +107,7 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
     reach = _locked_reach(connection, session)
     if first > reach + 1:
         return False
-    rows = [(text.round, text.number, *_written(text), len(text.text), _storable(text.text)) for text in texts]
+    rows = [(text.round, text.number, *_written(text), len(text.text), storable(text.text)) for text in texts]
     c, deleted = _TEXTS.c, 0
     if first <= reach:
         theirs = (c.session == session, c.round.between(first, last))
@@ -144,7 +141,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     total, characters = total - int(texts), all_characters - int(characters or 0)
     if not words:
         return FoundTexts((), total, characters)
-    words = [*map(_storable, words)]
+    words = [*map(storable, words)]
     matching = _trigrams(connection).matching(connection, session, words)
     counts = (_count_of(word) for word in words)
     asked = select(c.round, c.number, c.length, *counts).where(*matching, c.round.not_in(failed), *seen)
@@ -190,7 +187,7 @@ def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int
     """Add *rows* to the totals, or take them away."""
     sums: dict[str, tuple[int, int]] = {}
     for _, _, sender, receiver, length, _ in rows:
-        names = {key(name) for name in map(unescaped, (sender, receiver)) if name} or {_ANYBODY}
+        names = {key_of(name) for name in map(unescaped, (sender, receiver)) if name} or {_ANYBODY}
         for name in (_ALL, *names):
             texts, characters = sums.get(name, (0, 0))
             sums[name] = (texts + sign, characters + sign * length)
@@ -211,7 +208,7 @@ def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int
 
 def _totals(connection: Connection, session: int, role: str) -> tuple[int, int]:
     """Return how many texts *role* sees, those in failed rounds included, and their length in all."""
-    c, names = _TOTALS.c, [_ANYBODY, key(role)] if role else [_ALL]
+    c, names = _TOTALS.c, [_ANYBODY, key_of(role)] if role else [_ALL]
     sums = select(func.sum(c.texts), func.sum(c.characters)).where(c.session == session, c.name.in_(names))
     texts, characters = connection.execute(sums).one()
     return int(texts or 0), int(characters or 0)
@@ -348,10 +345,6 @@ def _literally(word: str) -> str:
 
 
 # -- as the database holds it ----------------------------------------------------------------------------------------
-
-
-def _storable(text: str) -> str:
-    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def _written(text: StoredText) -> tuple[str, str]:
