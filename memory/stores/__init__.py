@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..errors import StoreError
 from .base import (
     Checkpoint,
@@ -56,7 +58,16 @@ def open_store(url: str = "memory://") -> Store:
             raise
         return store
     # Only the scheme is shown: the rest of a URL may hold a password.
+    wrong = f"there is no store for {scheme + found!r}" if found else "the store's URL has no scheme, such as sqlite://"
     raise StoreError(
-        f"there is no store for {scheme + found if found else 'this'!r}; the URL must be memory://, sqlite:///file.db"
+        f"{wrong}; {_meant(url)}the URL must be memory://, sqlite:///file.db"
         f" or postgresql+psycopg://user:password@host/database"
     )
+
+
+def _meant(url: str) -> str:
+    """Return what to write for a *url* that is a path, and nothing for another, which may hold a password."""
+    path = url.replace("\\", "/")
+    if re.fullmatch(r"([A-Za-z]:)?[^:@=?#]+\.(db|sqlite|sqlite3)", path) is None:
+        return ""
+    return f"for a file write sqlite:///{path}; "

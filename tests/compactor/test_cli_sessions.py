@@ -574,6 +574,12 @@ def test_a_wrong_url_shows_no_password(store: str) -> None:
     assert "hidden" not in said or "\\x00hidden" in said
 
 
+def test_a_path_without_a_scheme_is_offered_with_one(tmp_path: Path) -> None:
+    """The commonest mistake is answered by what to type."""
+    path = tmp_path / "chats.db"
+    assert f"for a file write sqlite:///{path.as_posix()};" in refusal(run("sessions", "--store", path))
+
+
 def test_a_path_that_no_disk_takes_is_one_line() -> None:
     assert "there is no database file" in refusal(run("sessions", "--store", f"sqlite:///{'x' * 5_000}"))
 

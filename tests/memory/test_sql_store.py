@@ -134,6 +134,14 @@ def test_paths_of_every_system_can_be_given() -> None:
         ("sqlite:///chat.db?timeout=inf", "timeout= is a number of seconds"),
         ("postgresql+psycopg://host/db?timeout=nan", "timeout= is a number of seconds"),
         ("mysql://ada:swordfish@host/db", "'mysql://'"),
+        ("chat.db", r"no scheme, such as sqlite://; for a file write sqlite:///chat\.db; "),
+        ("chats\\my chat.sqlite3", r"write sqlite:///chats/my chat\.sqlite3; "),
+        ("/srv/chat.db", r"write sqlite:////srv/chat\.db; "),
+        ("C:\\chats\\chat.db", r"write sqlite:///C:/chats/chat\.db; "),
+        ("", "has no scheme, such as sqlite://; the URL must be"),
+        ("ada:swordfish@host/chat.db", "has no scheme, such as sqlite://; the URL must be"),
+        ("host=chats password=swordfish.db", "has no scheme, such as sqlite://; the URL must be"),
+        ("swordfish", "has no scheme, such as sqlite://; the URL must be"),
     ],
 )
 def test_a_url_with_a_mistake_is_an_error_that_names_it(url: str, said: str) -> None:
