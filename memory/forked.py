@@ -22,7 +22,7 @@ from .entries import (
 from .errors import StoreError, UnknownRound
 from .fitting import round_id_of
 from .journal import withdrawals
-from .overlay_rule import hides_words, laid, newest_asked
+from .overlay_rule import hides_words, laid, newest_asked, without_posts, without_span
 from .overlays import Reduction
 from .rounds import new_id
 from .snapshot import Snapshot
@@ -131,7 +131,7 @@ def _live(log: Iterable[Entry], role: str, number: int) -> tuple[Reduction, ...]
             case ReductionPublished(role=whose, reduction=new) if whose == role:
                 live = laid(live, new) or live
             case ReductionWithdrawn(role=whose, first_number=first, last_number=last) if whose == role:
-                live = tuple(one for one in live if (one.first_number, one.last_number) != (first, last))
+                live = without_span(live, first, last)
             case PostRedacted(numbers=erased):
-                live = tuple(one for one in live if not any(map(one.covers, erased)))
+                live = without_posts(live, erased)
     return live

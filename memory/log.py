@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from .archive import PURGED, Kept, Stored
 from .checkpoint import checkpoint_of, resumed
-from .entries import Entry, PostAdded, PostRedacted, ReductionPublished, RoundOpened, kinds_of
+from .entries import Entry, PostAdded, PostRedacted, RoundOpened, kinds_of
 from .errors import (
     Conflict,
     NewerVersion,
@@ -23,6 +23,7 @@ from .errors import (
     StoreReadOnly,
     UnknownRound,
 )
+from .fitting import round_id_of
 from .forking import renewed_after_fork
 from .hooks import describe
 from .redaction import erasures, holding, unfinished
@@ -187,7 +188,7 @@ class Log(ABC):
             number = 0
             if isinstance(record, RoundOpened):
                 number = opened[record.round_id] = self.snapshot.total + len(opened) + 1
-            elif round_id := _round_id_of(record):
+            elif round_id := round_id_of(record):
                 number = opened.get(round_id, 0) or self.snapshot.numbers.get(round_id, 0)
             yield Entry.of(record, created_at=made_at, round=number, follows=last)
             last = ""
@@ -286,12 +287,3 @@ class Log(ABC):
 
 
 _TEXTS = kinds_of(RoundOpened, PostAdded)
-
-
-def _round_id_of(record: Record) -> str:
-    """Return the id of the round that *record* is about; empty where it is about none."""
-    match record:
-        case ReductionPublished(reduction=reduction):
-            return reduction.round_id
-        case _:
-            return str(getattr(record, "round_id", ""))

@@ -10,7 +10,7 @@ from .messages import paired, query_message, repeats_query
 from .overlays import Reduction
 from .rounds import USER, Round
 
-__all__ = ["Ties", "hides_words", "is_over", "laid", "newest_asked", "ties_of"]
+__all__ = ["Ties", "hides_words", "is_over", "laid", "newest_asked", "ties_of", "without_posts", "without_span"]
 
 
 def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
@@ -30,6 +30,17 @@ def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | N
 def _contains(new: Reduction, old: Reduction) -> bool:
     wider = new.first_number < old.first_number or new.last_number > old.last_number
     return wider and new.first_number <= old.first_number and new.last_number >= old.last_number
+
+
+def without_span(live: Iterable[Reduction], first: int, last: int) -> tuple[Reduction, ...]:
+    """Return a round's *live* reductions without the one from post *first* to *last*."""
+    return tuple(one for one in live if (one.first_number, one.last_number) != (first, last))
+
+
+def without_posts(live: Iterable[Reduction], numbers: Iterable[int]) -> tuple[Reduction, ...]:
+    """Return a round's *live* reductions without those that cover any post of these *numbers*."""
+    erased = tuple(numbers)
+    return tuple(one for one in live if not any(map(one.covers, erased)))
 
 
 def newest_asked(newest_first: Iterable[Round]) -> Round | None:

@@ -19,6 +19,7 @@ from .entries import (
 from .errors import StoreError, UnknownReference
 from .frozen import EMPTY, FrozenMapping, freeze_mapping
 from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
+from .overlay_rule import without_posts
 from .references import parsed
 from .rounds import Extra, Post, Record, Round
 from .stores.base import IndexedStore, Store
@@ -101,7 +102,7 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
     )
     for role, held in now.reductions.items():
         before = held.of(record.round_id)
-        left = tuple(one for one in before if not any(map(one.covers, record.numbers)))
+        left = without_posts(before, record.numbers)
         if len(left) < len(before):
             after = after.with_reductions(role, record.round_id, left)
     for role, state in now.journals.items():

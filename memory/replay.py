@@ -23,7 +23,7 @@ from .entries import (
 )
 from .errors import StoreError
 from .live import LiveRound
-from .overlay_rule import laid
+from .overlay_rule import laid, without_span
 from .redaction import with_redacted
 from .rounds import Record
 from .snapshot import Publication, Snapshot
@@ -81,7 +81,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             return now if of_round is None else now.with_reductions(role, reduction.round_id, of_round)
         case ReductionWithdrawn(role=role, round_id=round_id, first_number=first, last_number=last):
             live = now.reductions_of(role).of(round_id)
-            left = tuple(one for one in live if (one.first_number, one.last_number) != (first, last))
+            left = without_span(live, first, last)
             return now if len(left) == len(live) else now.with_reductions(role, round_id, left)
         case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current):
             after = now.usage(role).after(tokens, counted, current=current)
