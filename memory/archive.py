@@ -9,6 +9,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from .entries import NAMES, CompactionPublished, Entry, ReductionPublished
@@ -103,12 +104,13 @@ class _Published:
             near = spans and number - spans[-1][1] <= BATCH
             spans[-1:] = [(spans[-1][0], number)] if near else [*spans[-1:], (number, number)]
         found: dict[int, Reduction] = {}
-        for entry in self._entries_in(spans):
-            if entry.number in wanted and isinstance(record := entry.record, ReductionPublished):
-                found[entry.number] = record.reduction
+        with suppress(StoreDamaged, NewerVersion):  # it may be a neighbour that cannot be read
+            for entry in self._entries_in(spans):
+                if entry.number in wanted and isinstance(record := entry.record, ReductionPublished):
+                    found[entry.number] = record.reduction
         for number in wanted:
             if number not in found:
-                raise _is_no(ReductionPublished, number)
+                found[number] = record_at(self._store, self._session, number, ReductionPublished).reduction
         return found
 
     def _entries_in(self, spans: Sequence[tuple[int, int]]) -> Iterator[Entry]:
@@ -126,11 +128,7 @@ def record_at(store: Store | None, session: str, number: int, kind: type[R]) -> 
     for entry in store.read(session, number - 1, 1) if store is not None else ():
         if entry.number == number and isinstance(record := entry.record, kind):
             return record
-    raise _is_no(kind, number)
-
-
-def _is_no(kind: type[Record], number: int) -> StoreDamaged:
-    return StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
+    raise StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
 
 
 class Kept(_Published):

@@ -78,12 +78,17 @@ class RoleJournal:
         return self._memory._write(records, published)
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
+        before = self._memory.snapshot
+        ahead = before.reading_ahead(self._role, before.published.get(self._role, ())[:-1])
+        reverted(ahead, self._role, 0)  # whatever else it reads is at hand when it is written
+
         def records(now: Snapshot) -> Iterable[Record]:
             state = now.journal(self._role)
             if base is not None and state.generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
-                reverted(now, self._role, state.generation + 1)  # raises where the one before cannot be read
+                # Raises where the one before cannot be read.
+                reverted(self._memory._at_hand(ahead), self._role, state.generation + 1)
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
         return self._memory._write(records, lambda now: self._state(now).current)

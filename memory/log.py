@@ -145,6 +145,12 @@ class Log(ABC):
             if not entries or self._append_all(entries):
                 return done(self.snapshot)
 
+    def _at_hand(self, ahead: Snapshot) -> Snapshot:
+        """Return the present snapshot with what *ahead* has in memory: for ``records``, so that nothing is read under
+        the lock that could be read before."""
+        self.snapshot = self.snapshot.with_at_hand(ahead)
+        return self.snapshot
+
     def _append_all(self, entries: list[Entry]) -> bool:
         """Append *entries*, and return whether they are in the log: not if others were faster, whose entries are read
         then. An append whose reply was lost has succeeded where its entries are found there at once."""

@@ -25,7 +25,7 @@ from .live import LiveRound
 from .log import Log
 from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
-from .redaction import place_of, redaction_of, unfinished, withdrawn
+from .redaction import place_of, read_ahead, redaction_of, unfinished, withdrawn
 from .references import place_reference, text_behind
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
 from .search import Hit, words_of
@@ -265,6 +265,7 @@ class Memory(Log):
         elsewhere is told each time, by a ``Redacted`` event. Raises ``UnknownReference`` where there is no such post.
         """
         place, asked = self._place_of(post)
+        ahead = read_ahead(self.snapshot, place)
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -273,7 +274,7 @@ class Memory(Log):
             found = redaction_of(present, asked)
             references = tuple(place_reference(place, number) for number in found.numbers)
             if unfinished(present, found):
-                withdrawn(now, found)  # raises where what is shown instead cannot be read
+                withdrawn(self._at_hand(ahead), found)  # raises where what is shown instead cannot be read
                 yield found
 
         self._write(records, lambda _now: None)

@@ -25,7 +25,7 @@ from .rounds import Extra, Post, Record, Round
 from .stores.base import IndexedStore, Store
 
 if TYPE_CHECKING:
-    from .snapshot import Snapshot
+    from .snapshot import Publication, Snapshot
     from .visibility import Rounds
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "erasures",
     "holding",
     "place_of",
+    "read_ahead",
     "redaction_of",
     "unfinished",
     "with_redacted",
@@ -106,9 +107,20 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
         if len(left) < len(before):
             after = after.with_reductions(role, record.round_id, left)
     for role, state in now.journals.items():
-        kept = tuple(one for one in now.published.get(role, ()) if one.end_number < number)
-        after = after.with_publications(role, state.generation + 1, kept)
+        after = after.with_publications(role, state.generation + 1, _left(now, role, number))
     return after
+
+
+def read_ahead(now: Snapshot, number: int) -> Snapshot:
+    """Return *now* with what is shown at hand once something in the round of that *number* is erased."""
+    for role in now.journals:
+        now = now.reading_ahead(role, _left(now, role, number))
+    return now
+
+
+def _left(now: Snapshot, role: str, number: int) -> tuple[Publication, ...]:
+    """Return what *role* published that was not made from the round of that *number*."""
+    return tuple(one for one in now.published.get(role, ()) if one.end_number < number)
 
 
 def holding(store: Store, session: str, numbers: Callable[[str], int]) -> Iterable[Entry]:

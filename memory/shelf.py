@@ -53,6 +53,11 @@ class Shelf(Mapping[str, tuple[Reduction, ...]]):
         held = self._held.get(round_id)
         return self._read(round_id) if held is None else held
 
+    @property
+    def count(self) -> int:
+        """How many reductions there are, for which none is read."""
+        return sum(len(place.entries) for place in self.places.values())
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
 
@@ -77,11 +82,19 @@ class Shelf(Mapping[str, tuple[Reduction, ...]]):
 
     def reaching_back_to(self, covered: int) -> Shelf:
         """Return it with what is on the rounds after *covered* held in memory."""
-        shown = [round_id for round_id, place in self.places.items() if place.round > covered]
-        return Shelf(self._archive, self.places, {round_id: self[round_id] for round_id in shown})
+        shown = {round_id: place.entries for round_id, place in self.places.items() if place.round > covered}
+        missing = [entry for round_id, entries in shown.items() if round_id not in self._held for entry in entries]
+        found = self._archive.reductions(missing) if missing else {}
+        held = {
+            round_id: self._held.get(round_id) or tuple(found[entry] for entry in entries)
+            for round_id, entries in shown.items()
+        }
+        return Shelf(self._archive, self.places, held)
 
     def _read(self, round_id: str) -> tuple[Reduction, ...]:
-        return tuple(map(self._archive.reduction, self.places[round_id].entries))
+        entries = self.places[round_id].entries
+        found = self._archive.reductions(entries)
+        return tuple(found[entry] for entry in entries)
 
 
 def _span(one: Reduction) -> tuple[int, int]:

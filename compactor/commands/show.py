@@ -86,7 +86,7 @@ def facts_of_role(memory: Memory, role: str, model: str = "") -> tuple[RoleFacts
         tail_rounds=view.tail_length,
         tail_tokens=view.tokens_behind(view.end) if counted else None,
         prompt_tokens=view.tokens if counted else None,
-        reductions=sum(map(len, now.reductions_of(role).by_round.values())),
+        reductions=now.count_reductions(role),
         prepared=len(now.prepared.get(role, ())),
         last_usage=memory.usage(role).input_tokens,
     )

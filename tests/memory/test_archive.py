@@ -315,27 +315,29 @@ def test_the_text_of_an_older_compaction_is_read_when_a_revert_makes_it_current(
     assert again.journal(ROLE).revert() is None
 
 
-def test_a_revert_that_could_not_read_is_read_back_by_the_next_write() -> None:
-    """What is in the log counts: the text is read once the store answers."""
+def test_what_others_reverted_is_read_again_where_it_could_not_be_read() -> None:
+    """What is in the log counts: the text that is shown instead is read once the store answers."""
     store = Indexed()
     memory = with_rounds(store, 6)
     publish(memory, 3, "first")
     publish(memory, 6, "second")
-    append = store.append
+    reader = reopened(store, memory)
+    memory.journal(ROLE).revert()
+    read = store.read
 
-    def last(session: str, entries: list[Entry], after: int) -> int:
-        number = append(session, entries, after)
-        store.fault = Unreachable("gone")
-        return number
+    def but_not_one(session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        if limit == 1:
+            raise Unreachable("gone")
+        return read(session, after, limit)
 
-    store.append = last  # type: ignore[method-assign]
+    store.read = but_not_one  # type: ignore[method-assign]
     with pytest.raises(Unreachable):
-        memory.journal(ROLE).revert()
-    assert memory.journal(ROLE).read().current.summary == "second"  # type: ignore[union-attr]
-    store.append, store.fault = append, None  # type: ignore[method-assign]
-    memory.create_round("next")
-    assert memory.journal(ROLE).read().current.summary == "first"  # type: ignore[union-attr]
-    assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
+        reader.refresh()
+    assert reader.journal(ROLE).read().current.summary == "second"  # type: ignore[union-attr]
+    store.read = read  # type: ignore[method-assign]
+    reader.create_round("next")
+    assert reader.journal(ROLE).read().current.summary == "first"  # type: ignore[union-attr]
+    assert shown(reader, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
 
 
 def test_reductions_that_no_prompt_shows_are_not_held_in_memory() -> None:
@@ -507,3 +509,106 @@ def test_pins_that_are_not_of_the_log_are_found_out() -> None:
     store.append("s", [Entry.of(PostPinned(round_id="9", number=1, pinned=True))], memory.snapshot.number)
     with pytest.raises(StoreError, match="pins in a round that is not there"):
         memory.refresh()
+
+
+# -- many overlays -----------------------------------------------------------------------------------------------------
+
+
+class Counted(Indexed):
+    """Counts the times that it is asked, and whether the Memory is locked then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bool] = []
+        self.memory: Memory | None = None
+
+    def _out(self, entries: list[Entry]) -> Iterator[Entry]:
+        self.asked.append(self.memory is not None and self.memory._lock.locked())
+        return super()._out(entries)
+
+
+def reduced(store: Counted, *, spread: bool) -> Memory:
+    """Return a Memory of forty rounds, each with a reduction; two compactions cover thirty of them."""
+    memory = Memory("s", store=store)
+    for number in range(1, 41):
+        memory.create_round(f"question {number}", id=str(number))
+        for _ in range(BATCH + 1 if spread else 1):
+            memory.add_post(str(number), send_from=ROLE, send_to="User", message=f"answer {number}")
+        memory.finish_round(str(number))
+        if spread:
+            reduce(memory, number, f"shorter {number}")
+    if not spread:
+        for number in range(1, 41):
+            reduce(memory, number, f"shorter {number}")
+    publish(memory, 10, "the first ten")
+    publish(memory, 30, "the first thirty")
+    return memory
+
+
+def taken_back(memory: Memory) -> None:
+    assert memory.journal(ROLE).revert(base=2) is not None
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["side by side", "far apart"])
+@pytest.mark.parametrize("act", [taken_back, lambda memory: memory.redact("r20.p1")], ids=["revert", "redact"])
+def test_covered_reductions_are_read_in_one_go_while_others_may_write(
+    act: Callable[[Memory], None], spread: bool
+) -> None:
+    """What a revert or an erasing shows again costs a few questions, however much it is, and none under the lock."""
+    store = Counted()
+    memory = reopened(store, reduced(store, spread=spread))
+    store.asked, store.memory = [], memory
+    act(memory)
+    assert len(store.asked) < 10
+    assert not any(store.asked)
+    live = memory.rounds_getter(ROLE)().reductions
+    erased = {"20"} if memory.snapshot.redactions else set()
+    assert {one for one, held in live.by_round.items() if held} == {str(number) for number in range(1, 41)} - erased
+    store.asked = []
+    assert [live.of(str(number))[0].text for number in (11, 19, 30, 40)] == [f"shorter {n}" for n in (11, 19, 30, 40)]
+    assert store.asked == []
+    assert shown(memory, ROLE) == shown(Memory("s", store=Plain(store)), ROLE)
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["side by side", "far apart"])
+def test_opening_reads_the_reductions_of_the_tail_in_one_go(spread: bool) -> None:
+    """And how many there are in all is known without reading any."""
+    store = Counted()
+    memory = reduced(store, spread=spread)
+    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    store.asked = []
+    again = Memory("s", store=store)
+    assert len(store.asked) < 6
+    store.fault = Unreachable("gone")
+    assert again.snapshot.count_reductions(ROLE) == 40
+    assert again.snapshot.count_reductions("Other") == 0
+
+
+def test_a_revert_is_through_though_the_store_goes_away_after_it() -> None:
+    """All that it shows was read before it was written."""
+    store = Counted()
+    memory = reopened(store, reduced(store, spread=True))
+    append = store.append
+
+    def then_away(session: str, entries: list, after: int) -> int:
+        number = append(session, entries, after)
+        store.fault = Unreachable("gone")
+        return number
+
+    store.append = then_away  # type: ignore[method-assign]
+    taken_back(memory)
+    assert memory.journal(ROLE).read().current.summary == "the first ten"  # type: ignore[union-attr]
+
+
+def test_a_damaged_neighbour_does_not_hide_a_reduction() -> None:
+    """They are read one by one then, and the damaged one is named."""
+    store = Indexed()
+    memory = with_rounds(store, 3)
+    for number in (1, 2, 3):
+        reduce(memory, number, f"shorter {number}")
+    first = memory.snapshot.number - 2
+    store.redact("s", first + 1, "{")
+    archive = Stored(store, "s")
+    assert [one.text for one in archive.reductions([first + 2, first]).values()] == ["shorter 1", "shorter 3"]
+    with pytest.raises(StoreDamaged, match=f"entry {first + 1} "):
+        archive.reductions([first, first + 1])
