@@ -14,9 +14,9 @@ The last is for whoever writes a store of his own: a class of pytest tests to su
             return MyStore(self.path)
 
 ``StoreContract`` is for a store that forgets all when it is closed. ``IndexedStoreContract``,
-``SearchableStoreContract``, ``LeasingStoreContract`` and ``ErasingStoreContract`` are further base classes, for a store
-that is one of those as well. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py``
-failures show their values.
+``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract`` and ``MeasuredStoreContract`` are
+further base classes, for a store that is one of those as well. With
+``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py`` failures show their values.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from memory.stores.contract import (
     ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
+    MeasuredStoreContract,
     SearchableStoreContract,
     StoreContract,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "FakeClock",
     "IndexedStoreContract",
     "LeasingStoreContract",
+    "MeasuredStoreContract",
     "ScriptedSummarizer",
     "SearchableStoreContract",
     "StoreContract",

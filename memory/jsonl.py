@@ -14,7 +14,7 @@ from .entries import Entry
 from .errors import StoreDamaged, StoreError
 from .fitting import REMEDY, Fitting
 from .state import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
-from .stores import Store
+from .stores import MeasuredStore, Store
 
 __all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "whole_session"]
 
@@ -131,7 +131,11 @@ def _line(value: object) -> str:
 
 
 def _length(store: Store, session: str) -> int:
-    """Return the number of a log's last entry, asking for a few single ones: they are numbered without gaps."""
+    """Return the number of a log's last entry, asking for a few single ones where the store does not know: they are
+    numbered without gaps."""
+    if isinstance(store, MeasuredStore):
+        extent = store.extent(session)
+        return 0 if extent is None else extent.number
 
     def reaches(number: int) -> bool:
         return next(iter(store.read(session, number - 1, 1)), None) is not None

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory.entries import Entry
-from memory.stores import IndexedStore, Store
+from memory.stores import Extent, IndexedStore, MeasuredStore, Store
 
 from .stores import unknown
 from .terminal import CannotRun, one_line, screen, visible
@@ -45,6 +45,9 @@ class SessionFacts:
 
 def overview(store: Store) -> list[SessionFacts]:
     """Return what there is to say of each session, by name."""
+    if isinstance(store, MeasuredStore):
+        extents = store.extents()
+        return [_facts(store, session, extents[session]) for session in sorted(extents)]
     found = []
     for session in store.sessions():
         with suppress(CannotRun):  # purged meanwhile
@@ -57,10 +60,25 @@ def facts_of(store: Store, session: str) -> SessionFacts:
 
     No body is looked at: so it works on a session that is damaged, too. Raises ``CannotRun`` where there is none.
     """
+    if isinstance(store, MeasuredStore):
+        extent = store.extent(session)
+        if extent is None:
+            raise unknown(store, session)
+        return _facts(store, session, extent)
     newest = _newest(store, session)
     if not newest:
         raise unknown(store, session)
     return SessionFacts(session, _rounds(store, session, newest), newest[-1].number, newest[-1].created_at)
+
+
+def _facts(store: Store, session: str, extent: Extent) -> SessionFacts:
+    rounds = extent.rounds or _counted(store, session)
+    return SessionFacts(session, rounds, extent.number, extent.created_at)
+
+
+def _counted(store: Store, session: str) -> int:
+    """Return how many rounds there are where entries do not know theirs."""
+    return sum(one.kind == "round opened" for one in store.read(session))
 
 
 def _newest(store: Store, session: str) -> list[Entry]:
@@ -87,7 +105,7 @@ def _rounds(store: Store, session: str, newest: Sequence[Entry]) -> int:
     while opened is None and stop > 0:
         start = max(0, stop - size)
         opened, stop, size = _opened(store.read(session, start, stop - start)), start, 4 * size
-    return sum(one.kind == "round opened" for one in store.read(session)) if opened == 0 else opened or 0
+    return _counted(store, session) if opened == 0 else opened or 0
 
 
 def _opened(entries: Iterable[Entry]) -> int | None:

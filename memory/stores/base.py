@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..entries import Entry
@@ -10,10 +11,12 @@ from ..entries import Entry
 __all__ = [
     "Checkpoint",
     "ErasingStore",
+    "Extent",
     "FoundText",
     "FoundTexts",
     "IndexedStore",
     "LeasingStore",
+    "MeasuredStore",
     "SearchableStore",
     "Store",
     "StoredText",
@@ -59,6 +62,27 @@ class ErasingStore(Store, Protocol):
 
     def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
         """Do what ``redact`` does for each number in *bodies*, all or none."""
+
+
+class Extent(NamedTuple):
+    """How far a session's log reaches."""
+
+    #: Of the last entry.
+    number: int
+    created_at: datetime
+    #: The number of the round that was opened last, as its entry says; 0 where it does not, or there is none.
+    rounds: int
+
+
+@runtime_checkable
+class MeasuredStore(Store, Protocol):
+    """A store that says how far its logs reach without reading them."""
+
+    def extent(self, session: str) -> Extent | None:
+        """Return how far one session reaches; None where there is none of that name."""
+
+    def extents(self) -> Mapping[str, Extent]:
+        """Return that of all sessions, by their names."""
 
 
 class Checkpoint(NamedTuple):

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Connection, Row, Select, Text, TextClause, bi
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, StoreDamaged
-from .base import Checkpoint, FoundTexts, StoredText
+from .base import Checkpoint, Extent, FoundTexts, StoredText
 from .connections import Connections
 from .dialects import Dialect
 from .names import escaped, key_of, unescaped
@@ -52,6 +52,12 @@ _ROUND_NUMBER = text(
     f"SELECT e.round {_OF_SESSION} AND e.number = (SELECT e.number {_OF_SESSION} AND e.round_key = :round_key LIMIT 1)"
 )
 _SESSIONS = text("SELECT name FROM compactor_sessions")
+_EXTENTS = """SELECT s.name, e.number, e.created_at,
+    coalesce((SELECT o.round FROM compactor_entries o WHERE o.session = s.id AND o.kind = 'round opened'
+        ORDER BY o.number DESC LIMIT 1), 0) AS rounds
+    FROM compactor_sessions s JOIN compactor_entries e ON e.session = s.id
+        AND e.number = (SELECT max(m.number) FROM compactor_entries m WHERE m.session = s.id)"""
+_EXTENT = f"{_EXTENTS} WHERE s.key = :key"
 _REDACT = text(
     """UPDATE compactor_entries SET body = :body, version = :version, kind = coalesce(:kind, kind)
     WHERE number = :number AND session = (SELECT id FROM compactor_sessions WHERE key = :key)"""
@@ -185,6 +191,24 @@ class SqlStore:
     def sessions(self) -> Sequence[str]:
         names = self._connections.read(lambda connection: connection.execute(_SESSIONS).scalars().all())
         return sorted(map(unescaped, names))
+
+    def extent(self, session: str) -> Extent | None:
+        return self._extents(_EXTENT, {"key": key_of(session)}).get(session)
+
+    def extents(self) -> Mapping[str, Extent]:
+        return self._extents(_EXTENTS, {})
+
+    def _extents(self, statement: str, where: dict[str, Any]) -> dict[str, Extent]:
+        rows = self._connections.read(lambda connection: connection.execute(text(statement), where).all())
+        try:
+            return {
+                unescaped(row.name): Extent(int(row.number), datetime.fromisoformat(row.created_at), int(row.rounds))
+                for row in rows
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreDamaged(
+                f"the end of a session in {self._dialect.where} cannot be read; nothing was changed: restore a backup"
+            ) from error
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         self.redact_all(session, {number: body})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import dialogue, refusal, run
+from sqlalchemy.event import listen
 from stored import SECRET, SUMMARY, offload, session, summarise, url_of
 
 from compactor import compose
@@ -20,7 +22,9 @@ from compactor.commands.stores import opened
 from compactor.commands.terminal import CannotRun
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
 from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
+from memory.jsonl import export_session
 from memory.rounds import Post
+from memory.stores.sql import SqlStore
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
 MISSING = ("sessions", "show", "events", "export", "purge", "revert", "diff")
@@ -58,6 +62,24 @@ def test_sessions_are_listed_with_their_lengths(url: str) -> None:
     assert rows == [
         ["│", "short", "│", "1", "│", f"{last.number}", "│", *f"{last.created_at:%Y-%m-%d %H:%M:%S}".split(), "│"]
     ]
+
+
+def test_a_database_is_asked_once_for_all_its_sessions(url: str) -> None:
+    """However many there are, and however long; for an export, once more than what is read."""
+    for number in range(1, 13):
+        with session(url, f"s{number}", rounds=number):
+            pass
+    asked: list[str] = []
+    with opened(url) as store:
+        assert isinstance(store, SqlStore)
+        listen(store._connections._engine, "before_cursor_execute", lambda *facts: asked.append(facts[2]))
+        found = overview(store)
+        assert (len(asked), [facts_of(store, one.session) for one in found]) == (1, found)
+        assert {one.session: one.rounds for one in found} == {f"s{number}": number for number in range(1, 13)}
+        asked.clear()
+        lengths = {one.session: one.entries for one in found}
+        assert export_session(store, "s11", io.StringIO()) == lengths["s11"]
+        assert len(asked) == 2
 
 
 def test_any_name_comes_back_as_it_went_in(url: str) -> None:

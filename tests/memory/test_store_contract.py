@@ -15,6 +15,7 @@ from memory.stores.contract import (
     ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
+    MeasuredStoreContract,
     SearchableStoreContract,
     StoreContract,
 )
@@ -30,7 +31,12 @@ class TestInMemoryStore(LeasingStoreContract):
 
 
 class Complete(
-    DurableStoreContract, IndexedStoreContract, SearchableStoreContract, LeasingStoreContract, ErasingStoreContract
+    DurableStoreContract,
+    IndexedStoreContract,
+    SearchableStoreContract,
+    LeasingStoreContract,
+    ErasingStoreContract,
+    MeasuredStoreContract,
 ):
     """What a store in a database can do."""
 

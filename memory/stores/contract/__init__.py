@@ -9,6 +9,7 @@ from __future__ import annotations
 from .erasing import ErasingStoreContract
 from .leases import LeasingStoreContract
 from .logs import DurableStoreContract, StoreContract
+from .measures import MeasuredStoreContract
 from .parts import IndexedStoreContract
 from .texts import SearchableStoreContract
 
@@ -17,6 +18,7 @@ __all__ = [
     "ErasingStoreContract",
     "IndexedStoreContract",
     "LeasingStoreContract",
+    "MeasuredStoreContract",
     "SearchableStoreContract",
     "StoreContract",
 ]

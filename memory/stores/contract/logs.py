@@ -10,7 +10,7 @@ from typing import Any
 from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
 from ...errors import Conflict, NewerVersion
 from ...memory import Memory
-from ..base import ErasingStore, IndexedStore, LeasingStore, SearchableStore, Store
+from ..base import ErasingStore, IndexedStore, LeasingStore, MeasuredStore, SearchableStore, Store
 from ._samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
 
 __all__ = ["DurableStoreContract", "StoreContract"]
@@ -49,7 +49,7 @@ class StoreContract:
         """It has the methods; and those of a further protocol only with the tests for it."""
         assert isinstance(self.store, Store)
         checked = {vars(contract).get("protocol") for contract in type(self).__mro__}
-        for protocol in (IndexedStore, SearchableStore, LeasingStore, ErasingStore):
+        for protocol in (IndexedStore, SearchableStore, LeasingStore, ErasingStore, MeasuredStore):
             assert isinstance(self.store, protocol) == (protocol in checked), (
                 f"who has a {protocol.__name__}, and nobody else, subclasses {protocol.__name__}Contract"
             )
