@@ -285,7 +285,7 @@ def test_closing_what_is_closed_changes_nothing_also_where_it_is_read_again() ->
     assert [live.opened.state for live in rebuilt(store.read("s")).values()] == ["failed", "finished"]
 
 
-def test_a_forked_child_begins_with_an_empty_cache_and_a_lock_of_its_own() -> None:
+def test_what_a_forked_child_does_first_empties_the_cache_and_makes_new_locks() -> None:
     """Another thread of the parent may have been at work on either."""
     store = Indexed()
     memory = with_rounds(store, 3)

@@ -26,7 +26,7 @@ PRELUDE = """
     def in_child(work):
         pid = os.fork()
         if pid == 0:
-            faulthandler.dump_traceback_later(60, exit=True)
+            faulthandler.dump_traceback_later(20, exit=True)
             try:
                 work()
             except BaseException:
@@ -132,6 +132,46 @@ def test_a_child_does_not_finish_what_its_parent_has_open() -> None:
         assert code == 0, code
         memory.create_round("the parent's next")
         assert open_rounds(memory) == ["the parent's next"]
+        print("well")
+    """)
+
+
+@needs_fork
+@pytest.mark.parametrize("lock", ["archive._lock", "archive.numbers._lock"])
+def test_a_child_reads_old_rounds_though_another_thread_held_the_cache(lock: str) -> None:
+    """Rounds that are read from a store are in a cache, and their numbers in another, each with a lock of its own."""
+    run(f"""
+        import sys, tempfile
+        from memory import open_store
+
+        folder = tempfile.mkdtemp()
+        store = open_store(f"sqlite:///{{folder}}/chat.db")
+        memory = Memory("s", store=store)
+        for number in range(3):
+            memory.create_round(f"question {{number}}", id=str(number))
+        memory.finish_round("2")
+        archive = memory.snapshot.archive
+        held, release = threading.Event(), threading.Event()
+
+        def hold():
+            with {lock}:
+                held.set()
+                release.wait()
+
+        holding = threading.Thread(target=hold)
+        holding.start()
+        held.wait()
+
+        def work():
+            assert memory.conversation.rounds[0].user_query == "question 0"
+            assert memory.snapshot.round("1").user_query == "question 1"
+            assert memory.create_round("in the child").number == 4
+
+        code = in_child(work)
+        release.set()
+        holding.join()
+        store.close()
+        assert code == 0, code
         print("well")
     """)
 
