@@ -107,6 +107,7 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
     reach = _locked_reach(connection, session)
     if first > reach + 1:
         return False
+    _trigrams(connection).give_up_unusable(connection)
     rows = [(text.round, text.number, *_written(text), len(text.text), storable(text.text)) for text in texts]
     c, deleted = _TEXTS.c, 0
     if first <= reach:
@@ -152,6 +153,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
 def erase_texts(connection: Connection, session: int) -> bool:
     """Erase the texts of a session; part of a transaction, before the session itself goes. Returns whether there were
     any: then ``merge_texts`` has work."""
+    _trigrams(connection).give_up_unusable(connection)
     connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
     connection.execute(delete(_TOTALS).where(_TOTALS.c.session == session))
     return connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount > 0
@@ -234,6 +236,9 @@ class _Trigrams(Protocol):
     def create(self, connection: Connection) -> None:
         """Make the index, if the database can."""
 
+    def give_up_unusable(self, connection: Connection) -> None:
+        """Part with an index that is there and cannot be kept, before texts are written; part of a transaction."""
+
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
         """Return what holds, all of it, for those texts of *session* that have any of *words*."""
 
@@ -242,8 +247,7 @@ class _Trigrams(Protocol):
 
 
 class _SqliteTrigrams:
-    """FTS5's, kept by triggers. It holds which texts have a trigram and not where: a third of the
-    size."""
+    """FTS5's, kept by triggers. It holds which texts have a trigram and not where: a third of the size."""
 
     id = "id INTEGER PRIMARY KEY"
     # All that the totals need, so that no text is read for them.
@@ -258,18 +262,27 @@ class _SqliteTrigrams:
         "CREATE TRIGGER compactor_texts_deleted AFTER DELETE ON compactor_texts BEGIN"
         " INSERT INTO compactor_trigrams(compactor_trigrams, rowid, text) VALUES ('delete', old.id, old.text); END",
     )
+    _TRIGGERS = ("compactor_texts_kept", "compactor_texts_deleted")
     _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
 
     def create(self, connection: Connection) -> None:
-        asked = "SELECT sqlite_version(), sqlite_compileoption_used('ENABLE_FTS5')"
-        version, able = connection.exec_driver_sql(asked).one()
-        if able and tuple(map(int, version.split(".")[:2])) >= _FIRST_WITH_TRIGRAMS:
+        if self._able(connection):
             for statement in self.index:
                 connection.exec_driver_sql(statement)
 
+    def give_up_unusable(self, connection: Connection) -> None:
+        if self._able(connection) or not self._there(connection):
+            return
+        # The table itself can only be dropped by a SQLite that knows its kind. All that it holds goes: what is erased
+        # from now on would stay in it.
+        for trigger in self._TRIGGERS:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger}")
+        for part in ("data", "idx"):
+            connection.exec_driver_sql(f"DELETE FROM compactor_trigrams_{part}")  # noqa: S608
+
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
         has_any = or_(*(func.instr(_TEXTS.c.text, word) > 0 for word in words))
-        if min(map(len, words)) >= 3 and self._there(connection):
+        if min(map(len, words)) >= 3 and self._usable(connection):
             c = self._TRIGRAMS.c
             asked = c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
             # Without the session: SQLite would go through all of it, and look which texts are among those found.
@@ -277,7 +290,7 @@ class _SqliteTrigrams:
         return [_TEXTS.c.session == session, has_any]
 
     def merge(self, connection: Connection, *, begin: bool) -> bool:
-        if not self._there(connection):
+        if not self._usable(connection):
             return False
         # Deleted texts are only marked, until all is written anew. A negative number says: all of it.
         changes = "SELECT total_changes()"
@@ -287,10 +300,20 @@ class _SqliteTrigrams:
         connection.exec_driver_sql(merge, (pages,))
         return int(connection.exec_driver_sql(changes).scalar_one()) - int(before) > 1
 
+    def _usable(self, connection: Connection) -> bool:
+        return self._there(connection) and self._able(connection)
+
     def _there(self, connection: Connection) -> bool:
-        """Return whether the file has the index: not one that an older SQLite made."""
-        found = "SELECT 1 FROM sqlite_master WHERE name = 'compactor_trigrams'"
-        return connection.exec_driver_sql(found).first() is not None
+        """Return whether the file has the index, and it is kept."""
+        found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
+        return connection.exec_driver_sql(found, (self._TRIGGERS[0],)).first() is not None
+
+    def _able(self, connection: Connection) -> bool:
+        """Return whether this SQLite has trigrams, whoever made the file."""
+        version = connection.exec_driver_sql("SELECT sqlite_version()").scalar_one()
+        if tuple(map(int, version.split(".")[:2])) < _FIRST_WITH_TRIGRAMS:
+            return False
+        return "fts5" in connection.exec_driver_sql("PRAGMA module_list").scalars().all()
 
 
 class _PostgresTrigrams:
@@ -315,6 +338,9 @@ class _PostgresTrigrams:
             # The extension is not there, or this user may not: words are found without it.
             connection.exec_driver_sql("ROLLBACK TO SAVEPOINT trigrams")
         connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
+
+    def give_up_unusable(self, connection: Connection) -> None:
+        """A server keeps what it has."""
 
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:  # noqa: ARG002
         has_any = or_(*(_TEXTS.c.text.like(f"%{_literally(word)}%", escape="!") for word in words))

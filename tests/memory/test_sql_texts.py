@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import Connection, create_engine, select
 from memory import Memory, open_store
 from memory.stores import sql_texts
 from memory.stores.base import FoundText, FoundTexts, SearchableStore, StoredText
+from memory.stores.dialects import Sqlite
 
 Asked = Callable[[str], list[tuple[Any, ...]]]
 
@@ -66,6 +68,76 @@ def test_a_sqlite_without_trigrams_finds_the_same(url: str, asked: Asked, monkey
     assert [one.round for one in found(store, "swordfish")] == [1, 3]
     store.purge("s")
     store.close()
+
+
+def without_trigrams(patch: pytest.MonkeyPatch) -> None:
+    """Have no SQLite that is opened from now on know FTS5's tables: to name one is an error."""
+
+    def connected(self: Sqlite, connection: Any, record: Any) -> None:
+        connect(self, connection, record)
+        connection.set_authorizer(
+            lambda action, *named: (
+                sqlite3.SQLITE_DENY
+                if action in (sqlite3.SQLITE_CREATE_VTABLE, sqlite3.SQLITE_DROP_VTABLE)
+                or (named[0] == "compactor_trigrams" and action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_INSERT))
+                else sqlite3.SQLITE_OK
+            )
+        )
+
+    connect = Sqlite._connected
+    patch.setattr(Sqlite, "_connected", connected)
+    patch.setattr(sql_texts._SqliteTrigrams, "_able", lambda _self, _connection: False)
+
+
+@pytest.mark.parametrize("made_with", [True, False], ids=["made with", "made without"])
+def test_a_chat_goes_on_in_a_sqlite_without_trigrams(url: str, asked: Asked, made_with: bool) -> None:
+    """Words of any length are found in what was said before and since, whichever SQLite made the file, and again by
+    one that has them; of what is erased nothing is left in an index that can no longer be kept."""
+
+    def say(memory: Memory, *said: str) -> None:
+        for one in said:
+            memory.finish_round(memory.create_round(f"Where is the {one}?"))
+        memory.index_texts()
+
+    def hits(memory: Memory) -> list[int]:
+        return [len(memory.search(word)) for word in ("swordfish", "sturgeon", "sh", "zq", "Zyxwvu")]
+
+    before = ("swordfish", "Zyxwvu zq")
+    if made_with:
+        with closing(open_store(url)) as store:
+            say(Memory("s", store=store), *before)
+    with pytest.MonkeyPatch.context() as patch:
+        without_trigrams(patch)
+        with closing(open_store(url)) as store:
+            memory = Memory("s", store=store)
+            if not made_with:
+                say(memory, *before)
+            assert hits(memory) == [1, 0, 1, 1, 1]
+            say(memory, "sturgeon")
+            assert hits(memory) == [1, 1, 1, 1, 1]
+            memory.redact("r2.p0")
+            assert hits(memory) == [1, 1, 1, 0, 0]
+    with closing(open_store(url)) as store:
+        memory = Memory("s", store=store)
+        say(memory, "Zyxwvu")
+        assert hits(memory) == [1, 1, 1, 0, 1]
+        if made_with:
+            assert asked("SELECT count(*) FROM compactor_trigrams_data") == [(0,)]
+        store.purge("s")
+    assert asked("SELECT count(*) FROM compactor_texts") == [(0,)]
+
+
+def test_a_session_can_be_purged_by_a_sqlite_without_trigrams(
+    url: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that is all it does to the file."""
+    kept(url).close()
+    without_trigrams(monkeypatch)
+    with closing(open_store(url)) as store:
+        store.purge("s")
+        assert store.sessions() == []
+    for (block,) in asked("SELECT block FROM compactor_trigrams_data"):
+        assert b"fis" not in block
 
 
 def test_sqlite_asks_its_trigrams(url: str) -> None:
