@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .archive import PURGED, Kept, Stored
 from .checkpoint import checkpoint_of, resumed
@@ -26,7 +26,7 @@ from .errors import (
 from .fitting import round_id_of
 from .forking import renewed_after_fork
 from .hooks import describe
-from .redaction import erasures, holding, unfinished
+from .redaction import erasures, holding, references_of, unfinished
 from .replay import applied
 from .rounds import Clock, Record
 from .snapshot import Snapshot
@@ -41,6 +41,20 @@ T = TypeVar("T")
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 #: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
 EVERY = 1_000
+
+
+class _News(NamedTuple):
+    """What is to be told of when the lock is released."""
+
+    #: The numbers of new rounds.
+    rounds: range
+    #: Whether others wrote.
+    heard: bool
+    #: References of what each of their redactions erased.
+    erased: tuple[tuple[str, ...], ...]
+
+
+_NO_NEWS = _News(range(0), heard=False, erased=())
 
 
 class Log(ABC):
@@ -60,6 +74,7 @@ class Log(ABC):
         self._indexed = store if isinstance(store, IndexedStore) else None
         self._behind = False  # whether some of its own entries may be in the log that are not known here
         self._heard = False  # whether anything was read that others wrote, and nobody was told of yet
+        self._gone: tuple[tuple[str, ...], ...] = ()  # references of what others erased, and nobody was told of yet
         self._redacted = self._erased = 0  # the last entry that erases, and up to where that is known to be done
         self._after_fork()
         renewed_after_fork(self)
@@ -67,7 +82,7 @@ class Log(ABC):
         self._checkpoint = self.snapshot.number  # the last entry that was taken into a checkpoint
         self._catch_up()
         self._told = self.snapshot.total  # number of the last round that hooks were told of
-        self._heard = False
+        self._heard, self._gone = False, ()
         left_open = (item.opened.id for item in self.snapshot.live if not item.opened.closed)
         if take_over:
             self._taken_over = tuple(left_open)
@@ -81,8 +96,9 @@ class Log(ABC):
         self._own_round, self._own_entries, self._taken_over = "", frozenset(), ()
 
     @abstractmethod
-    def _announce(self, rounds: Iterable[int] = ()) -> None:
-        """Tell whoever asked of new rounds, by their numbers, and that something happened."""
+    def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
+        """Tell whoever asked of what was *erased*, by its references, of new rounds, by their numbers, and that
+        something happened."""
 
     @abstractmethod
     def _report_checkpoint(self, error: str) -> None:
@@ -94,16 +110,16 @@ class Log(ABC):
         For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``, also where the
         session was purged: go on with a new Memory then.
         """
-        grown, heard, rounds = False, False, range(0)
+        grown, news = False, _NO_NEWS
         try:
             with self._lock:
                 try:
                     grown = self._catch_up()
                 finally:
-                    rounds, heard = self._news()
+                    news = self._news()
         finally:
-            if heard:
-                self._announce(rounds)
+            if news != _NO_NEWS:
+                self._announce(news.rounds, news.erased)
         return grown
 
     def _write(
@@ -115,18 +131,17 @@ class Log(ABC):
         what it wrote is read first and *records* is asked again. Providers are told where it is something to *tell*,
         and always of what others wrote.
         """
-        made_at, written, due = self._clock(), False, None
-        heard, rounds = False, range(0)
+        made_at, written, due, news = self._clock(), False, None, _NO_NEWS
         try:
             with self._lock:
                 try:
                     result = self._written(records, done, made_at)
                     written, due = True, self._due()
                 finally:
-                    rounds, heard = self._news()
+                    news = self._news()
         finally:
-            if heard or rounds or (tell and written):
-                self._announce(rounds)
+            if news != _NO_NEWS or (tell and written):
+                self._announce(news.rounds, news.erased)
         self._keep_checkpoint(due)
         return result
 
@@ -209,6 +224,8 @@ class Log(ABC):
                 if self._is_unfinished(record, entry.number):
                     self._redacted, erased = entry.number, False
             self._apply(entry, entry.number)
+            if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
+                self._gone += (references_of(record, self.snapshot.numbers[record.round_id]),)
             if self._own_entries:
                 self._own_entries -= {entry.id}
         self._behind = False
@@ -254,11 +271,11 @@ class Log(ABC):
                 self._store.redact(self.session_id, number, body)
         self._erased = max(self._erased, now.number)
 
-    def _news(self) -> tuple[range, bool]:
-        """Return the rounds that are new since the last call, and whether others wrote: for the caller to tell of."""
-        rounds, heard = range(self._told + 1, self.snapshot.total + 1), self._heard
-        self._told, self._heard = max(self._told, self.snapshot.total), False
-        return rounds, heard
+    def _news(self) -> _News:
+        """Return what nobody was told of yet, for the caller to do so."""
+        news = _News(range(self._told + 1, self.snapshot.total + 1), self._heard, self._gone)
+        self._told, self._heard, self._gone = max(self._told, self.snapshot.total), False, ()
+        return news
 
     def _due(self) -> Snapshot | None:
         """Return what a checkpoint is to be made of; None where it is not time, or something is still to be erased:

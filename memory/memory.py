@@ -25,7 +25,7 @@ from .live import LiveRound
 from .log import Log
 from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
-from .redaction import place_of, read_ahead, redaction_of, unfinished, withdrawn
+from .redaction import erased_places, place_of, read_ahead, redaction_of, references_of, unfinished, withdrawn
 from .references import place_reference, text_behind
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
 from .search import Hit, words_of
@@ -272,7 +272,7 @@ class Memory(Log):
             nonlocal references
             present = now.round_at(place)
             found = redaction_of(present, asked)
-            references = tuple(place_reference(place, number) for number in found.numbers)
+            references = references_of(found, place)
             if unfinished(present, found):
                 withdrawn(self._at_hand(ahead), found)  # raises where what is shown instead cannot be read
                 yield found
@@ -281,8 +281,14 @@ class Memory(Log):
         try:
             self._erase()
         finally:
-            self.tell(Redacted(at=self._clock(), session=self.session_id, references=references))
-            self._announce()
+            self._announce(erased=[references])
+
+    def redacted(self) -> tuple[str, ...]:
+        """Return the references of all posts that were erased, in the order in which that was done: for whoever keeps
+        texts elsewhere, and was not there to be told. Asks the store where there are any. May raise ``StoreError``.
+        """
+        now = self.snapshot
+        return erased_places(self._store, self.session_id, now.numbers.__getitem__) if now.redactions else ()
 
     def note_prompt(self, role: str, tokens: int) -> None:
         """Remember how long *role*'s newest prompt is by our own count; not in the log. ``compose`` calls it."""
@@ -444,8 +450,10 @@ class Memory(Log):
                 self._report_provider(role, error)
         return self.snapshot.journal(role).current
 
-    def _announce(self, rounds: Iterable[int] = ()) -> None:
-        """Tell hooks of *rounds* that were opened, and every provider that something happened."""
+    def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
+        """Tell hooks of what was *erased* and *rounds* that were opened, and providers that something happened."""
+        for references in erased:
+            self.tell(Redacted(at=self._clock(), session=self.session_id, references=references))
 
         def notify() -> None:
             try:

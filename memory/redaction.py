@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .entries import (
@@ -20,7 +21,7 @@ from .errors import StoreError, UnknownReference
 from .frozen import EMPTY, FrozenMapping, freeze_mapping
 from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
 from .overlay_rule import without_posts
-from .references import parsed
+from .references import parsed, place_reference
 from .rounds import Extra, Post, Record, Round
 from .stores.base import IndexedStore, Store
 
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REDACTED",
+    "erased_places",
     "erasures",
     "holding",
     "place_of",
     "read_ahead",
     "redaction_of",
+    "references_of",
     "unfinished",
     "with_redacted",
     "withdrawn",
@@ -73,6 +76,19 @@ def redaction_of(round_: Round, number: int) -> PostRedacted:
     """Return what erases the post of that *number*, and the query with it where it repeats that."""
     twice = number <= 1 and round_.post_list and repeats_query(round_.post_list[0], round_)
     return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
+
+
+def references_of(record: PostRedacted, number: int) -> tuple[str, ...]:
+    """Return the references of the posts that *record* erases, in the round of that *number*."""
+    return tuple(place_reference(number, place) for place in record.numbers)
+
+
+def erased_places(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
+    """Return the references of all posts that were erased, each once. *numbers* gives those of the rounds."""
+    log = store.read_kinds(session, _ERASING) if isinstance(store, IndexedStore) else store.read(session)
+    records = (entry.record for entry in log if entry.kind in _ERASING)
+    found = (references_of(one, numbers(one.round_id)) for one in records if isinstance(one, PostRedacted))
+    return tuple(dict.fromkeys(chain.from_iterable(found)))
 
 
 def unfinished(present: Round, record: PostRedacted) -> bool:

@@ -21,7 +21,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from memory import Memory
-from memory.errors import ContextError
+from memory.errors import ContextError, StoreError
 from memory.events import Event, Redacted
 from memory.tool_schema import Refused
 
@@ -183,7 +183,8 @@ class OffloadFiles:
                 raise error
 
     def watch(self, memory: Memory) -> None:
-        """Erase from now on the files of what is redacted in *memory*; a memory that is watched already is not twice.
+        """Erase the files of what was redacted in *memory*, and from now on of what will be, by whichever process; a
+        memory that is watched already is not twice.
 
         Tells ``FilesNotErased`` there of files that cannot be removed; to redact again is to try again.
         """
@@ -191,12 +192,21 @@ class OffloadFiles:
             return
         self._watched.add(memory)
 
-        def on_event(event: Event) -> None:
-            if isinstance(event, Redacted) and (failed := self._erased(event.references)):
+        def erase(references: Iterable[str]) -> None:
+            if failed := self._erased(references):
                 (*_, error) = failed.values()
-                memory.tell(FilesNotErased(session=event.session, references=tuple(failed), error=str(error)))
+                memory.tell(FilesNotErased(session=memory.session_id, references=tuple(failed), error=str(error)))
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Redacted):
+                erase(event.references)
 
         memory.on_event(on_event)
+        try:
+            erase(memory.redacted())  # while nobody watched
+        except StoreError as error:
+            told = f"what was redacted before could not be read, make the compactor anew: {error}"
+            memory.tell(FilesNotErased(session=memory.session_id, references=(), error=told))
 
     def _erased(self, references: Iterable[str]) -> dict[str, OffloadError]:
         """Erase the files of *references*, and return those that failed."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from indexed import Indexed
 
 from memory import (
     Attachment,
@@ -525,6 +526,53 @@ def test_hooks_hear_of_what_was_erased_by_its_place() -> None:
     with pytest.raises(UnknownReference):
         memory.redact("r2.p9")
     assert [(event.name, event.references) for event in heard] == [("memory.redacted", ("r2.p2",))] * 2
+
+
+@pytest.mark.parametrize("store", [InMemoryStore, Indexed])
+def test_hooks_hear_of_what_others_erased_when_it_is_read(store: type[InMemoryStore]) -> None:
+    """Once, by a refresh or before a write; so a process that keeps texts elsewhere erases them whoever redacts."""
+    kept = store()
+    one = memory_of(3, kept)
+    memory, heard = Memory("s", store=kept), []
+    memory.on_event(lambda event: heard.append((event.name, getattr(event, "references", ()), memory._lock.locked())))
+    one.redact("r1.p2")
+    one.redact("r2.p1")
+    one.redact("r2.p1")
+    assert heard == []
+    assert memory.refresh()
+    assert not memory.refresh()
+    told = [("memory.redacted", ("r1.p2",), False), ("memory.redacted", ("r2.p1",), False)]
+    assert heard == told
+    one.redact("r3.p2")
+    memory.create_round("next")
+    memory.create_round("after next")
+    assert heard == [*told, ("memory.redacted", ("r3.p2",), False)]
+    memory.redact("r1.p0")
+    one.refresh()
+    assert heard[3:] == [("memory.redacted", ("r1.p0",), False)]
+
+
+def test_what_was_erased_before_the_opening_is_told_to_nobody() -> None:
+    """Whoever asks for events comes later."""
+    store = InMemoryStore()
+    memory_of(3, store).redact("r1.p2")
+    memory, heard = Memory("s", store=store), []
+    memory.on_event(heard.append)
+    memory.create_round("next")
+    assert heard == []
+
+
+@pytest.mark.parametrize("store", [InMemoryStore, Indexed])
+def test_what_was_erased_can_be_asked_for(store: type[InMemoryStore]) -> None:
+    """By whoever comes too late to hear of it: in the order in which it was done, and each place once."""
+    kept = store()
+    memory = memory_of(3, kept)
+    assert memory.redacted() == ()
+    memory.redact("r3.p2")
+    memory.redact("r1.p0")
+    memory.redact("r3.p2")
+    memory.redact("r3.p1")
+    assert memory.redacted() == Memory("s", store=kept).redacted() == ("r3.p2", "r1.p0", "r3.p1")
 
 
 #: Fields that hold ids, numbers and names that the host or the provider gave, and nothing that anybody said.

@@ -14,7 +14,7 @@ from chats import answer, calls, result, user, words
 from compactor import ContextCompactor
 from compactor.presets import OffloadError, OffloadFiles, context_offload
 from compactor.presets.offload_files import FilesNotErased
-from memory import HookFailed, Memory, Redacted
+from memory import HookFailed, InMemoryStore, Memory, Redacted, StoreError
 from memory.events import Event
 
 ROLE = "assistant"
@@ -172,3 +172,52 @@ def test_without_files_nobody_listens() -> None:
     memory.redact("r1.p2")
     assert [type(event) for event in heard] == [Redacted]
     assert compactor.status().failures == 0
+
+
+def test_what_another_process_redacts_is_erased_when_it_is_read(tmp_path: Path) -> None:
+    """Its files are here, and nobody redacts here."""
+    store = InMemoryStore()
+    elsewhere, files = Memory("s", store=store), OffloadFiles(tmp_path, "chat")
+    elsewhere.append({"role": "user", "content": "item-1"})
+    memory = Memory("s", store=store)
+    files.watch(memory)
+    files.write("r1.p0", "item-1")
+    elsewhere.redact("r1.p0")
+    assert names(tmp_path) == ["r1-p0-"]
+    memory.append({"role": "assistant", "content": "yes"})
+    assert names(tmp_path) == []
+
+
+def test_what_was_redacted_while_nobody_watched_is_erased_by_whoever_does(tmp_path: Path) -> None:
+    """A redaction in a process without files, and one that was finished by an opening."""
+    store = InMemoryStore()
+    memory, files = Memory("s", store=store), OffloadFiles(tmp_path, "chat")
+    memory.append({"role": "user", "content": "item-1"})
+    memory.append({"role": "assistant", "content": "item-2"})
+    files.write("r1.p0", "item-1")
+    files.write("r1.p1", "item-2")
+    memory.redact("r1.p0")
+    assert names(tmp_path) == ["r1-p0-", "r1-p1-"]
+    files.watch(Memory("s", store=store))
+    assert names(tmp_path) == ["r1-p1-"]
+
+
+def test_files_are_watched_where_the_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is told that earlier ones may be left; what is redacted from now on is erased."""
+    memory, files = busy(1), OffloadFiles(tmp_path, "chat")
+    heard: list[Event] = []
+    memory.on_event(heard.append)
+    memory.redact("r1.p0")
+    files.write("r1.p2", "item-1")
+
+    def away(*_: object) -> None:
+        raise StoreError("the server is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InMemoryStore, "read", away)
+        files.watch(memory)
+    assert [event.error for event in heard if isinstance(event, FilesNotErased)] == [
+        "what was redacted before could not be read, make the compactor anew: the server is away"
+    ]
+    memory.redact("r1.p2")
+    assert names(tmp_path) == []
