@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory import Attachment, CompactedMessage, InMemoryStore, Memory, Post, ToolCall, UnknownReference
-from memory.entries import Entry
+from memory.entries import Entry, PostPinned
 
 ROLE = "Planner"
 
@@ -237,6 +237,21 @@ def test_pinned_texts_are_not_stored_with_a_compaction() -> None:
     publish(memory, 2, pinned=first.pinned)
     assert sum("never 1" in entry.body for entry in store.read("s")) == 1
     assert read_again(store).snapshot == memory.snapshot
+    memory.unpin("r1.p1")
+    assert pinned(memory) == ()
+
+
+def test_a_log_that_pins_twice_or_what_is_not_there_shows_what_is() -> None:
+    """Another writer may have left such entries: they stop nobody."""
+    store = InMemoryStore()
+    memory = memory_of(2, store)
+    for number in (1, 1, 9):
+        more = Entry.of(PostPinned(round_id="1", number=number, pinned=True))
+        store.append("s", [more], after=len(list(store.read("s"))))
+    assert memory.refresh()
+    publish(memory, 2)
+    assert pinned(memory) == ("User: never 1",)
+    assert memory.pins() == ("r1.p1", "r1.p9")
     memory.unpin("r1.p1")
     assert pinned(memory) == ()
 
