@@ -32,5 +32,8 @@ def revert(memory: Memory, role: str, *, yes: bool) -> dict[str, Any]:
         current = journal.revert(base=shown.generation)  # what was said yes to, and no other
     except StaleCompaction as stale:
         raise CannotRun(str(stale)) from stale
-    end = current.last_round if current is not None else 0
-    return {"generation": journal.read().generation, "last_covered_round": end or None}
+    return {
+        "generation": journal.read().generation,
+        "summary_generation": current.generation if current is not None else None,
+        "last_covered_round": current.last_round if current is not None else None,
+    }

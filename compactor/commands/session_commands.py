@@ -68,9 +68,10 @@ def show_(
     budget. No text is printed unless --summary or --rounds ask for it.
 
     JSON: {"session", "rounds", "entries", "last_activity", "open_rounds", "failed_rounds", "system_messages", "pins",
-    "roles": [{"role", "generation", "covered_rounds", "last_covered_round", "summary_tokens", "model", "published_at",
-    "tail_rounds", "tail_tokens", "prompt_tokens", "reductions", "prepared", "last_usage"}]}, with "summary" in each
-    role and "texts": [{"round", "state", "text"}] where they were asked for. What is not known is null.
+    "roles": [{"role", "generation", "summary_generation", "covered_rounds", "last_covered_round", "summary_tokens",
+    "model", "published_at", "tail_rounds", "tail_tokens", "prompt_tokens", "reductions", "prepared", "last_usage"}]},
+    with "summary" in each role and "texts": [{"round", "state", "text"}] where they were asked for. What is not known
+    is null. A role's generation counts its publications and reverts; the summary's is the one that "diff" takes.
     """
     asked = None if rounds is None else show.span(rounds)
     with opened(store) as there:
@@ -174,7 +175,8 @@ def revert_(
 
     Nothing is lost: rounds are as they were, and the summary that is given up stays in the log.
 
-    JSON: {"session", "role", "generation", "last_covered_round"}.
+    JSON: {"session", "role", "generation", "summary_generation", "last_covered_round"}, of what is current then; the
+    summary's generation is null where there is none.
     """
     with opened(store) as there:
         require(there, session)

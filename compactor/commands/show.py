@@ -37,7 +37,10 @@ class RoleFacts:
     """What one role's prompt would be made of. Rounds are counted as the role sees them: without the failed ones."""
 
     role: str
+    #: Counts publications and reverts.
     generation: int
+    #: That of the summary itself, by which it can be compared; it is less where a revert has brought it back.
+    summary_generation: int | None
     covered_rounds: int
     #: The last covered round's number in the log; None where there is no compaction.
     last_covered_round: int | None
@@ -78,6 +81,7 @@ def facts_of_role(memory: Memory, role: str, model: str = "") -> tuple[RoleFacts
     facts = RoleFacts(
         role=role,
         generation=now.journal(role).generation,
+        summary_generation=compaction.generation if compaction is not None else None,
         covered_rounds=view.end,
         last_covered_round=compaction.last_round if compaction is not None else None,
         summary_tokens=view.compaction_tokens,
@@ -167,7 +171,7 @@ def report(shown: Mapping[str, Any], facts: SessionFacts, console: Console) -> N
 
 def _lines(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     end, reductions = one["last_covered_round"], one["reductions"]
-    made = f"generation {one['generation']}" + (f", by {one_line(one['model'], 60)}" if one["model"] else "")
+    made = f"generation {one['summary_generation']}" + (f", by {one_line(one['model'], 60)}" if one["model"] else "")
     yield "summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
     shorter = f", {reductions:,} {'post' if reductions == 1 else 'posts'} read shorter" if reductions else ""
     yield "behind that", f"{one['tail_rounds']:,} rounds, {_tokens(one['tail_tokens'])}{shorter}"

@@ -197,6 +197,7 @@ def test_what_a_session_is_now_is_shown(url: str, shop: Memory) -> None:
     assert role == {
         "role": "assistant",
         "generation": 1,
+        "summary_generation": 1,
         "covered_rounds": 2,
         "last_covered_round": 3,
         "model": "small-1",
@@ -460,9 +461,23 @@ def test_revert_goes_back_one_summary_at_a_time(url: str, shop: Memory) -> None:
     assert done.out == "reverted: the summary covers rounds 1-3 again\n"
     assert "'assistant' in session 'shop' covers rounds 1-4" in done.err
     done = run("revert", "shop", "--role", "assistant", "--yes", "--json", "--store", url)
-    assert done.document == {"session": "shop", "role": "assistant", "generation": 4, "last_covered_round": None}
+    current = {"generation": 4, "summary_generation": None, "last_covered_round": None}
+    assert done.document == {"session": "shop", "role": "assistant"} | current
     assert "no summary of 'assistant'" in refusal(run("revert", "shop", "--yes", "--store", url))
     assert Memory("shop", store=shop._store).get_role_rounds("assistant")[1] is None
+
+
+def test_a_summary_has_the_same_generation_wherever_it_is_named(url: str, shop: Memory) -> None:
+    """After a revert, too: what is shown is what ``diff`` takes; the role's own, which goes on counting, is beside it."""
+    summarise(shop, 4)
+    reverted = run("revert", "shop", "--yes", "--json", "--store", url).document
+    assert (reverted["generation"], reverted["summary_generation"], reverted["last_covered_round"]) == (3, 1, 3)
+    (role,) = run("show", "shop", "--json", "--store", url).document["roles"]
+    assert (role["generation"], role["summary_generation"]) == (3, 1)
+    assert "(generation 1, by small-1)" in run("show", "shop", "--store", url).out
+    compared = run("diff", "shop", "--json", "--store", url).document
+    assert compared["to"]["generation"] == role["summary_generation"]
+    assert run("diff", "shop", "--to", role["summary_generation"], "--json", "--store", url).document == compared
 
 
 def test_revert_asks_first(url: str, shop: Memory) -> None:

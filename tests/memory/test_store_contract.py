@@ -218,9 +218,9 @@ def test_a_store_is_opened_by_its_url() -> None:
     ("url", "said"),
     [
         ("mongodb://ada:swordfish@host/db", "'mongodb://'"),
-        ("swordfish", "'this'"),
-        ("memory:swordfish", "'this'"),
-        ("", "'this'"),
+        ("swordfish", "no scheme"),
+        ("memory:swordfish", "no scheme"),
+        ("", "no scheme"),
     ],
 )
 def test_a_url_that_no_store_is_behind_is_an_error_with_the_remedy(url: str, said: str) -> None:
