@@ -7,6 +7,7 @@ __all__ = [
     "ContextError",
     "MessageError",
     "NewerVersion",
+    "OlderVersion",
     "RoundClosed",
     "StaleCompaction",
     "StoreBusy",
@@ -86,6 +87,10 @@ class StoreDamaged(StoreError):
 
 class StoreClosed(StoreError):
     """The store was closed; open another on the same URL."""
+
+
+class OlderVersion(StoreError):
+    """An older version of this library made the store, and it was opened only to be read: then nothing is changed."""
 
 
 class NewerVersion(StoreError):

@@ -158,7 +158,7 @@ def purge_(session: Session, store: Store = None, yes: Yes = False, as_json: AsJ
 
     JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}.
     """
-    with opened(store) as there:
+    with opened(store, write=True) as there:
         facts = sessions.purge(there, session, yes=yes)
     _tell(as_json, {"purged": facts.figures()}, f"session {facts.session} is erased: {facts}")
 
@@ -178,7 +178,7 @@ def revert_(
     JSON: {"session", "role", "generation", "summary_generation", "last_covered_round"}, of what is current then; the
     summary's generation is null where there is none.
     """
-    with opened(store) as there:
+    with opened(store, write=True) as there:
         require(there, session)
         reverted = revert(Memory(session, store=there), role, yes=yes)
     end = reverted["last_covered_round"]

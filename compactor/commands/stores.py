@@ -1,4 +1,4 @@
-"""The store that a command is told to use: opened, never made by a command that only reads, and closed again."""
+"""The store that a command is told to use: never made or migrated by a command that only reads, and closed again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 
 
 @contextmanager
-def opened(url: str | None, *, create: bool = False) -> Iterator[Store]:
-    """Give the store behind *url*; with *create* a database file may be made that is not there yet.
+def opened(url: str | None, *, write: bool = False, create: bool = False) -> Iterator[Store]:
+    """Give the store behind *url*: to *write* to it, which brings one of an older version up to date, or only to read.
+    With *create* a database file may be made that is not there yet.
 
     Raises ``CannotRun`` where nothing is named or nothing is there, ``StoreError`` where it cannot be opened.
     """
@@ -30,7 +31,7 @@ def opened(url: str | None, *, create: bool = False) -> Iterator[Store]:
         raise CannotRun(f"what is kept in memory ends with the process that keeps it; pass --store {_EXAMPLES}")
     if path is not None and not create:
         _require_file(path)
-    store = stores.open_store(url)
+    store = stores.open_store(url, migrate=write or create)
     try:
         yield store
     finally:

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def open_store(url: str = "memory://") -> Store:
+def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
     """Return the store behind *url*, ready for use. Raises ``StoreError`` for one that this version cannot open.
 
     ``memory://`` lasts as long as the process. ``sqlite:///chat.db`` is a file, from the working folder on;
@@ -45,6 +45,9 @@ def open_store(url: str = "memory://") -> Store:
     ``?timeout=`` are explained at ``memory.stores.dialects.Sqlite``. ``postgresql+psycopg://user:password@host/database``
     is a database on a server, with libpq's options behind a question mark. SQL stores are also ``IndexedStore``,
     ``SearchableStore`` and ``LeasingStore``.
+
+    A database that an older version made is brought up to date, and older versions refuse it from then on. Without
+    *migrate* nothing is changed: it raises ``OlderVersion``, and ``StoreError`` where nothing was ever stored.
     """
     scheme, found, _ = url.partition("://")
     if scheme == "memory" and found:
@@ -56,7 +59,7 @@ def open_store(url: str = "memory://") -> Store:
 
         store = SqlStore(Sqlite(url) if scheme == "sqlite" else Postgres(url))
         try:
-            store.open()
+            store.open(migrate=migrate)
         except BaseException:
             store.close()
             raise

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, Select, Text, TextClause, bindparam, column, select, table, text
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
-from ..errors import Conflict, ContextError, StoreDamaged
+from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import Checkpoint, Extent, FoundTexts, StoredText
 from .connections import Connections
 from .dialects import Dialect
@@ -101,8 +101,9 @@ class SqlStore:
     def __repr__(self) -> str:
         return f"<SqlStore on {self._dialect.where}>"
 
-    def open(self, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-        """Make the tables, or bring those of an older version up to date, where that is needed."""
+    def open(self, migrations: Sequence[Migration] = MIGRATIONS, *, migrate: bool = True) -> None:
+        """Make the tables, or bring those of an older version up to date, where that is needed; without *migrate*,
+        raise then."""
         self._dialect.look()
         connections, dialect = self._connections, self._dialect
 
@@ -110,7 +111,10 @@ class SqlStore:
             dialect.lock_schema(connection)
             bring_up_to_date(connection, dialect, migrations)
 
-        if connections.read(lambda connection: version_of(connection, dialect, len(migrations))) != len(migrations):
+        version = connections.read(lambda connection: version_of(connection, dialect, len(migrations)))
+        if version != len(migrations):
+            if not migrate:
+                raise _outdated(dialect.where, version, len(migrations))
             connections.write(dialect.prepare)
             connections.change(up_to_date, patient=True)
         dialect.note_opened()
@@ -341,6 +345,16 @@ class SqlStore:
         more = self._connections.write(lambda connection: merge_texts(connection, begin=True))
         while more:
             more = self._connections.write(lambda connection: merge_texts(connection, begin=False))
+
+
+def _outdated(where: str, version: int, newest: int) -> StoreError:
+    if not version:
+        return StoreError(f"nothing was ever stored in {where}; check the URL, or write to it first")
+    return OlderVersion(
+        f"{where} was made by an older version of context-compactor (its tables are of version {version}, and now they"
+        f" are of {newest}); nothing was changed: open it once to write, as open_store(url) and `compactor chat` do,"
+        f" and it is brought up to date; older versions refuse it then"
+    )
 
 
 # -- entries as rows ---------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
 from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
 from memory.jsonl import export_session
 from memory.rounds import Post
+from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
@@ -80,6 +81,21 @@ def test_a_database_is_asked_once_for_all_its_sessions(url: str) -> None:
         lengths = {one.session: one.entries for one in found}
         assert export_session(store, "s11", io.StringIO()) == lengths["s11"]
         assert len(asked) == 2
+
+
+def test_a_command_that_only_reads_migrates_nothing(url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older programs refuse the database afterwards: so the command says how it is done, and does not do it."""
+    open_, done = SqlStore.open, []
+    newer = (*MIGRATIONS, lambda *_: done.append("migrated"))
+    monkeypatch.setattr(SqlStore, "open", lambda self, **options: open_(self, newer, **options))
+    reads = (["sessions"], ["show", "shop"], ["events", "shop"], ["export", "shop"], ["diff", "shop"])
+    for arguments in reads:
+        assert "open it once to write" in refusal(run(*arguments, "--store", url))
+    assert not done
+    run("revert", "shop", "--yes", "--store", url)
+    assert done == ["migrated"]
+    for arguments in reads[:-1]:
+        run(*arguments, "--store", url)
 
 
 def test_any_name_comes_back_as_it_went_in(url: str) -> None:

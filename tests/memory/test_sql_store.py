@@ -27,6 +27,7 @@ from memory import (
     Conflict,
     Memory,
     NewerVersion,
+    OlderVersion,
     StoreBusy,
     StoreClosed,
     StoreDamaged,
@@ -40,7 +41,7 @@ from memory.entries import Entry, RoundOpened
 from memory.stores import Checkpoint, StoredText, dialects, sql
 from memory.stores import connections as connections_module
 from memory.stores.dialects import Dialect, Postgres, Sqlite
-from memory.stores.schema import MIGRATIONS
+from memory.stores.schema import MIGRATIONS, version_of
 from memory.stores.sql import SqlStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,6 +236,27 @@ def test_an_older_store_is_brought_up_to_date_once(url: str) -> None:
             assert bodies(store) == ["red"]
             assert on(store, "SELECT version FROM compactor_schema") == [(3,)]
     assert done == [0]
+
+
+def test_who_only_reads_changes_no_older_store(url: str) -> None:
+    """It may be another program's that is still of the older version; and an empty place stays empty."""
+    migrations = (*MIGRATIONS, add_colours)
+    with closing(SqlStore(dialect_of(url))) as store:
+        with pytest.raises(StoreError, match=r"nothing was ever stored in .* write to it first") as raised:
+            store.open(migrate=False)
+        assert type(raised.value) is StoreError
+        assert store._connections.read(lambda connection: version_of(connection, store._dialect)) == 0
+    with opened(url) as store:
+        store.append("s", [entry()], after=0)
+    with closing(SqlStore(dialect_of(url))) as store, pytest.raises(OlderVersion, match="open it once to"):
+        store.open(migrations, migrate=False)
+    with closing(open_store(url, migrate=False)) as of_the_older:
+        assert of_the_older.append("s", [entry()], after=1) == 2
+    with opened(url, migrations=migrations):
+        pass
+    with closing(SqlStore(dialect_of(url))) as store:
+        store.open(migrations, migrate=False)
+        assert bodies(store) == ["red", "red"]
 
 
 def test_a_step_that_fails_leaves_everything_as_it_was(url: str) -> None:
