@@ -44,7 +44,6 @@ from compactor import ContextCompactor, SummaryRequest
 from compactor.events import Published
 from memory import Memory, StoreError, log, open_store
 from memory.events import Event
-from memory.journal import RoleJournal
 
 #: So many kills in one session, and then a new one: what is checked after each kill is the whole session.
 PER_SESSION = 20
@@ -65,8 +64,6 @@ class Task:
     url: str
     session: str
     name: str
-    #: By what names those that were killed before may hold the lease.
-    dead: Sequence[str]
     #: Where calls to the summarizer are counted.
     paid: Path
     #: Write so many rounds, have the rest compacted, and end; 0: go on until killed.
@@ -96,9 +93,6 @@ def write(task: Task, pipe: Connection) -> None:
 
 def _write(task: Task, tell: Any, heard: Any) -> None:
     store = open_store(task.url)
-    for dead in task.dead:
-        # It would run out, minutes after the death; a host that watches over its processes can give it back at once.
-        store.release(task.session, f"compact:{ROLE}", dead)  # type: ignore[attr-defined]
     memory = Memory(task.session, store=store, take_over=True)
     paid = PaidSummarizer(task.paid, task.name)
 
@@ -106,8 +100,7 @@ def _write(task: Task, tell: Any, heard: Any) -> None:
         tell("asked")
         return paid(request)
 
-    journal = RoleJournal(memory, ROLE, holder=task.name)
-    with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, journal=journal, on_event=heard) as compactor:
+    with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard) as compactor:
         for number in range(1, task.rounds + 1) if task.rounds else count(1):
             write_round(memory, f"{task.name}.{number}", tell)
             if number % 4 == 0:
@@ -165,14 +158,13 @@ class Crashes:
 
     def _kill_in(self, session: str, kills: Sequence[int]) -> None:
         told, found, paid = Told(), Found(), self._folder / session
-        dead: list[str] = []
         for kill in kills:
-            task = Task(self._url, session, f"c{kill}", tuple(dead), paid)
+            task = Task(self._url, session, f"c{kill}", paid)
             with_server = self._server is not None and kill % self._server_every == 0
-            dead.append(self._killed(task, told, with_server=with_server))
+            self._killed(task, told, with_server=with_server)
             if self._rng.random() < 0.7:  # else the next process is the first to see what this one left
                 found = self._check(session, told, paid, found)
-        last = Task(self._url, session, f"c{kills[-1]}e", tuple(dead), paid, rounds=2)
+        last = Task(self._url, session, f"c{kills[-1]}e", paid, rounds=2)
         self._ended(last, told)
         found = self._check(session, told, paid, found)
         self._expect(
@@ -189,8 +181,8 @@ class Crashes:
         writer.close()
         return process, reader
 
-    def _killed(self, task: Task, told: Told, *, with_server: bool) -> str:
-        """Run *task* until it is killed; return by what name it may hold the lease."""
+    def _killed(self, task: Task, told: Told, *, with_server: bool) -> None:
+        """Run *task* until it is killed."""
         process, reader = self._started(task)
         what, most, most_seconds = self._rng.choice(MOMENTS)
         left, seconds = self._rng.randint(1, most), self._rng.random() * most_seconds
@@ -220,7 +212,6 @@ class Crashes:
         self.sums["kills"] += 1
         self.sums[f"after: {next(what for what in reversed(heard) if what != 'fault')}"] += 1
         self._count_heard(heard)
-        return f"{task.name}:{process.pid}"
 
     def _ended(self, task: Task, told: Told) -> None:
         """Run *task* to its end."""

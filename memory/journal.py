@@ -32,6 +32,9 @@ __all__ = ["RoleJournal", "withdrawals"]
 
 #: Rounds that are handed to an index for searching in one step.
 INDEXED_AT_ONCE = 200
+#: Who holds the leases of a session that nobody else is at work on, whichever process that is: a process that was
+#: killed and the one that takes over from it are the same holder, so that it need not wait for the lease to expire.
+SOLE = "sole"
 #: What a revert is refused with.
 OVERTAKEN = (
     "nothing was reverted: another compaction or revert was published since this one was looked at;"
@@ -49,6 +52,7 @@ class RoleJournal:
         self._memory = memory
         self._role = role
         self._holder = holder or new_id()
+        self._made_in = os.getpid()
         #: Those of the round that was reduced last, and which that was. Written while the Memory is locked.
         self._ties: tuple[ref[Round], Ties] | None = None
 
@@ -172,7 +176,8 @@ class RoleJournal:
 
     @property
     def _process(self) -> str:
-        return f"{self._holder}:{os.getpid()}"  # a forked child is somebody else
+        process = os.getpid()
+        return self._holder if process == self._made_in else f"{self._holder}:{process}"  # a child is somebody else
 
     def _write_one(self, records: Callable[[Snapshot], Iterable[Record]]) -> Reductions | None:
         """Append what *records* makes, and return the role's reductions; None where it made nothing."""

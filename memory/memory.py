@@ -20,7 +20,7 @@ from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .forked import forked
 from .hooks import Hooks, Notifications, describe
-from .journal import RoleJournal, withdrawals
+from .journal import SOLE, RoleJournal, withdrawals
 from .live import LiveRound
 from .log import Log
 from .overlay_rule import hides_words, is_over, newest_asked
@@ -67,8 +67,8 @@ class Memory(Log):
 
     *new_id* and *clock* make the ids and the time stamps. A session that the store already holds is resumed; on a store
     that can read parts of a log, in the time that its newest rounds take, and older ones are read when somebody asks.
-    *take_over*: the next ``create_round`` finishes the rounds that a process left open when it ended; for hosts where
-    no other process is at work on the session, whose open rounds these might be.
+    *take_over*: the next ``create_round`` finishes the rounds that a process left open when it ended, and a lease that
+    one so opened had is ours; for hosts where no other process is at work on the session.
 
     Any number of threads may use it. Writers take turns, and return when the store has what they wrote; readers take an
     immutable snapshot and no lock. Where the store is a database, both may wait for it: in asyncio, call what writes by
@@ -95,10 +95,12 @@ class Memory(Log):
         self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
         session_id = session_id if session_id is not None else new_id()
         super().__init__(session_id, InMemoryStore() if store is None else store, clock, take_over=take_over)
+        self._holder = SOLE if take_over else ""
 
     def _after_fork(self) -> None:
         super()._after_fork()
         self._notifications = Notifications()
+        self._holder = ""  # of leases: a random one for each journal
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -439,7 +441,7 @@ class Memory(Log):
 
     def journal(self, role: str) -> RoleJournal:
         """Return the part of the log where *role*'s compactions are published."""
-        return RoleJournal(self, role)
+        return RoleJournal(self, role, holder=self._holder)
 
     def _compaction_of(self, role: str) -> CompactedMessage | None:
         provider = self._providers.get(role)

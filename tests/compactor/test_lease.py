@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from compactor.errors import LeasedElsewhere
 from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skipped, Started
 from compactor.lease import MARGIN
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import InMemoryStore, Memory, StoreUnreachable
+from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 
 #: How long a lease lasts.
 LASTS = CONFIG.call_timeout + MARGIN
@@ -314,6 +316,35 @@ def test_a_call_that_was_given_up_does_not_give_the_next_ones_lease_back() -> No
     assert calls == [0, 0]
     assert len(pair.store.released) == 1
     assert of_kind(pair.one.events, Discarded)[-1].reason == "late"
+
+
+def test_who_takes_over_does_not_wait_for_the_lease_of_the_process_before() -> None:
+    """It was killed in a call, and nobody else is at work: what is due is asked for at once."""
+    pair = Pair()
+    assert Memory("session", store=pair.store, take_over=True).journal(ROLE).lease(LASTS) == 0.0
+    assert pair.memories[0].journal(ROLE).lease(LASTS) == LASTS, "a process that others may be beside waits"
+    again, executor, _ = on_command(Memory("session", store=pair.store, take_over=True), pair.asked, clock=pair.clock)
+    again.start()
+    executor.run_all()
+    assert (end_of(again), len(pair.asked.requests)) == (7, 1)
+    assert pair.memories[0].journal(ROLE).lease(LASTS) == 0.0, "and it was given back"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_the_process_that_takes_over_is_another_holder(tmp_path: Path) -> None:
+    """Its parent goes on: it takes nothing from that, by a journal of before or a new one."""
+    with closing(open_store(f"sqlite:///{(tmp_path / 'chat.db').as_posix()}")) as store:
+        memory = Memory("session", store=store, take_over=True)
+        before = memory.journal(ROLE)
+        assert before.lease(LASTS) == 0.0
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if before.lease(LASTS) > 0 and memory.journal(ROLE).lease(LASTS) > 0 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_forked_child_is_another_holder(monkeypatch: pytest.MonkeyPatch) -> None:
