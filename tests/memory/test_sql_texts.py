@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -196,6 +197,24 @@ def test_texts_behind_a_gap_are_not_taken(url: str) -> None:
     assert (store.texts_reach("s"), len(found(store, "swordfish"))) == (3, 3)
     store.keep_texts("none", 1, 1, [text(1)])
     assert store.find_texts("none", ["fish"], "") == FoundTexts((), 0, 0)
+    store.close()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_search_holds_a_page_of_texts_at_a_time(
+    database: str, url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many have the word: of those that it has counted, it keeps where they stand."""
+    store = kept(url if database == "sqlite" else request.getfixturevalue("postgres_url"))
+    long = "swordfish " * 5_000
+    store.keep_texts("s", 1, 20, [StoredText(number, 0, "", "", f"{number} {long}") for number in range(1, 21)])
+    monkeypatch.setattr(sql_texts, "PAGE", 2)
+    tracemalloc.start()
+    try:
+        assert [one.counts for one in found(store, "swordfish")] == [(5_000,)] * 20
+        assert tracemalloc.get_traced_memory()[1] < 600_000  # of a million characters
+    finally:
+        tracemalloc.stop()
     store.close()
 
 
