@@ -230,17 +230,29 @@ class Sqlite:
 
     def require_same(self) -> None:
         # On most systems an open file can be removed, and is written to until it is closed: then all of it is lost.
-        if self._opened is not None and self._present() != self._opened:
+        if self._opened is None or (present := self._present()) == self._opened:
+            return
+        if present is None:
             raise StoreDamaged(
-                f"{self.path} was removed or replaced while it was open; nothing was written: put it back, or close the"
-                f" store and open it anew"
+                f"{self.path} was removed while it was open; nothing was written: put it back, or close the store and"
+                f" open it anew"
             )
+        raise StoreDamaged(
+            f"{self.path} is not the file that was opened, by the number that its file system gives it; nothing was"
+            f" written: put that one back, or close the store and open it anew, which is all it takes where a network"
+            f" file system has numbered its files anew"
+        )
 
     def _present(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreUnreachable(
+                f"{self.path} cannot be looked at ({error.strerror}); nothing was written: try again once its folder"
+                f" is there again"
+            ) from error
         return found.st_dev, found.st_ino
 
     def prepare(self, connection: Connection) -> None:

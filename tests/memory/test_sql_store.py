@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sqlite3
@@ -14,6 +15,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -839,6 +841,36 @@ def test_a_redaction_rewrites_the_log_beside_the_file_once(tmp_path: Path, monke
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "fault", "said"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle"), StoreUnreachable, r"Stale file handle.*try again"),
+        (FileNotFoundError(), StoreDamaged, "removed.*put it back"),
+        (os.stat_result((0, 99, 99, *[0] * 7)), StoreDamaged, "open it anew, which is all .* network file system"),
+    ],
+    ids=["out of reach", "removed", "another number"],
+)
+def test_a_file_that_is_not_seen_as_it_was_is_said_with_what_may_be_the_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any, fault: type[StoreError], said: str
+) -> None:
+    """On a network's file system nothing of that need be damage; once it is seen again, all goes on."""
+
+    def stat(_path: Any) -> os.stat_result:
+        if isinstance(seen, OSError):
+            raise seen
+        return seen
+
+    with opened(sqlite_url(tmp_path)) as store:
+        store.append("s", [entry()], after=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(dialects, "os", SimpleNamespace(**vars(os) | {"stat": stat}))
+            for ask in (store.sessions, lambda: store.append("s", [entry()], after=1)):
+                with pytest.raises(fault, match=said) as raised:
+                    ask()
+                assert type(raised.value) is fault
+        assert store.append("s", [entry()], after=1) == 2
 
 
 def test_a_closed_store_says_so(url: str) -> None:
