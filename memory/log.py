@@ -11,7 +11,16 @@ from typing import NamedTuple, TypeVar
 
 from .archive import PURGED, Kept, Stored
 from .checkpoint import checkpoint_of, resumed
-from .entries import Entry, PostAdded, PostRedacted, RoundOpened, kinds_of
+from .entries import (
+    Entry,
+    PostAdded,
+    PostPinned,
+    PostRedacted,
+    ReductionPublished,
+    ReductionWithdrawn,
+    RoundOpened,
+    kinds_of,
+)
 from .errors import (
     Conflict,
     NewerVersion,
@@ -41,6 +50,8 @@ T = TypeVar("T")
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 #: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
 EVERY = 1_000
+#: What is often written about rounds that were closed long ago.
+_ABOUT_OLD_ROUNDS = (ReductionPublished, ReductionWithdrawn, PostPinned)
 
 
 class _News(NamedTuple):
@@ -223,6 +234,8 @@ class Log(ABC):
                 redacted.add(self.snapshot.numbers.get(record.round_id, 0))
                 if self._is_unfinished(record, entry.number):
                     self._redacted, erased = entry.number, False
+            if entry.round and isinstance(record, _ABOUT_OLD_ROUNDS):
+                self.snapshot.archive.note(round_id_of(record) or "", entry.round)  # the store need not be asked for it
             self._apply(entry, entry.number)
             if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
                 self._gone += (references_of(record, self.snapshot.numbers[record.round_id]),)

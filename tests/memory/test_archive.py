@@ -584,6 +584,28 @@ def test_opening_reads_the_reductions_of_the_tail_in_one_go(spread: bool) -> Non
     assert again.snapshot.count_reductions("Other") == 0
 
 
+def test_what_a_log_says_of_old_rounds_is_followed_without_looking_for_their_numbers() -> None:
+    """Each entry says which round it is about: a long tail of reductions is one reading."""
+    store = Counted()
+    memory = with_rounds(store, 40)
+    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    for number in range(1, 31):
+        reduce(memory, number, f"shorter {number}")
+    memory.pin("r35.p1")
+    looked_for: list[str] = []
+    round_number = store.round_number
+
+    def watched(session: str, round_id: str) -> int:
+        looked_for.append(round_id)
+        return round_number(session, round_id)
+
+    store.round_number = watched  # type: ignore[method-assign]
+    again = Memory("s", store=store)
+    assert looked_for == []
+    assert again.snapshot.count_reductions(ROLE) == 30
+    assert again.pins() == ("r35.p1",)
+
+
 def test_a_revert_is_through_though_the_store_goes_away_after_it() -> None:
     """All that it shows was read before it was written."""
     store = Counted()
