@@ -86,7 +86,7 @@ class Log(ABC):
         self._behind = False  # whether some of its own entries may be in the log that are not known here
         self._heard = False  # whether anything was read that others wrote, and nobody was told of yet
         self._gone: tuple[tuple[str, ...], ...] = ()  # references of what others erased, and nobody was told of yet
-        self._redacted = self._erased = 0  # the last entry that erases, and up to where that is known to be done
+        self._to_erase: dict[int, int] = {}  # entries that erase, while that may not be done; and their rounds
         self._after_fork()
         renewed_after_fork(self)
         self.snapshot = self._begun()  # replaced under the lock, read without
@@ -208,7 +208,7 @@ class Log(ABC):
         record = entry.record
         self.snapshot = applied(self.snapshot, record, number, entry.id)
         if isinstance(record, PostRedacted) and entry.id in self._own_entries:
-            self._redacted = number
+            self._to_erase[number] = entry.round
         if isinstance(record, RoundOpened) and entry.id in self._own_entries:
             self._own_round, self._taken_over = record.round_id, ()
 
@@ -227,13 +227,13 @@ class Log(ABC):
 
     def _catch_up(self, cause: Conflict | None = None) -> bool:
         """Read what was appended and is not known here; return whether there was anything. *cause*: why it is done."""
-        before, erased, redacted = self.snapshot.number, True, set()
+        before, redacted = self.snapshot.number, set()
         for entry in self._unread(cause):
             record = entry.record
             if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
                 redacted.add(self.snapshot.numbers.get(record.round_id, 0))
                 if self._is_unfinished(record, entry.number):
-                    self._redacted, erased = entry.number, False
+                    self._to_erase[entry.number] = self.snapshot.numbers[record.round_id]
             if entry.round and isinstance(record, _ABOUT_OLD_ROUNDS):
                 self.snapshot.archive.note(round_id_of(record) or "", entry.round)  # the store need not be asked for it
             self._apply(entry, entry.number)
@@ -247,7 +247,7 @@ class Log(ABC):
         with suppress(StoreReadOnly, StoreDamaged, NewerVersion):
             if before:  # what this process handed to an index from rounds as they were before
                 forgotten(self._store, self.session_id, self.snapshot, redacted)
-            if not erased:
+            if redacted and self._to_erase:
                 self._erase()  # whoever was to do it is still at it, or has come to an end before
         return self.snapshot.number > before
 
@@ -269,20 +269,22 @@ class Log(ABC):
         settled = number <= now.settled_count
         return unfinished(now.archive.before(number, entry) if settled else now.round_at(number), record)
 
-    def _erase(self) -> None:
-        """Erase from the store what its log says is erased: from its index, then from overlays, then from posts."""
-        now = self.snapshot
-        log = list(holding(self._store, self.session_id, now.numbers.__getitem__))
+    def _erase(self, *rounds: int) -> None:
+        """Erase from the store what its log says is erased, in *rounds* and where it is known not to be done: from its
+        index, then from overlays, then from posts."""
+        now, begun = self.snapshot, dict(self._to_erase)
+        log = list(holding(self._store, self.session_id, [*begun.values(), *rounds]))
         bodies = list(erasures(log, now.numbers.__getitem__))
         numbers = {number for number, _ in bodies}
-        rounds = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
-        forgotten(self._store, self.session_id, now, rounds)
+        said = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
+        forgotten(self._store, self.session_id, now, said)
         if isinstance(self._store, ErasingStore):
             self._store.redact_all(self.session_id, dict(bodies))
         else:
             for number, body in bodies:
                 self._store.redact(self.session_id, number, body)
-        self._erased = max(self._erased, now.number)
+        for number in begun:
+            self._to_erase.pop(number, None)
 
     def _news(self) -> _News:
         """Return what nobody was told of yet, for the caller to do so."""
@@ -294,7 +296,7 @@ class Log(ABC):
         """Return what a checkpoint is to be made of; None where it is not time, or something is still to be erased:
         whoever opened the session by it would not know of that."""
         now = self.snapshot
-        if self._indexed is None or now.number - self._checkpoint < EVERY or self._redacted > self._erased:
+        if self._indexed is None or now.number - self._checkpoint < EVERY or self._to_erase:
             return None
         self._checkpoint = now.number
         return now

@@ -262,9 +262,10 @@ class Memory(Log):
         reductions that were made from it; those in the making are discarded. Takes what ``pin`` takes.
 
         Ids, senders and the names of tools stay. Where a round's first post repeats the user's query, both are erased.
-        Reads all overlays and every round in which something was ever erased; the whole log of a store that cannot read
-        parts of it. Should the store fail meanwhile, call it again; a resume goes on with it, too. Whoever keeps texts
-        elsewhere is told each time, by a ``Redacted`` event. Raises ``UnknownReference`` where there is no such post.
+        The header, which is of no round, cannot be erased alone: purge the session. Reads the post's round and all
+        compactions; the whole log of a store that cannot read parts of it. Should the store fail meanwhile, call it
+        again; a resume goes on with it, too. Whoever keeps texts elsewhere is told each time, by a ``Redacted`` event,
+        in other processes when they read of it. Raises ``UnknownReference`` where there is no such post.
         """
         place, asked = self._place_of(post)
         ahead = read_ahead(self.snapshot, place)
@@ -281,7 +282,7 @@ class Memory(Log):
 
         self._write(records, lambda _now: None)
         try:
-            self._erase()
+            self._erase(place)
         finally:
             self._announce(erased=[references])
 

@@ -47,8 +47,8 @@ __all__ = [
 #: What is read where a text was erased.
 REDACTED = "[Redacted]"
 
-_OVERLAYS = kinds_of(CompactionPrepared, CompactionPublished, ReductionPublished)
-_HOLDING = _OVERLAYS | kinds_of(RoundOpened, PostAdded)
+_OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished)
+_HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
 _ERASING = kinds_of(PostRedacted)
 
 
@@ -139,17 +139,16 @@ def _left(now: Snapshot, role: str, number: int) -> tuple[Publication, ...]:
     return tuple(one for one in now.published.get(role, ()) if one.end_number < number)
 
 
-def holding(store: Store, session: str, numbers: Callable[[str], int]) -> Iterable[Entry]:
-    """Return the entries of a log in which something may have to be erased, and those that say what, in order.
+def holding(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry]:
+    """Return the entries in which something may have to be erased that was said in *rounds*, and those that say what,
+    in order.
 
-    On an ``IndexedStore``, all overlays, and the rounds in which anything was ever erased; else the whole log.
+    On an ``IndexedStore``, all compactions and what is of these rounds; else the whole log.
     """
     if not isinstance(store, IndexedStore):
         return store.read(session)
-    redacted = [entry.record for entry in store.read_kinds(session, _ERASING)]
-    rounds = {numbers(record.round_id) for record in redacted if isinstance(record, PostRedacted)}
-    found = {entry.number: entry for entry in store.read_kinds(session, _OVERLAYS)}
-    for number in rounds:
+    found = {entry.number: entry for entry in store.read_kinds(session, _OF_MANY_ROUNDS)}
+    for number in set(rounds):
         found |= {entry.number: entry for entry in store.read_rounds(session, number, number)}
     return [found[number] for number in sorted(found)]
 

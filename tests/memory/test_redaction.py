@@ -453,6 +453,50 @@ def test_a_finished_redaction_costs_a_resume_nothing() -> None:
     assert Memory("s", store=store).conversation.rounds[0].post_list[0].message == REDACTED
 
 
+def test_a_redaction_costs_the_same_however_many_were_before() -> None:
+    """What they erased is not read again; compactions, which may hold a text of any round, are few."""
+    store = Indexed()
+    memory = memory_of(30, store)
+    publish(memory, 20)
+    memory.redact("r20.p1")
+    read = []
+    for number in range(1, 30):
+        before = store.handed_out
+        memory.redact(f"r{number}.p2")
+        read.append(store.handed_out - before)
+    assert max(read) <= 2 * min(read)
+    assert not any(SECRET in entry.body for entry in store.read("s") if entry.kind == "compaction published")
+
+
+@pytest.mark.parametrize("store", [InMemoryStore, Indexed])
+def test_a_redaction_that_was_left_undone_is_done_with_the_next(
+    store: type[InMemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever round that is about; until then no checkpoint hides it."""
+    kept = store()
+    memory = memory_of(3, kept)
+
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full; make room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InMemoryStore, "redact", full)
+        with pytest.raises(StoreError, match="disk is full"):
+            memory.redact("r1.p1")
+
+    def first_post() -> str:
+        return next(entry.body for entry in kept.read("s") if (entry.round, entry.kind) == (1, "post added"))
+
+    assert SECRET in first_post()
+    monkeypatch.setattr("memory.log.EVERY", 1)
+    memory.append({"role": "user", "content": "and on"})
+    assert not getattr(kept, "checkpoints", {})
+    memory.redact("r2.p1")
+    assert SECRET not in first_post()
+    memory.append({"role": "assistant", "content": "yes"})
+    assert list(getattr(kept, "checkpoints", {"s": None})) == ["s"]
+
+
 def test_another_process_learns_of_a_redaction() -> None:
     """When it reads on: both have the same then."""
     store = InMemoryStore()
