@@ -134,7 +134,7 @@ def test_a_store_that_is_busy_does_not_end_the_chat(monkeypatch: pytest.MonkeyPa
     """What was not kept is said in one line, and can be said or asked for again."""
     store = Locked()
     store.busy = ["round opened", "post added"]
-    monkeypatch.setattr("memory.stores.open_store", lambda _url: store)
+    monkeypatch.setattr("memory.stores.open_store", lambda _url, **_: store)
     done = chat("one", "one", "/retry", options=("--store", "postgresql://x", "--session", "talk"))
     assert done.code == 0
     locked = "another process kept it locked; nothing was written; the message is not kept, "
@@ -149,7 +149,7 @@ def test_a_command_that_the_store_fails_does_not_end_it_either(
     monkeypatch: pytest.MonkeyPatch, asked: list[Any]
 ) -> None:
     store = Locked()
-    monkeypatch.setattr("memory.stores.open_store", lambda _url: store)
+    monkeypatch.setattr("memory.stores.open_store", lambda _url, **_: store)
     options = ("--store", "postgresql://x", "--session", "talk", "--threshold", 50, "--retain", 1)
     talk = [f"Count flock-{number} with {number * 11} sheep, and give exact figures." for number in range(5)]
     chat(*talk, "/compact", options=options)
@@ -164,7 +164,7 @@ def test_what_another_process_published_is_not_reverted_unseen(
 ) -> None:
     """It is said that another stands there now; who means that says so again."""
     store = InMemoryStore()
-    monkeypatch.setattr("memory.stores.open_store", lambda _url: store)
+    monkeypatch.setattr("memory.stores.open_store", lambda _url, **_: store)
     options = ("--store", "postgresql://x", "--session", "talk", "--threshold", 50, "--retain", 2)
     talk = [f"Count flock-{number} with {number * 11} sheep, and give exact figures." for number in range(6)]
     chat(*talk, "/compact", options=options)
