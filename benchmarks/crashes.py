@@ -72,7 +72,7 @@ class Task:
 
 def write(task: Task, pipe: Connection) -> None:
     """Resume the session and write to it: in a process of its own."""
-    log.EVERY = CHECKPOINT_EVERY
+    log.CHECKPOINT_EVERY = CHECKPOINT_EVERY
     turn = threading.Lock()  # the compactor tells as well
 
     def tell(what: str, id_: str = "", tag: str = "") -> None:

@@ -21,7 +21,7 @@ from .redaction import without
 from .rounds import Record, Round
 from .stores.base import IndexedStore, Store
 
-__all__ = ["PURGED", "Archive", "Kept", "Numbers", "Stored", "record_at"]
+__all__ = ["PURGED", "Archive", "FromStore", "InLists", "Numbers", "record_at"]
 
 #: Rounds and characters that a cache holds at most, and ids of rounds whose numbers it knows.
 MOST_ROUNDS, MOST_CHARACTERS, MOST_NUMBERS = 1_024, 16_000_000, 8_192
@@ -131,7 +131,7 @@ def record_at(store: Store | None, session: str, number: int, kind: type[R]) -> 
     raise StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
 
 
-class Kept(_Published):
+class InLists(_Published):
     """All settled rounds in a list, which only ever grows: snapshots share it and know how much is their own."""
 
     keeps_all = True
@@ -159,31 +159,31 @@ class Kept(_Published):
     def settle(self, settled: int, rounds: Sequence[Round]) -> None:
         self._rounds[settled:] = rounds  # not extend(): an interrupted writer may have left more
 
-    def with_failed(self, settled: int, number: int) -> Kept:
+    def with_failed(self, settled: int, number: int) -> InLists:
         return self._with(settled, self._rounds[number - 1].model_copy(update={"state": "failed"}))
 
-    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> Kept:
+    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> InLists:
         self._read_last = {}
         return self._with(settled, without(self._rounds[number - 1], posts))
 
-    def _with(self, settled: int, changed: Round) -> Kept:
+    def _with(self, settled: int, changed: Round) -> InLists:
         """Readers hold the list, so it is copied: rare, and the only step that costs what the history does."""
         rounds = self._rounds[:settled]
         rounds[changed.number - 1] = changed
-        return Kept(self._store, self._session, rounds, self.numbers)
+        return InLists(self._store, self._session, rounds, self.numbers)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Kept):
+        if not isinstance(other, InLists):
             return NotImplemented
         return (self._rounds, self.numbers) == (other._rounds, other.numbers)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Kept({self._rounds!r})"
+        return f"InLists({self._rounds!r})"
 
 
-class Stored(_Published):
+class FromStore(_Published):
     """Settled rounds are read from the store and kept in a bounded cache. What a reader is told of a store's fault
     spoils nothing: the next one asks the store again."""
 
@@ -236,10 +236,10 @@ class Stored(_Published):
             for round_ in rounds:
                 self._put(round_, _length(round_))
 
-    def with_failed(self, settled: int, number: int) -> Stored:  # noqa: ARG002
+    def with_failed(self, settled: int, number: int) -> FromStore:  # noqa: ARG002
         return self  # a snapshot says itself what has failed
 
-    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> Stored:  # noqa: ARG002
+    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> FromStore:  # noqa: ARG002
         self._read_last = {}
         with self._lock:
             self._changes += 1
@@ -292,7 +292,7 @@ class Stored(_Published):
             self._characters -= self._cache.popitem(last=False)[1][1]
 
     def __repr__(self) -> str:  # no content
-        return f"<Stored: {len(self._cache)} rounds in the cache>"
+        return f"<FromStore: {len(self._cache)} rounds in the cache>"
 
 
 class _StoredNumbers:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from .archive import PURGED, Kept, Stored
+from .archive import PURGED, FromStore, InLists
 from .checkpoint import checkpoint_of, resumed
 from .entries import (
     Entry,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 #: What a store raises where it is certain that nothing was written, so that there is nothing to look for.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 #: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
-EVERY = 1_000
+CHECKPOINT_EVERY = 1_000
 #: What is often written about rounds that were closed long ago.
 _ABOUT_OLD_ROUNDS = (ReductionPublished, ReductionWithdrawn, PostPinned)
 
@@ -296,7 +296,7 @@ class Log(ABC):
         """Return what a checkpoint is to be made of; None where it is not time, or something is still to be erased:
         whoever opened the session by it would not know of that."""
         now = self.snapshot
-        if self._indexed is None or now.number - self._checkpoint < EVERY or self._to_erase:
+        if self._indexed is None or now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
             return None
         self._checkpoint = now.number
         return now
@@ -317,8 +317,8 @@ class Log(ABC):
     def _begun(self) -> Snapshot:
         """Return what is known without reading the log: what the newest checkpoint says, if there is one."""
         if self._indexed is None:
-            return Snapshot(archive=Kept(self._store, self.session_id))
-        archive = Stored(self._indexed, self.session_id)
+            return Snapshot(archive=InLists(self._store, self.session_id))
+        archive = FromStore(self._indexed, self.session_id)
         kept = self._indexed.checkpoint(self.session_id)
         begun = resumed(kept, self._indexed, self.session_id, archive) if kept is not None else None
         return Snapshot(archive=archive) if begun is None else begun

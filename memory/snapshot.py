@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .archive import Archive, Kept, Numbers
+from .archive import Archive, InLists, Numbers
 from .entries import CompactionPrepared
 from .errors import NewerVersion, StoreDamaged, StoreError
 from .live import LiveRound
@@ -40,7 +40,7 @@ class Snapshot:
     last: str = ""
     header: tuple[Post, ...] = ()
     #: Where the rounds before the first open one are found, and how many they are.
-    archive: Archive = field(default_factory=Kept)
+    archive: Archive = field(default_factory=InLists)
     settled_count: int = 0
     #: The rounds from the first open one on.
     live: tuple[LiveRound, ...] = ()

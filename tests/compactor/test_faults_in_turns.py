@@ -286,7 +286,7 @@ def test_an_old_round_that_cannot_be_read_does_not_stop_a_chat(
     tmp_path: Path, change: str, fault: type[StoreError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it is summarised no prompt and no compaction need it; who asks for it is told, and gets all else."""
-    monkeypatch.setattr(log, "EVERY", 20)
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 20)
     with chatting(url_in(tmp_path)) as chat:
         for number in range(1, 10):
             chat.turn(number)

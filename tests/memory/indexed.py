@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from memory import InMemoryStore, Memory, StoreError
-from memory.archive import Stored
+from memory.archive import FromStore
 from memory.entries import Entry, RoundOpened
 from memory.stores import Checkpoint
 
@@ -103,7 +103,7 @@ def forgetful(*memories: Memory) -> None:
     """Have these Memories keep hardly anything that they can read again."""
     for memory in memories:
         archive = memory.snapshot.archive
-        assert isinstance(archive, Stored)
+        assert isinstance(archive, FromStore)
         archive._most_rounds, archive.numbers._most = 2, 2
 
 

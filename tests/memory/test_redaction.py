@@ -488,7 +488,7 @@ def test_a_redaction_that_was_left_undone_is_done_with_the_next(
         return next(entry.body for entry in kept.read("s") if (entry.round, entry.kind) == (1, "post added"))
 
     assert SECRET in first_post()
-    monkeypatch.setattr("memory.log.EVERY", 1)
+    monkeypatch.setattr("memory.log.CHECKPOINT_EVERY", 1)
     memory.append({"role": "user", "content": "and on"})
     assert not getattr(kept, "checkpoints", {})
     memory.redact("r2.p1")

@@ -14,7 +14,7 @@ from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, log, open_store
 from memory.checkpoint import checkpoint_of
 from memory.entries import CompactionPrepared
-from memory.log import EVERY
+from memory.log import CHECKPOINT_EVERY
 from memory.stores import Checkpoint, IndexedStore
 
 ROLES = ("Planner", "Coder")
@@ -224,11 +224,11 @@ def test_a_checkpoint_is_kept_now_and_then_and_holds_no_text() -> None:
     memory = Memory("s", store=store)
     memory.append({"role": "system", "content": "SECRET"})
     memory.create_round("SECRET", extra={"note": "SECRET"})
-    while memory.snapshot.number < EVERY - 1:
+    while memory.snapshot.number < CHECKPOINT_EVERY - 1:
         memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="SECRET")
     assert store.checkpoints == {}
     memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="SECRET")
-    assert store.checkpoints["s"].number == EVERY
+    assert store.checkpoints["s"].number == CHECKPOINT_EVERY
     assert "SECRET" not in store.checkpoints["s"].body
     assert store.checkpoints["s"].body.isascii()
     assert Memory("s", store=store).header == memory.header
@@ -237,10 +237,10 @@ def test_a_checkpoint_is_kept_now_and_then_and_holds_no_text() -> None:
 def test_an_opening_that_read_much_keeps_a_checkpoint() -> None:
     """Also of a session that was imported: the next opening is fast."""
     store = Indexed()
-    copied = list(with_rounds(Indexed(), EVERY // 3 + 1)._store.read("s"))
+    copied = list(with_rounds(Indexed(), CHECKPOINT_EVERY // 3 + 1)._store.read("s"))
     store.append("s", copied, 0)
     Memory("s", store=store)
-    assert store.checkpoints["s"].number == len(copied) >= EVERY
+    assert store.checkpoints["s"].number == len(copied) >= CHECKPOINT_EVERY
 
 
 def test_a_checkpoint_that_cannot_be_kept_is_no_failure_of_the_append() -> None:
@@ -249,16 +249,16 @@ def test_a_checkpoint_that_cannot_be_kept_is_no_failure_of_the_append() -> None:
     memory = Memory("s", store=store)
     store.keep_checkpoint = lambda *_: (_ for _ in ()).throw(Unreachable("full"))  # type: ignore[method-assign]
     round_ = memory.create_round("q")
-    for number in range(EVERY):
+    for number in range(CHECKPOINT_EVERY):
         memory.add_post(round_, send_from="Planner", send_to="User", message=str(number))
-    assert len(Memory("s", store=store).open_rounds[0].post_list) == EVERY
+    assert len(Memory("s", store=store).open_rounds[0].post_list) == CHECKPOINT_EVERY
 
 
 def test_a_checkpoint_that_cannot_be_kept_is_told_of_once_and_again_when_the_cause_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So a host learns why openings are slow; the call that tried it has succeeded, whatever was raised."""
-    monkeypatch.setattr(log, "EVERY", 1)
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
     store, events = Indexed(), []
     keep = store.keep_checkpoint
     faults = iter([None, Unreachable("no"), Unreachable("no"), OSError("no"), OSError("no"), None, OSError("no")])
@@ -339,11 +339,11 @@ def test_an_erasing_that_was_interrupted_is_not_hidden_by_a_checkpoint() -> None
     with pytest.raises(Unreachable):
         memory.redact("r1.p1")
     round_ = memory.create_round("q")
-    for number in range(EVERY):
+    for number in range(CHECKPOINT_EVERY):
         memory.add_post(round_, send_from="Planner", send_to="User", message=str(number))
     assert store.checkpoints == {}
     store.redact = redact  # type: ignore[method-assign]
     assert "answer 1" in "".join(entry.body for entry in store.read_rounds("s", 1, 1))
     assert Memory("s", store=store).conversation.rounds[0].post_list[0].message == "[Redacted]"
     assert "answer 1" not in "".join(entry.body for entry in store.read_rounds("s", 1, 1))
-    assert store.checkpoints["s"].number > EVERY
+    assert store.checkpoints["s"].number > CHECKPOINT_EVERY

@@ -169,7 +169,7 @@ def fill_up(memory: Memory) -> list[str]:
 
 def test_a_chat_goes_on_when_a_full_disk_has_room_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing acknowledged is lost, nothing is there twice, and all can be read meanwhile."""
-    monkeypatch.setattr(log, "EVERY", 5)  # checkpoints are tried, and fail unseen
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)  # checkpoints are tried, and fail unseen
     with opened(url_in(disk.folder)) as store:
         memory = Memory("s", store=store)
         for number in range(4):
@@ -645,7 +645,7 @@ def test_an_old_round_that_cannot_be_read_spoils_no_other(
     url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a checkpoint it is an error when it is read, each time, and nothing else is."""
-    monkeypatch.setattr(log, "EVERY", 20)
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 20)
     with opened(url) as store:
         writer = Memory("s", store=store)
         for number in range(1, 11):
@@ -670,7 +670,7 @@ def test_what_a_revert_would_show_is_read_before_it_is_written(
     url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody could read on behind it: the one that stands stays, and the chat goes on."""
-    monkeypatch.setattr(log, "EVERY", 5)
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
     with opened(url) as store:
         memory, journal = made_with_compactions(store)
         first = next(iter(store.read_kinds("s", ["compaction published"]))).number
