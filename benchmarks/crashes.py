@@ -42,7 +42,7 @@ from benchmarks.sessions import (
 )
 from compactor import ContextCompactor, SummaryRequest
 from compactor.events import Published
-from memory import Memory, StoreError, log, open_store
+from memory import Memory, StoreError, open_store
 from memory.events import Event
 
 #: So many kills in one session, and then a new one: what is checked after each kill is the whole session.

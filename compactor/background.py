@@ -23,7 +23,7 @@ from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import LocalJournal
-from .kept import Keeping
+from .keeping import Keeping
 from .ledger import Ledger, ledger_of
 from .noted import Noted
 from .runner import Runner, State

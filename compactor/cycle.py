@@ -30,7 +30,7 @@ from .events import (
     StrategyFailed,
 )
 from .host_rounds import rounds_for
-from .kept import Keeping
+from .keeping import Keeping
 from .lease import MARGIN, Lease, Overtaken
 from .ledger import Ledger
 from .plan import plan_text

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from memory.overlays import PINNED, CompactedMessage
-from memory.references import post_reference, range_reference
+from memory.reading.references import post_reference, range_reference
 from memory.rounds import Round
 
 from .clipping import clip_message, clip_text

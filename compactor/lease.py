@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memory.errors import StaleCompaction
 
 from .errors import LeasedElsewhere
-from .kept import Keeping
+from .keeping import Keeping
 
 __all__ = ["MARGIN", "Lease", "Overtaken"]
 

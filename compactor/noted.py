@@ -5,7 +5,7 @@ from __future__ import annotations
 from memory.events import Event
 
 from .events import Discarded, Exhausted, Failed, Published, StrategyFailed
-from .kept import Keeping
+from .keeping import Keeping
 from .workers import interpreter_is_exiting
 
 __all__ = ["Noted"]

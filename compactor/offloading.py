@@ -9,7 +9,7 @@ from typing import Any
 
 from memory.messages import ASSISTANT, FUNCTION, KEPT, text_of
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.reading.references import post_reference
 from memory.rounds import USER, Post, Round
 
 from .config import whole_number

@@ -10,7 +10,7 @@ from typing import Any
 from memory.frozen import freeze_mapping
 from memory.messages import KEPT, repeats_query
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.reading.references import post_reference
 from memory.rounds import Post, Round
 
 __all__ = ["EPHEMERAL", "OVERLAY", "TOLD", "is_summary", "overlaid", "tells_of_drops"]

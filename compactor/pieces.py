@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from memory.references import place_reference, post_reference, range_reference
+from memory.reading.references import place_reference, post_reference, range_reference
 from memory.rounds import Round
 
 from .units import Message, Unit

@@ -16,7 +16,7 @@ from .acceptance import CHECKS, Source, accept
 from .config import CompactorConfig
 from .errors import SummaryRejected
 from .events import Prepared, Rejected, Started
-from .kept import Keeping, digest_of
+from .keeping import Keeping, digest_of
 from .standing import in_force, lost, restored
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import TokenCounter

@@ -22,21 +22,21 @@ from .errors import (
 )
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .history import CompactionRecord
+from .journal import LastingJournal
 from .memory import Conversation, Memory
 from .overlays import (
     CompactedMessage,
     CompactionProvider,
     Journal,
     JournalState,
-    LastingJournal,
     Origin,
     Overlay,
     Reduction,
     Reductions,
 )
+from .reading.search import Hit
 from .recall import RECALL_TOOLS, Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
-from .search import Hit
 from .stores import IndexedStore, InMemoryStore, LeasingStore, SearchableStore, Store, open_store
 from .usage import Usage
 from .visibility import Rounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import ref
 
 from .entries import (
@@ -17,18 +17,18 @@ from .entries import (
 )
 from .errors import StaleCompaction
 from .history import KINDS_TOLD, CompactionRecord, history_of
+from .log.replay import reverted
+from .log.snapshot import Snapshot
 from .overlay_rule import Ties, hides_words, is_over, laid, newest_asked, ties_of
-from .overlays import CompactedMessage, JournalState, Origin, Reduction, Reductions
-from .replay import reverted
+from .overlays import CompactedMessage, Journal, JournalState, Origin, Reduction, Reductions
 from .rounds import Record, Round, made, new_id
-from .snapshot import Snapshot
 from .stores.base import IndexedStore, LeasingStore, Store
 from .visibility import seen_by
 
 if TYPE_CHECKING:
     from .memory import Memory
 
-__all__ = ["RoleJournal", "withdrawals"]
+__all__ = ["LastingJournal", "RoleJournal", "withdrawals"]
 
 #: Rounds that are handed to an index for searching in one step.
 INDEXED_AT_ONCE = 200
@@ -40,6 +40,45 @@ OVERTAKEN = (
     "nothing was reverted: another compaction or revert was published since this one was looked at;"
     " look at what stands now, and revert again if that is meant"
 )
+
+
+@runtime_checkable
+class LastingJournal(Journal, Protocol):
+    """A journal that outlives the process and has other writers. A compactor makes use of all this where it is there;
+    one that has the methods of ``Journal`` alone serves as well."""
+
+    def publish(
+        self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
+    ) -> CompactedMessage:
+        """Publish as ``Journal`` does, and keep the *origin* beside it."""
+
+    def revert(self, *, base: int | None = None) -> CompactedMessage | None:
+        """Revert as ``Journal`` does. Raises ``StaleCompaction`` where a *base* is given that is not current."""
+
+    def prepare(self, answer: CompactionPrepared) -> bool:
+        """Keep an accepted answer until its role publishes; return False, and keep nothing, if its base is stale."""
+
+    def prepared(self) -> Sequence[CompactionPrepared]:
+        """Return the answers that were made from the current generation, oldest first."""
+
+    def lease(self, seconds: float) -> float:
+        """Take or renew the sole right to have this role's history summarised, and return 0.0; where somebody else has
+        it, the seconds until that expires. It saves money: what is published never rests on it."""
+
+    def release(self) -> None:
+        """Give that right back; where it is somebody else's, nothing changes."""
+
+    def refresh(self) -> bool:
+        """Read what others wrote; return whether there was anything."""
+
+    def note(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Keep an event."""
+
+    def history(self) -> tuple[CompactionRecord, ...]:
+        """Return what became of the role's compactions, oldest first."""
+
+    def index_texts(self) -> bool:
+        """Do a step of what makes old rounds quick to search; return whether there is more to do."""
 
 
 class RoleJournal:

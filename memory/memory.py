@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
+from .copies.forked import forked
+from .copies.state import memory_from, state_of
 from .entries import (
     HeaderAdded,
     PostAdded,
@@ -18,21 +20,19 @@ from .entries import (
 )
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
-from .forked import forked
 from .hooks import Hooks, Notifications, describe
 from .journal import SOLE, RoleJournal, withdrawals
-from .live import LiveRound
-from .log import Log
+from .log.live import LiveRound
+from .log.log import Log
+from .log.redaction import erased_places, place_of, read_ahead, redaction_of, references_of, unfinished, withdrawn
+from .log.snapshot import Snapshot
 from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
-from .redaction import erased_places, place_of, read_ahead, redaction_of, references_of, unfinished, withdrawn
-from .references import place_reference, text_behind
+from .reading.references import place_reference, text_behind
+from .reading.search import Hit, words_of
+from .reading.texts import found, in_step
 from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
-from .search import Hit, words_of
-from .snapshot import Snapshot
-from .state import memory_from, state_of
 from .stores import InMemoryStore, Store
-from .texts import found, in_step
 from .usage import Usage
 from .visibility import Rounds, sees
 

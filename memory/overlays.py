@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, Field
 
 from .frozen import EMPTY, freeze_mapping
 from .rounds import Extra, Post, Record, Round, Text
 
-if TYPE_CHECKING:
-    from .entries import CompactionPrepared
-    from .history import CompactionRecord
-
 __all__ = [
     "CompactedMessage",
     "CompactionProvider",
     "Journal",
     "JournalState",
-    "LastingJournal",
     "Origin",
     "Overlay",
     "Reduction",
@@ -213,42 +208,3 @@ class Origin(NamedTuple):
     #: Tokens of what it replaces in prompts, and its own.
     tokens_before: int | None = None
     tokens_after: int | None = None
-
-
-@runtime_checkable
-class LastingJournal(Journal, Protocol):
-    """A journal that outlives the process and has other writers. A compactor makes use of all this where it is there;
-    one that has the methods of ``Journal`` alone serves as well."""
-
-    def publish(
-        self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
-    ) -> CompactedMessage:
-        """Publish as ``Journal`` does, and keep the *origin* beside it."""
-
-    def revert(self, *, base: int | None = None) -> CompactedMessage | None:
-        """Revert as ``Journal`` does. Raises ``StaleCompaction`` where a *base* is given that is not current."""
-
-    def prepare(self, answer: CompactionPrepared) -> bool:
-        """Keep an accepted answer until its role publishes; return False, and keep nothing, if its base is stale."""
-
-    def prepared(self) -> Sequence[CompactionPrepared]:
-        """Return the answers that were made from the current generation, oldest first."""
-
-    def lease(self, seconds: float) -> float:
-        """Take or renew the sole right to have this role's history summarised, and return 0.0; where somebody else has
-        it, the seconds until that expires. It saves money: what is published never rests on it."""
-
-    def release(self) -> None:
-        """Give that right back; where it is somebody else's, nothing changes."""
-
-    def refresh(self) -> bool:
-        """Read what others wrote; return whether there was anything."""
-
-    def note(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Keep an event."""
-
-    def history(self) -> tuple[CompactionRecord, ...]:
-        """Return what became of the role's compactions, oldest first."""
-
-    def index_texts(self) -> bool:
-        """Do a step of what makes old rounds quick to search; return whether there is more to do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .messages import text_with_calls
-from .references import place_reference
+from .reading.references import place_reference
 from .rounds import USER, Round
 
 __all__ = ["Pinned", "said_at", "unreadable"]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
-from .references import Passage, passage_behind, range_reference
-from .search import RECALL_TOOLS, Hit, words_of
-from .tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
+from .reading.references import Passage, passage_behind, range_reference
+from .reading.search import RECALL_TOOLS, Hit, words_of
+from .reading.tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 
 if TYPE_CHECKING:
     from .memory import Memory

@@ -12,7 +12,7 @@ from .rounds import Post, Round
 from .usage import Usage
 
 if TYPE_CHECKING:
-    from .snapshot import Snapshot
+    from .log.snapshot import Snapshot
 
 __all__ = ["Rounds", "seen_by", "sees"]
 

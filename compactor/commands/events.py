@@ -25,7 +25,7 @@ from memory.entries import (
     RoundOpened,
 )
 from memory.overlays import CompactedMessage
-from memory.references import place_reference, range_reference
+from memory.reading.references import place_reference, range_reference
 from memory.rounds import Record
 from memory.stores import IndexedStore, Store
 

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from memory.jsonl import Imported, export_session, import_session, whole_session
-from memory.state import append_new
+from memory.copies.jsonl import Imported, export_session, import_session, whole_session
+from memory.copies.state import append_new
 from memory.stores import Store
 
 from .stores import missing, opened

@@ -12,7 +12,7 @@ from rich.console import Console
 from memory import USER, Memory
 from memory.messages import FUNCTION, TOOL, from_post
 from memory.overlays import CompactedMessage
-from memory.references import range_reference
+from memory.reading.references import range_reference
 from memory.visibility import sees
 
 from ..ledger import ledger_of

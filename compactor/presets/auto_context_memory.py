@@ -11,7 +11,7 @@ from memory.errors import ContextError, MessageError, StaleCompaction, UnknownRe
 from memory.events import Event, Redacted
 from memory.messages import ASSISTANT, from_post, query_message, repeats_query
 from memory.overlays import Reduction
-from memory.references import messages_behind, parsed, posts_reference, range_reference
+from memory.reading.references import messages_behind, parsed, posts_reference, range_reference
 from memory.rounds import USER, Round
 from memory.visibility import sees
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from memory import Memory
 from memory.events import Event, Redacted
 from memory.messages import from_round
-from memory.references import posts_reference, range_reference
+from memory.reading.references import posts_reference, range_reference
 
 from ..events import Published, Reduced, Reverted
 

@@ -11,7 +11,7 @@ from memory import Memory
 from memory.frozen import freeze_mapping
 from memory.messages import text_of
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.reading.references import post_reference
 from memory.rounds import Post, Round
 
 from ..config import CompactorConfig

@@ -23,7 +23,7 @@ from weakref import WeakSet
 from memory import Memory
 from memory.errors import ContextError, StoreError
 from memory.events import Event, Redacted
-from memory.tool_schema import Refused
+from memory.reading.tool_schema import Refused
 
 from .offload_tools import (
     LONGEST_ANSWER,

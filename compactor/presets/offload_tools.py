@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from memory.tool_schema import HUGE, Parameters, number_in, read_arguments, schema, text_in
+from memory.reading.tool_schema import HUGE, Parameters, number_in, read_arguments, schema, text_in
 
 __all__ = [
     "LONGEST_ANSWER",

@@ -10,9 +10,9 @@ from memory import Memory
 from memory.errors import MessageError
 from memory.forking import renewed_after_fork
 from memory.frozen import FrozenMapping, freeze_mapping, thaw
+from memory.log.erased import REDACTED
 from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_message, repeats_query
-from memory.redaction import REDACTED
-from memory.references import posts_reference, range_reference
+from memory.reading.references import posts_reference, range_reference
 
 from ..units import Message
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Literal
 
 from memory.overlays import CompactedMessage, Reduction
-from memory.references import posts_reference
+from memory.reading.references import posts_reference
 from memory.rounds import Post, Round
 from prompts import PromptTemplate, load
 

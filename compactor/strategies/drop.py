@@ -7,7 +7,7 @@ from itertools import groupby
 
 from memory.messages import text_of
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.reading.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.reading.references import post_reference
 from memory.rounds import Post
 from prompts import PromptTemplate, load
 

@@ -21,8 +21,8 @@ from compactor.commands.sessions import facts_of, overview
 from compactor.commands.stores import opened
 from compactor.commands.terminal import CannotRun
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
+from memory.copies.jsonl import export_session
 from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
-from memory.jsonl import export_session
 from memory.rounds import Post
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore

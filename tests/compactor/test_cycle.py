@@ -35,7 +35,7 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
-from compactor.kept import Keeping
+from compactor.keeping import Keeping
 from compactor.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens

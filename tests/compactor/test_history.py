@@ -21,7 +21,7 @@ from compactor.events import (
     Reverted,
     StrategyFailed,
 )
-from compactor.kept import Keeping
+from compactor.keeping import Keeping
 from compactor.noted import Noted
 from compactor.testing import ScriptedSummarizer
 from memory import (

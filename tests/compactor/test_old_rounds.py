@@ -20,7 +20,7 @@ from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round
-from memory.snapshot import Snapshot
+from memory.log.snapshot import Snapshot
 
 ROLE = "assistant"
 ROUNDS, END = 46, 40

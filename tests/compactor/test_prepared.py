@@ -26,7 +26,7 @@ from compactor import kept as kept_module
 from compactor.acceptance import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
 from compactor.journal import LocalJournal
-from compactor.kept import Keeping, digest_of
+from compactor.keeping import Keeping, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.work import CycleWork

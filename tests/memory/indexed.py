@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from memory import InMemoryStore, Memory, StoreError
-from memory.archive import FromStore
 from memory.entries import Entry, RoundOpened
+from memory.log.archive import FromStore
 from memory.stores import Checkpoint
 
 

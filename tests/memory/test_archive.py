@@ -10,10 +10,10 @@ from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 
 from compactor import compose
 from memory import CompactedMessage, InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
-from memory.archive import BATCH, FromStore, InLists
-from memory.checkpoint import checkpoint_of
 from memory.entries import Entry, PostPinned, RoundFinished
-from memory.live import rebuilt
+from memory.log.archive import BATCH, FromStore, InLists
+from memory.log.checkpoint import checkpoint_of
+from memory.log.live import rebuilt
 
 ROLE = "Planner"
 

@@ -8,6 +8,7 @@ import pytest
 from histories import eventful
 
 from memory import CompactedMessage, InMemoryStore, Post, Reduction
+from memory.copies.fitting import Fitting
 from memory.entries import (
     CompactionPrepared,
     CompactionPublished,
@@ -25,7 +26,6 @@ from memory.entries import (
     UsageRecorded,
 )
 from memory.errors import StoreDamaged
-from memory.fitting import Fitting
 from memory.rounds import Record, utc_now
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from indexed import Indexed, shown, with_rounds
 
 from memory import Conflict, InMemoryStore, Memory, Store, StoreError, open_store
-from memory.checkpoint import checkpoint_of
+from memory.log.checkpoint import checkpoint_of
 
 PURGED = r"purged; go on with a new Memory"
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Memory, Post, ToolCall
+from memory.reading.references import folded
 from memory.recall import LONGEST_PAGE, LONGEST_PATTERN, MOST_HITS, PAGE, RECALL_TOOLS, Recall
-from memory.references import folded
 
 LONGEST_ANSWER = 20_000
 ROLES = ("Planner", "Coder")

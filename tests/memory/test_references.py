@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, Round, ToolCall, UnknownReference
-from memory.references import (
+from memory.reading.references import (
     Passage,
     Reference,
     folded,

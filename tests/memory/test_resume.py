@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
-from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, log, open_store
-from memory.checkpoint import checkpoint_of
+from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
 from memory.entries import CompactionPrepared
-from memory.log import CHECKPOINT_EVERY
+from memory.log import log
+from memory.log.checkpoint import checkpoint_of
+from memory.log.log import CHECKPOINT_EVERY
 from memory.stores import Checkpoint, IndexedStore
 
 ROLES = ("Planner", "Coder")

@@ -8,10 +8,10 @@ import pytest
 
 from memory import InMemoryStore, Memory, Recall, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from memory.entries import Entry, PostRedacted
-from memory.redaction import REDACTED
-from memory.search import words_of
+from memory.log.erased import REDACTED
+from memory.reading.search import words_of
+from memory.reading.texts import BATCH, forgotten, found, in_step
 from memory.stores.base import FoundText, FoundTexts, StoredText
-from memory.texts import BATCH, forgotten, found, in_step
 
 
 class Searchable(InMemoryStore):

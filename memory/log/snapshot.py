@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ..entries import CompactionPrepared
+from ..errors import NewerVersion, StoreDamaged, StoreError
+from ..overlays import CompactedMessage, JournalState, Reduction, Reductions
+from ..pins import Pinned, said_at, unreadable
+from ..rounds import Post, Round, RoundState
+from ..usage import Usage
+from ..visibility import Rounds
 from .archive import Archive, InLists, Numbers
-from .entries import CompactionPrepared
-from .errors import NewerVersion, StoreDamaged, StoreError
 from .live import LiveRound
-from .overlays import CompactedMessage, JournalState, Reduction, Reductions
-from .pins import Pinned, said_at, unreadable
-from .rounds import Post, Round, RoundState
 from .shelf import Shelf
-from .usage import Usage
-from .visibility import Rounds
 
 __all__ = ["LiveRound", "Publication", "Snapshot"]
 

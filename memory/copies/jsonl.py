@@ -10,11 +10,11 @@ from datetime import datetime
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, TextIO, overload
 
-from .entries import Entry
-from .errors import StoreDamaged, StoreError
+from ..entries import Entry
+from ..errors import StoreDamaged, StoreError
+from ..stores import MeasuredStore, Store
 from .fitting import REMEDY, Fitting
 from .state import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
-from .stores import MeasuredStore, Store
 
 __all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "whole_session"]
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from .entries import NAMES, CompactionPublished, Entry, ReductionPublished
-from .errors import NewerVersion, StoreDamaged, StoreError
-from .forking import renewed_after_fork
+from ..entries import NAMES, CompactionPublished, Entry, ReductionPublished
+from ..errors import NewerVersion, StoreDamaged, StoreError
+from ..forking import renewed_after_fork
+from ..overlays import CompactedMessage, Reduction
+from ..rounds import Record, Round
+from ..stores.base import IndexedStore, Store
+from .erased import without
 from .live import rebuilt
-from .overlays import CompactedMessage, Reduction
-from .redaction import without
-from .rounds import Record, Round
-from .stores.base import IndexedStore, Store
 
 __all__ = ["PURGED", "Archive", "FromStore", "InLists", "Numbers", "record_at"]
 

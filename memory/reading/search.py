@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import log
 from typing import NamedTuple
 
-from .messages import repeats_query, text_of, text_with_calls
+from ..messages import repeats_query, text_of, text_with_calls
+from ..rounds import USER, Post, Round
+from ..stores.base import StoredText
+from ..stores.names import storable
 from .references import folded, place_reference
-from .rounds import USER, Post, Round
-from .stores.base import StoredText
-from .stores.names import storable
 
 __all__ = ["RECALL_TOOLS", "Hit", "hit_in", "ranked", "searchable", "texts_of", "words_of"]
 

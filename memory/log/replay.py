@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
-from .entries import (
+from ..entries import (
     CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
@@ -21,11 +21,11 @@ from .entries import (
     RoundOpened,
     UsageRecorded,
 )
-from .errors import StoreError
+from ..errors import StoreError
+from ..overlay_rule import laid, without_span
+from ..rounds import Record
 from .live import LiveRound
-from .overlay_rule import laid, without_span
 from .redaction import with_redacted
-from .rounds import Record
 from .snapshot import Publication, Snapshot
 
 __all__ = ["applied", "reverted"]

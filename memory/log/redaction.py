@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from .entries import (
+from ..entries import (
     CompactionPrepared,
     CompactionPublished,
     Entry,
@@ -17,20 +17,20 @@ from .entries import (
     RoundOpened,
     kinds_of,
 )
-from .errors import StoreError, UnknownReference
-from .frozen import EMPTY, FrozenMapping, freeze_mapping
-from .messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
-from .overlay_rule import without_posts
-from .references import parsed, place_reference
-from .rounds import Extra, Post, Record, Round
-from .stores.base import IndexedStore, Store
+from ..errors import StoreError, UnknownReference
+from ..frozen import EMPTY
+from ..messages import query_message, repeats_query
+from ..overlay_rule import without_posts
+from ..reading.references import parsed, place_reference
+from ..rounds import Post, Record, Round
+from ..stores.base import IndexedStore, Store
+from .erased import REDACTED, redacted, stripped, without
 
 if TYPE_CHECKING:
+    from ..visibility import Rounds
     from .snapshot import Publication, Snapshot
-    from .visibility import Rounds
 
 __all__ = [
-    "REDACTED",
     "erased_places",
     "erasures",
     "holding",
@@ -41,11 +41,7 @@ __all__ = [
     "unfinished",
     "with_redacted",
     "withdrawn",
-    "without",
 ]
-
-#: What is read where a text was erased.
-REDACTED = "[Redacted]"
 
 _OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished)
 _HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
@@ -180,9 +176,9 @@ def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tu
 def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
     match record:
         case RoundOpened(round_id=id_, extra=extra) if 0 in posts.get(id_, ()):
-            return record.model_copy(update={"user_query": REDACTED, "extra": _stripped(extra)})
+            return record.model_copy(update={"user_query": REDACTED, "extra": stripped(extra)})
         case PostAdded(round_id=id_, post=post) if post.number in posts.get(id_, ()):
-            return record.model_copy(update={"post": _redacted(post)})
+            return record.model_copy(update={"post": redacted(post)})
         case CompactionPrepared():
             return record.model_copy(update={"text": REDACTED, "compaction": None})
         case CompactionPublished(compaction=made) if (made.end_number or 0) >= first:
@@ -194,38 +190,3 @@ def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> 
             return record.model_copy(update={"reduction": made.model_copy(update={"text": text, "extra": EMPTY})})
         case _:
             return record
-
-
-def without(round_: Round, numbers: Iterable[int]) -> Round:
-    """Return *round_* with the posts of these *numbers* erased."""
-    numbers = frozenset(numbers)
-    posts = tuple(_redacted(post) if post.number in numbers else post for post in round_.post_list)
-    query = {"user_query": REDACTED, "extra": _stripped(round_.extra)} if 0 in numbers else {}
-    return round_.model_copy(update={"post_list": posts} | query)
-
-
-def _redacted(post: Post) -> Post:
-    """Return *post* without what it says. Ids and the names of tools stay, so that no call loses its result."""
-    return post.model_copy(
-        update={
-            "message": REDACTED,
-            "attachment_list": (),
-            "tool_calls": tuple(call.model_copy(update={"arguments": "{}"}) for call in post.tool_calls),
-            "extra": _stripped(post.extra, named=post.send_from == FUNCTION),
-        }
-    )
-
-
-def _stripped(extra: Extra, *, named: bool = False) -> FrozenMapping:
-    """Return of *extra* that it came in as a message, and what pairs calls of the old form with their results."""
-    if not came_as_message(extra):
-        return EMPTY
-    kept: object = extra[KEPT]
-    left: dict[str, object] = {}
-    if isinstance(kept, Mapping):
-        call = kept.get("function_call")
-        if isinstance(call, Mapping):
-            left["function_call"] = {"name": call.get("name"), "arguments": "{}"}
-        if named:
-            left["name"] = kept.get("name")
-    return freeze_mapping({KEPT: left})

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from .archive import PURGED
-from .entries import (
+from ..entries import (
     CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
@@ -19,18 +18,19 @@ from .entries import (
     UsageRecorded,
     kinds_of,
 )
-from .errors import StoreError, UnknownRound
+from ..errors import StoreError, UnknownRound
+from ..journal import withdrawals
+from ..log.archive import PURGED
+from ..log.snapshot import Snapshot
+from ..overlay_rule import hides_words, laid, newest_asked, without_posts, without_span
+from ..overlays import Reduction
+from ..rounds import new_id
+from ..stores import Store
 from .fitting import round_id_of
-from .journal import withdrawals
-from .overlay_rule import hides_words, laid, newest_asked, without_posts, without_span
-from .overlays import Reduction
-from .rounds import new_id
-from .snapshot import Snapshot
 from .state import append_new, refuse_present
-from .stores import Store
 
 if TYPE_CHECKING:
-    from .memory import Memory
+    from ..memory import Memory
 
 __all__ = ["forked"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from .entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
-from .errors import StoreDamaged
-from .messages import came_as_message
-from .redaction import without
-from .rounds import USER, Post, Record, Round
+from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
+from ..errors import StoreDamaged
+from ..messages import came_as_message
+from ..rounds import USER, Post, Record, Round
+from .erased import without
 
 __all__ = ["LiveRound", "rebuilt"]
 

@@ -12,17 +12,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from ..entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_ascii
+from ..errors import NewerVersion, StoreDamaged
+from ..overlays import JournalState, Reductions
+from ..pins import Pinned, said_at, unreadable
+from ..rounds import Record, Text
+from ..stores.base import Checkpoint, IndexedStore
+from ..usage import Usage
 from .archive import Archive, record_at
-from .entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_ascii
-from .errors import NewerVersion, StoreDamaged
 from .live import LiveRound, rebuilt
-from .overlays import JournalState, Reductions
-from .pins import Pinned, said_at, unreadable
-from .rounds import Record, Text
 from .shelf import Place, Shelf
 from .snapshot import Publication, Snapshot
-from .stores.base import Checkpoint, IndexedStore
-from .usage import Usage
 
 __all__ = ["VERSION", "checkpoint_of", "resumed"]
 

@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .archive import PURGED
-from .entries import PostRedacted
-from .errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly
-from .redaction import without
-from .rounds import Round
+from ..entries import PostRedacted
+from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly
+from ..log.archive import PURGED
+from ..log.erased import without
+from ..rounds import Round
+from ..stores.base import SearchableStore, Store, StoredText
 from .search import Hit, hit_in, ranked, texts_of
-from .stores.base import SearchableStore, Store, StoredText
 
 if TYPE_CHECKING:
-    from .snapshot import Snapshot
-    from .visibility import Rounds
+    from ..log.snapshot import Snapshot
+    from ..visibility import Rounds
 
 __all__ = ["forgotten", "found", "in_step"]
 

@@ -5,7 +5,7 @@ It holds ids and numbers and no text, so that a log of any length can be checked
 
 from __future__ import annotations
 
-from .entries import (
+from ..entries import (
     CompactionPublished,
     CompactionReverted,
     Entry,
@@ -18,9 +18,9 @@ from .entries import (
     RoundFinished,
     RoundOpened,
 )
-from .errors import StoreDamaged
-from .overlays import CompactedMessage, Reduction
-from .rounds import Post, Record
+from ..errors import StoreDamaged
+from ..overlays import CompactedMessage, Reduction
+from ..rounds import Post, Record
 
 __all__ = ["REMEDY", "Fitting", "round_id_of"]
 

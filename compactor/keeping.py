@@ -14,8 +14,8 @@ from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.forking import renewed_after_fork
 from memory.history import CompactionRecord
-from memory.journal import OVERTAKEN
-from memory.overlays import CompactedMessage, Journal, LastingJournal, Origin
+from memory.journal import OVERTAKEN, LastingJournal
+from memory.overlays import CompactedMessage, Journal, Origin
 
 from .events import KeepingFailed
 from .journal import LocalJournal

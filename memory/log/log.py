@@ -9,9 +9,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from .archive import PURGED, FromStore, InLists
-from .checkpoint import checkpoint_of, resumed
-from .entries import (
+from ..copies.fitting import round_id_of
+from ..entries import (
     Entry,
     PostAdded,
     PostPinned,
@@ -21,7 +20,7 @@ from .entries import (
     RoundOpened,
     kinds_of,
 )
-from .errors import (
+from ..errors import (
     Conflict,
     NewerVersion,
     StoreBusy,
@@ -32,15 +31,16 @@ from .errors import (
     StoreReadOnly,
     UnknownRound,
 )
-from .fitting import round_id_of
-from .forking import renewed_after_fork
-from .hooks import describe
+from ..forking import renewed_after_fork
+from ..hooks import describe
+from ..reading.texts import forgotten
+from ..rounds import Clock, Record
+from ..stores.base import ErasingStore, IndexedStore, Store
+from .archive import PURGED, FromStore, InLists
+from .checkpoint import checkpoint_of, resumed
 from .redaction import erasures, holding, references_of, unfinished
 from .replay import applied
-from .rounds import Clock, Record
 from .snapshot import Snapshot
-from .stores.base import ErasingStore, IndexedStore, Store
-from .texts import forgotten
 
 __all__ = ["Log"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from .errors import UnknownReference
-from .messages import from_post, from_round, repeats_query, text_with_calls
-from .rounds import USER, Post, Round
+from ..errors import UnknownReference
+from ..messages import from_post, from_round, repeats_query, text_with_calls
+from ..rounds import USER, Post, Round
 
 __all__ = [
     "Passage",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .overlays import Reduction
+from ..overlays import Reduction
 
 if TYPE_CHECKING:
     from .archive import Archive

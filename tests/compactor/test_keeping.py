@@ -12,7 +12,7 @@ from scene import ROLE, memory_of, of_kind, on_command
 
 from compactor.events import KeepingFailed, Published
 from compactor.journal import LocalJournal
-from compactor.kept import Keeping
+from compactor.keeping import Keeping
 from compactor.noted import Noted
 from compactor.testing import ScriptedSummarizer
 from memory import StoreFull, StoreUnreachable

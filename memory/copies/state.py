@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from .archive import PURGED
-from .entries import Entry
-from .errors import Conflict, MessageError, NewerVersion, StoreDamaged, StoreError
+from ..entries import Entry
+from ..errors import Conflict, MessageError, NewerVersion, StoreDamaged, StoreError
+from ..frozen import freeze
+from ..log.archive import PURGED
+from ..stores import InMemoryStore, Store
 from .fitting import REMEDY, Fitting
-from .frozen import freeze
-from .stores import InMemoryStore, Store
 
 if TYPE_CHECKING:
-    from .memory import Memory
+    from ..memory import Memory
 
 __all__ = [
     "STATE_FORMAT",
