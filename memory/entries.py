@@ -14,7 +14,7 @@ from pydantic import Field
 from .errors import NewerVersion, StoreDamaged
 from .frozen import EMPTY
 from .overlays import CompactedMessage, Reduction, UsageCounts
-from .rounds import Extra, Post, Record, Text, new_id, utc_now
+from .rounds import Extra, Post, Record, Stamp, Text, new_id, utc_now
 
 __all__ = [
     "BODY_VERSION",
@@ -50,7 +50,7 @@ class HeaderAdded(Record):
 class RoundOpened(Record):
     round_id: Text
     user_query: Text
-    created_at: datetime
+    created_at: Stamp
     extra: Extra = EMPTY
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, Field
 
 from .frozen import EMPTY, freeze_mapping
-from .rounds import Extra, Post, Record, Round, Text
+from .rounds import Extra, Post, Record, Round, Stamp, Text
 
 __all__ = [
     "CompactedMessage",
@@ -43,7 +42,7 @@ class CompactedMessage(Record):
     generation: int = Field(default=0, ge=0)
     #: The last covered round's number in the log, where it has one: what a model is told.
     end_number: int | None = None
-    created_at: datetime | None = None
+    created_at: Stamp | None = None
     #: The summarizer's model, where it said so.
     model: Text | None = None
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
@@ -101,7 +100,7 @@ class Reduction(Record):
     #: The same posts by their numbers in the round; 0 is the query.
     first_number: int = Field(default=0, ge=0)
     last_number: int = Field(default=0, ge=0)
-    created_at: datetime | None = None
+    created_at: Stamp | None = None
     #: The summarizer's model and what it took, where one was asked.
     model: Text | None = None
     usage: UsageCounts | None = None

@@ -7,18 +7,39 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 
 from .errors import MessageError
 from .frozen import EMPTY, freeze_mapping
 
-__all__ = ["USER", "Attachment", "Clock", "Post", "Round", "RoundState", "ToolCall", "made", "new_id", "utc_now"]
+__all__ = [
+    "USER",
+    "Attachment",
+    "Clock",
+    "Post",
+    "Round",
+    "RoundState",
+    "Stamp",
+    "ToolCall",
+    "made",
+    "new_id",
+    "utc_now",
+]
 
 #: The role that asks.
 USER = "User"
 
 RoundState = Literal["created", "finished", "failed"]
 
+
+def _whole_minutes(stamp: datetime) -> datetime:
+    """Return the same moment in UTC where its zone's offset has seconds, as local mean times of old: no text that
+    stores keep can say that."""
+    offset = stamp.utcoffset()
+    return stamp if offset is None or offset.total_seconds() % 60 == 0 else stamp.astimezone(UTC)
+
+
+Stamp = Annotated[datetime, AfterValidator(_whole_minutes)]
 # Not pydantic's `str`: that validates UTF-8, and would refuse the lone surrogates that models and terminals do produce.
 Text = InstanceOf[str]
 Extra = Annotated[Mapping[str, Any], PlainValidator(freeze_mapping)]
@@ -87,7 +108,7 @@ class Post(Record):
     kind: Text = "message"
     #: Its place in its round, from 1; 0 where it is in none.
     number: int = 0
-    created_at: datetime = Field(default_factory=utc_now)
+    created_at: Stamp = Field(default_factory=utc_now)
     #: Whatever else the host wants kept; JSON values only.
     extra: Extra = EMPTY
 
@@ -99,7 +120,7 @@ class Round(Record):
     user_query: Text
     state: RoundState = "created"
     post_list: tuple[Post, ...] = ()
-    created_at: datetime = Field(default_factory=utc_now)
+    created_at: Stamp = Field(default_factory=utc_now)
     #: The round's place in the log, from 1; 0 where the round is in no log.
     number: int = 0
     extra: Extra = EMPTY

@@ -123,6 +123,16 @@ def test_any_text_survives(text: str, extra: dict[str, list[str]]) -> None:
     assert reread(record) == record
 
 
+@pytest.mark.parametrize("message", ["plain", "é", "\ud800"])
+def test_a_stamp_in_a_zone_of_odd_seconds_keeps_its_moment(message: str) -> None:
+    """Local mean times of old have such offsets, which no text form says: they are kept in UTC."""
+    stamp = NOON.astimezone(timezone(timedelta(minutes=19, seconds=32)))
+    again = reread(PostAdded(round_id="r", post=Post(send_from="a", send_to="b", message=message, created_at=stamp)))
+    assert isinstance(again, PostAdded)
+    assert again.post.created_at == NOON
+    assert again.post.created_at.utcoffset() == timedelta(0)
+
+
 def test_values_at_the_limits_survive() -> None:
     """What a record takes, a store can keep: the deepest nesting, the longest integer, a stamp of any zone."""
     deep: dict[str, object] = {}
