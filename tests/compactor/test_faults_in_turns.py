@@ -32,7 +32,6 @@ from memory import (
     StoreFull,
     StoreReadOnly,
     StoreUnreachable,
-    log,
     open_store,
 )
 

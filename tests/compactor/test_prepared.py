@@ -22,7 +22,7 @@ from compactor import (
     SummaryRequest,
     compress_tool_runs,
 )
-from compactor import kept as kept_module
+from compactor import keeping as keeping_module
 from compactor.acceptance import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
 from compactor.journal import LocalJournal
@@ -337,7 +337,7 @@ def test_an_answer_that_comes_after_stop_is_kept_for_the_next_process() -> None:
 
 def test_while_the_interpreter_exits_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store's modules may be half gone."""
-    monkeypatch.setattr(kept_module, "interpreter_is_exiting", lambda: True)
+    monkeypatch.setattr(keeping_module, "interpreter_is_exiting", lambda: True)
     store = InMemoryStore()
     session_of(10, store)
     _, executor = resumed(store, ScriptedSummarizer())

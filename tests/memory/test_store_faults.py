@@ -35,10 +35,10 @@ from memory import (
     StoreFull,
     StoreReadOnly,
     StoreUnreachable,
-    log,
     open_store,
 )
 from memory.entries import Entry
+from memory.log import log
 from memory.stores import dialects, sql
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
