@@ -218,6 +218,8 @@ class _Pass:
         try:
             self._publish(prepared.compaction.model_copy(update={"end_index": end}), prepared.strategy)
         except StaleCompaction as stale:
+            if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
+                raise Overtaken from stale
             if stale.reason not in ("rounds_changed", "behind"):
                 raise
             # Another process was faster, or a round failed just now: what is due is asked for.

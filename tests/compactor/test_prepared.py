@@ -191,6 +191,35 @@ def test_one_answer_is_published_once_by_whoever_is_first(first: int, monkeypatc
         compactor.stop(0)
 
 
+def test_who_comes_late_with_an_answer_of_the_log_has_failed_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others published it and the next one before this process could: nothing was paid here, and it looks again."""
+    store, summarizer = FullStore(), ScriptedSummarizer()
+    crashed_before_publishing(store)
+    other = Memory("session", store=store)
+    compactor, executor = resumed(store, summarizer)
+    publish, overtaken = compactor._journal.publish, False
+
+    def late(*what: Any, **how: Any) -> CompactedMessage:
+        nonlocal overtaken
+        if not overtaken:
+            overtaken = True
+            journal = other.journal(ROLE)
+            (answer,) = journal.prepared()
+            assert answer.compaction is not None
+            journal.publish(answer.compaction, base=0, round_ids=answer.round_ids)
+            further = answer.compaction.model_copy(update={"summary": "The next one.", "end_round_id": "r8"})
+            journal.publish(further, base=1, round_ids=["r8"])
+        return publish(*what, **how)
+
+    monkeypatch.setattr(compactor._journal, "publish", late)
+    executor.run_all()
+    assert overtaken
+    assert not of_kind(compactor.events, Discarded)
+    assert compactor.status().failures == 0
+    assert compactor.status().generation == 2
+    assert not summarizer.requests
+
+
 def test_a_trigger_that_no_longer_holds_is_heeded() -> None:
     """Nothing is published that nobody needs."""
     store = FullStore()
