@@ -69,3 +69,10 @@ class CheckpointFailed(Event):
     session: str = ""
     #: The error's class.
     error: str
+
+
+# Once now: what pydantic prepares at the first of each, on whatever thread, a child that is forked meanwhile would wait
+# for it for ever.
+_warm = HookFailed(hook="", error="")
+_warm.facts()
+_warm.model_dump_json()
