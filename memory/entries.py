@@ -89,6 +89,10 @@ class CompactionPrepared(Record):
     compaction: CompactedMessage | None = None
     #: The rounds that are newly covered by that.
     round_ids: tuple[Text, ...] = ()
+    #: The newest round that its role saw when it was made, and the number of the newest post in it: calls of the
+    #: agent's model since then are counted from there. Empty: not known.
+    seen_round_id: Text = ""
+    seen_post: int = 0
 
 
 class CompactionPublished(Record):

@@ -16,6 +16,7 @@ __all__ = [
     "CompactionProvider",
     "Journal",
     "JournalState",
+    "Note",
     "Origin",
     "Overlay",
     "Reduction",
@@ -25,6 +26,17 @@ __all__ = [
 ]
 
 UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
+
+
+class Note(Record):
+    """One thing that a summary says: kept byte for byte until a change names it."""
+
+    text: Text
+    #: The heading it stands under; empty: none.
+    section: Text = ""
+    #: The rounds that it was made from, by their numbers in the log; both inclusive.
+    first_round: int = Field(default=0, ge=0)
+    last_round: int = Field(default=0, ge=0)
 
 
 class CompactedMessage(Record):
@@ -47,6 +59,8 @@ class CompactedMessage(Record):
     model: Text | None = None
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
     usage: UsageCounts | None = None
+    #: What ``summary`` says, note by note, where it was made so; else none.
+    notes: tuple[Note, ...] = ()
     extra: Extra = EMPTY
     #: What the pinned posts say that it covers and its role sees; filled in where it is read, and not stored.
     pinned: tuple[Text, ...] = Field(default=(), exclude=True)

@@ -8,12 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from memory.errors import ContextError
-from memory.overlays import CompactedMessage
+from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
 
-__all__ = ["Summarizer", "SummarizerError", "Summary", "SummaryRequest", "strip_tags"]
+__all__ = ["Continued", "Summarizer", "SummarizerError", "Summary", "SummaryRequest", "strip_tags"]
 
-RequestKind = Literal["rounds", "tool_run", "large_post"]
+RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """The same question as a continuation of the agent's own last prompt, most of which its provider has in its cache.
+
+    Its repr shows no conversation.
+    """
+
+    #: The messages that the agent's last prompt began with, as they were sent, up to the last round that is summarised;
+    #: then one user message, the instruction.
+    messages: list[dict[str, Any]] = field(repr=False)
+    #: The rest of what the provider's cache goes by, as it was sent.
+    tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    tool_choice: Any = None
+    #: The agent's model, as configured; empty: not known.
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +53,12 @@ class SummaryRequest:
     plan: str | None = field(default=None, repr=False)
     #: The chat messages to send: what the prompt template rendered.
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    #: Where the agent's last prompt shows in full what is to be summarised: the same question behind its beginning.
+    continued: Continued | None = field(default=None, repr=False)
+    #: The notes that changes are asked for, where ``kind`` is "changes"; the first is number 1.
+    notes: Sequence[Note] = field(default=(), repr=False)
+    #: The JSON schema of the answer, where it is not plain text.
+    schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +69,8 @@ class Summary:
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens``.
     usage: Mapping[str, int] | None = None
     model: str | None = None
+    #: What ``text`` says, note by note, where it was made so.
+    notes: tuple[Note, ...] = ()
 
 
 Summarizer = Callable[[SummaryRequest], "str | Summary"]
