@@ -11,8 +11,8 @@ A turn, as the driver plays it:
     messages = adapter.prompt([{"role": "tool", "tool_call_id": "...", "content": "..."}, ...])     # if it called any
 
 What summarises asks `setting.base_url` (OpenAI's chat completions, also streamed) as the model `setting.model`.
-Time is virtual there. While a *blocking* adapter is inside `prompt` or `answered`, its requests are answered at once, and
-what they would have taken is added to its time. A *background* adapter's are answered when the conversation, in
+Time is virtual there. While a *blocking* adapter is inside `prompt` or `answered`, its requests are answered at once,
+and what they would have taken is added to its time. A *background* adapter's are answered when the conversation, in
 virtual time, has gone on for as long; should it wait for one inside `prompt` or `answered` all the same, the server
 notices, answers, and adds what was left to its time.
 """
