@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 from memory import Memory
 from memory.forking import renewed_after_fork
 from memory.overlays import Reduction, Reductions
-from memory.rounds import Post, Round
+from memory.rounds import USER, Post, Round
 
 from .overlaid import overlaid, tells_of_drops
 from .rungs import RUNGS, costs_by_rung, is_pinned, lighter
 from .tokens import TokenCounter
 from .units import Unit, count_message, units_of
 
-__all__ = ["Ledger", "Sums", "ledger_of"]
+__all__ = ["Ledger", "Sums", "calls_in", "ledger_of"]
 
 #: Rounds that are counted in one go between two looks at the lock.
 COUNTED_AT_ONCE = 64
@@ -62,6 +62,8 @@ class Cost(NamedTuple):
     by_rung: tuple[int, ...]
     kept: int
     overlaid: Overlaid
+    #: How often the role's model was called in it, going by what the role said itself.
+    calls: int = 0
 
 
 class Before(NamedTuple):
@@ -76,6 +78,7 @@ class Before(NamedTuple):
     kept: int = 0
     #: Of how many rounds posts were dropped.
     dropped: int = 0
+    calls: int = 0
 
 
 class Sums:
@@ -129,6 +132,7 @@ class Sums:
                 tuple(map(add, last.by_rung, cost.by_rung)),
                 last.kept + cost.kept,
                 last.dropped + tells_of_drops(cost.overlaid.reductions),
+                last.calls + cost.calls,
             )
         )
 
@@ -160,6 +164,8 @@ class Ledger:
         self.count = count
         #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
         self.header_tokens = 0
+        #: And of the schemas of tools that went with it.
+        self.tool_tokens = 0
         self._open: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._lighter: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
         self._renew()
@@ -230,6 +236,7 @@ class Ledger:
             costs_by_rung(round_, units, self.count, over.pinned),
             sum(sum(costs) for unit, costs in units if is_pinned(unit, over.pinned)),
             over,
+            calls_in(raw, self.role),
         )
 
     def costs(self, unit: Unit) -> tuple[int, ...]:
@@ -255,6 +262,14 @@ class Ledger:
                 self._lighter = {}
             found = self._lighter[key] = lighter(round_, unit, costs, self.count)
         return found
+
+
+def calls_in(round_: Round, role: str) -> int:
+    """Return how many messages in *round_* are by *role* itself: each is an answer of its model. The empty role, which
+    sees everything, stands for all but the user."""
+    if role:
+        return sum(post.send_from == role for post in round_.post_list)
+    return sum(post.send_from != USER and post.tool_call_id is None for post in round_.post_list)
 
 
 def _beginning_at(origin: int, settled: int, summed: Summed, cost_at: Callable[[int], Cost]) -> Sums:

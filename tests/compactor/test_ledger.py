@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.host_rounds import HostRounds
-from compactor.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Before, Cost, Ledger, Sums, ledger_of
+from compactor.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Before, Cost, Ledger, Sums, calls_in, ledger_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
 from compactor.units import PROMPT_TOKENS, count_message, units_of
@@ -71,6 +71,7 @@ def told(sums: Sums, start: int | None = None) -> tuple[list[Before], list[Cost]
             by_rung=tuple(map(sub, one.by_rung, first.by_rung)),
             kept=one.kept - first.kept,
             dropped=one.dropped - first.dropped,
+            calls=one.calls - first.calls,
         )
         for one in before(sums)[start - sums.start :]
     ]
@@ -78,6 +79,19 @@ def told(sums: Sums, start: int | None = None) -> tuple[list[Before], list[Cost]
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_tell_how_often_the_model_was_called() -> None:
+    """Each message of the role itself is an answer of its model; what others say, and what tools give, is not."""
+    first = [user(), calls("c", "d"), result("c"), result("d"), calls("e"), result("e"), answer()]
+    rounds, _ = Memory.from_messages([*first, user(), answer()]).get_role_rounds("assistant")
+    sums = fresh(rounds)
+
+    assert [cost.calls for cost in sums.costs] == [3]
+    assert sums[1].calls - sums[0].calls == 3
+    assert [calls_in(round_, "assistant") for round_ in rounds] == [3, 1]
+    assert [calls_in(round_, "Planner") for round_ in rounds] == [0, 0]
+    assert [calls_in(round_, "") for round_ in rounds] == [3, 1], "of a host that shows everything to everybody"
 
 
 def test_sums_tell_of_all_rounds_before_a_place() -> None:
