@@ -31,6 +31,7 @@ __all__ = [
     "Started",
     "Stopped",
     "StrategyFailed",
+    "Weighed",
 ]
 
 
@@ -46,6 +47,8 @@ class Skip(StrEnum):
     #: Another process is at it, or was when it ended: its lease lasts ``call_timeout`` and 30 seconds. It is looked at
     #: again when that expires, or at the next event.
     LEASED = "leased"
+    #: The limits that it shares with others have no room for a call; it is looked at again when its turn comes.
+    LIMITED = "limited"
 
 
 class CompactionEvent(Event):
@@ -66,6 +69,39 @@ class Evaluated(CompactionEvent):
     tail: int
 
 
+class Weighed(CompactionEvent):
+    """The trigger ``cheapest`` has weighed what a compaction costs now against what it saves; all but prices in tokens."""
+
+    name: ClassVar[str] = "compaction.weighed"
+    level: ClassVar[str] = "debug"
+    holds: bool
+    #: It holds: what is new has ``grown`` enough; the ``budget`` is near; a mark that somebody has ``chosen`` is passed.
+    #: It does not: it is ``growing`` still; there is ``nothing_to_cover``; the conversation ``ends_soon``.
+    why: Literal["grown", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
+    #: What a compaction would newly cover now, and how much that should be where it costs least; None: any more is
+    #: cheaper still.
+    grown: int
+    best: float | None
+    #: It is never less than this, but for the budget's sake; and is due whatever it costs at a prompt of so many.
+    floor: int
+    ceiling: int
+    #: The whole prompt now: system messages and tools, the summary, what stands behind it.
+    tokens: int
+    #: By how much the conversation grows with each call of the agent's model.
+    per_call: float
+    system: int
+    #: Of the newest summary, or as wished for before there is one.
+    summary: int
+    #: What stays as it is, with what comes while a compaction is made, for as many calls.
+    retained: int
+    latency_calls: float
+    #: What one compaction costs, and a token that the provider may have in its cache: an uncached one costs 1.
+    price: float
+    cached: float
+    #: Calls that are still to come, where somebody knows.
+    calls_left: float | None = None
+
+
 class Skipped(CompactionEvent):
     """There was a reason to do nothing."""
 
@@ -75,7 +111,8 @@ class Skipped(CompactionEvent):
     rounds: int
     tail: int
     closed: int
-    #: Seconds until another process's lease expires, where that is the reason.
+    #: Seconds until another process's lease expires, or until the shared limits have room for the first that waits,
+    #: where that is the reason; None where only a call's end can make room.
     retry_in: float | None = None
 
 

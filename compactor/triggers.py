@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .config import CompactorConfig, whole_number
 
 if TYPE_CHECKING:
+    from .events import Weighed
     from .view import View
 
 __all__ = [
@@ -32,6 +33,8 @@ class Verdict:
     holds: bool
     #: The number of tokens that the prompt has passed, where that is why it holds.
     mark: int | None = None
+    #: The numbers behind it, where it was weighed: an event that still lacks role and generation.
+    weighed: Weighed | None = None
 
     def __bool__(self) -> bool:
         return self.holds
@@ -43,9 +46,15 @@ Condition = Callable[["View"], "bool | Verdict | Awaitable[bool]"]
 class Trigger:
     """A condition on a view. ``trigger(view)`` is a bool; ``a & b`` and ``a | b`` take any callable as the other."""
 
-    def __init__(self, judge: Callable[[View], Verdict], name: str) -> None:
+    def __init__(self, judge: Callable[[View], Verdict], name: str, parts: tuple[Trigger, ...] = ()) -> None:
         self._judge = judge
         self._name = name
+        #: What it was combined of.
+        self.parts = parts
+
+    def within(self, config: CompactorConfig) -> Trigger:  # noqa: ARG002  (for those that go by more than the view)
+        """Return the trigger as it is for a compactor of that configuration."""
+        return self
 
     def verdict(self, view: View) -> Verdict:
         return self._judge(view)
@@ -54,16 +63,16 @@ class Trigger:
         return self._judge(view).holds
 
     def __or__(self, other: Condition) -> Trigger:
-        return _either(self, when(other))
+        return _Either(self, when(other))
 
     def __ror__(self, other: Condition) -> Trigger:
-        return _either(when(other), self)
+        return _Either(when(other), self)
 
     def __and__(self, other: Condition) -> Trigger:
-        return _both(self, when(other))
+        return _Both(self, when(other))
 
     def __rand__(self, other: Condition) -> Trigger:
-        return _both(when(other), self)
+        return _Both(when(other), self)
 
     def __repr__(self) -> str:
         return self._name
@@ -145,24 +154,37 @@ async def _awaited(said: Awaitable[bool]) -> bool:
     return await said
 
 
-def _either(first: Trigger, second: Trigger) -> Trigger:
-    def judge(view: View) -> Verdict:
-        said = [verdict for verdict in (first.verdict(view), second.verdict(view)) if verdict.holds]
-        return Verdict(bool(said), _lowest(said))
+class _Either(Trigger):
+    def __init__(self, first: Trigger, second: Trigger) -> None:
+        super().__init__(self._either, f"({first!r} | {second!r})", (first, second))
 
-    return Trigger(judge, f"({first!r} | {second!r})")
+    def within(self, config: CompactorConfig) -> Trigger:
+        return _Either(*(part.within(config) for part in self.parts))
+
+    def _either(self, view: View) -> Verdict:
+        said = [part.verdict(view) for part in self.parts]
+        holding = [verdict for verdict in said if verdict.holds]
+        return Verdict(bool(holding), _lowest(holding), _weighed(said))
 
 
-def _both(first: Trigger, second: Trigger) -> Trigger:
-    def judge(view: View) -> Verdict:
-        said = [first.verdict(view)]
+class _Both(Trigger):
+    def __init__(self, first: Trigger, second: Trigger) -> None:
+        super().__init__(self._both, f"({first!r} & {second!r})", (first, second))
+
+    def within(self, config: CompactorConfig) -> Trigger:
+        return _Both(*(part.within(config) for part in self.parts))
+
+    def _both(self, view: View) -> Verdict:
+        said = [self.parts[0].verdict(view)]
         if said[0].holds:
-            said.append(second.verdict(view))
+            said.append(self.parts[1].verdict(view))
         holds = all(verdict.holds for verdict in said)
-        return Verdict(holds, _lowest(said) if holds else None)
-
-    return Trigger(judge, f"({first!r} & {second!r})")
+        return Verdict(holds, _lowest(said) if holds else None, _weighed(said))
 
 
 def _lowest(said: list[Verdict]) -> int | None:
     return min((verdict.mark for verdict in said if verdict.mark is not None), default=None)
+
+
+def _weighed(said: list[Verdict]) -> Weighed | None:
+    return next((verdict.weighed for verdict in said if verdict.weighed is not None), None)

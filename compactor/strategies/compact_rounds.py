@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
+from ..config import CompactorConfig
 from ..view import View, Work
 from .folding import Asking, fold
 
-__all__ = ["compact_rounds", "compact_view", "planned_end"]
+__all__ = ["compact_rounds", "compact_view", "due_end", "planned_end"]
 
 
 def compact_rounds(view: View) -> Iterator[CompactedMessage]:
@@ -55,10 +56,14 @@ def planned_end(view: View, work: Work) -> int:
     All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the trigger
     names a number of tokens that the prompt has passed, fewer are retained: as few as it takes to reach half of it.
     """
-    end = max(min(view.closed, view.total - work.config.retain_recent), view.end)
-    mark = work.mark
+    return due_end(view, work.config, work.mark)
+
+
+def due_end(view: View, config: CompactorConfig, mark: int | None = None) -> int:
+    """Return the same for whoever only looks; *mark* is the number of tokens that the prompt has passed."""
+    end = max(min(view.closed, view.total - config.retain_recent), view.end)
     if mark is not None:
-        ahead = view.header_tokens + (work.config.target_tokens or view.compaction_tokens)
+        ahead = view.header_tokens + (config.target_tokens or view.compaction_tokens)
         while end < view.closed and ahead + view.tokens_behind(end) > mark // 2:
             end += 1
     return end
