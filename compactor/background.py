@@ -18,6 +18,8 @@ from memory.visibility import sees
 
 from .clock import SYSTEM_CLOCK, Clock
 from .config import CompactorConfig
+from .cost.prices import Prices
+from .cost.publication import Publication, publication_of
 from .cycle import Cycle, Strategy
 from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
@@ -60,8 +62,10 @@ class ContextCompactor:
 
     *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a callable
     ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
-    offline. *executor*: cycles run there, and no thread of the compactor's own is started. *rng* gives the jitter,
-    from 0 to 1. *plan* gives the agent's plan, as text or a ``Plan``. Making one starts nothing.
+    offline. *publish* says when a compaction that is ready is shown: ``"when_ready"``, at once; ``"when_cheapest"``,
+    when *prices* make it worth while (by default those of a trigger that has some); or what ``when_cheapest()`` gives,
+    or any callable like that. *executor*: cycles run there, and no thread of the compactor's own is started. *rng*
+    gives the jitter, from 0 to 1. *plan* gives the agent's plan, as text or a ``Plan``. Making one starts nothing.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class ContextCompactor:
         trigger: Condition | None = None,
         strategies: Sequence[Strategy] | None = None,
         plan: Callable[[], object] | None = None,
+        publish: Publication | str = "when_ready",
+        prices: Prices | None = None,
         executor: Executor | None = None,
         journal: Journal | None = None,
         clock: Clock | None = None,
@@ -101,6 +107,8 @@ class ContextCompactor:
         clock = clock if clock is not None else SYSTEM_CLOCK
         chosen = summarizer if summarizer is not None else llm_api
         count = counter if counter is not None else counter_for(self.config.model)
+        prices = prices if prices is not None else getattr(trigger, "prices", None)
+        self._publication = publication_of(publish, prices, self.config.max_tokens)
         self._events = EventLog(clock, history)
         if on_event is not None:
             self._events.add_hook(on_event)
