@@ -1,0 +1,250 @@
+"""The conversations that are compared: scripts, the same each time, of what users, tools and the agent say."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compactor.tokens import count_tokens
+
+from .facts import planted, told
+from .model_server import Outage
+
+__all__ = ["AIRLINE", "SCENARIOS", "Absent", "Scenario", "Step", "airline", "chat", "outage", "tools", "window"]
+
+Message = dict[str, Any]
+Step = dict[str, Any]
+"""What is ``new`` for the agent (the user's message, or results of tools), and its ``answer``."""
+
+#: Real dialogues between customers and an airline's agent, one a line, where they are there.
+AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
+
+_VOCABULARY = (
+    "we have seen that the order came late and would like to know what can be done about it before the end of next"
+    " week because our own customers wait for these parts and some of them asked whether another supplier could send"
+    " them sooner please look into the list of open deliveries and tell us which of them left the store already how"
+    " long it will take until they are here and who should be called if one is missing there was also a question about"
+    " the price of the new model which is said to be lower than last year if more than ten are taken at once"
+)
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Return the records of a table that match a question.",
+        "parameters": {
+            "type": "object",
+            "properties": {"table": {"type": "string"}, "question": {"type": "string"}},
+            "required": ["table", "question"],
+        },
+    },
+}
+
+
+class Absent(Exception):
+    """A conversation cannot be played here; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One conversation, and what every adapter is told of it."""
+
+    name: str
+    #: What is shown above its table.
+    about: str
+    turns: tuple[tuple[Step, ...], ...]
+    system: str
+    budget: int
+    window: int = 128_000
+    tools: tuple[dict[str, Any], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    summary_tokens: int = 400
+    outage: Outage | None = None
+    #: Tokens of the newest turns that ours are told to keep as they are; None: as each variant has it.
+    retained: int | None = None
+    #: Whether a prompt of all of it can be sent at all.
+    fits: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """How long the conversation is, without the system message."""
+        from compactor.units import count_message
+
+        return sum(
+            count_message(message, count_tokens)
+            for turn in self.turns
+            for step in turn
+            for message in (*step["new"], step["answer"])
+        )
+
+
+def _text(rng: random.Random, tokens: int) -> str:
+    """Return sentences of about *tokens*."""
+    words = _VOCABULARY.split()
+    sentences: list[str] = []
+    while tokens > 0:
+        length = min(rng.randint(9, 21), tokens)
+        sentence = " ".join(rng.choices(words, k=max(length - 1, 1)))
+        sentences.append(f"{sentence.capitalize()}.")
+        tokens -= length
+    return " ".join(sentences)
+
+
+def _user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: str) -> Message:
+    return {"role": "assistant", "content": content}
+
+
+def _system(tokens: int) -> str:
+    return "You help the customers of a supplier of parts. " + _text(random.Random(1), tokens - 10)
+
+
+def _talk(turns: int, question: int, answer: int, facts: Sequence[tuple[str, str]], seed: int) -> Iterator[tuple[Step]]:
+    """Give *turns* turns of so many tokens each, in some of which the user tells one of *facts*, spread evenly."""
+    rng = random.Random(seed)
+    for number in range(turns):
+        fact = _fact_of(number, turns, facts)
+        said = _text(rng, question - 4 - (count_tokens(fact) if fact else 0))
+        asked = _user(f"{said} {fact}" if fact else said)
+        yield ({"new": [asked], "answer": _assistant(_text(rng, answer - 4))},)
+
+
+def _fact_of(number: int, turns: int, facts: Sequence[tuple[str, str]]) -> str:
+    every = turns // len(facts) if facts else 0
+    place, rest = divmod(number, every) if every else (0, -1)
+    return told(*facts[place]) if rest == every // 2 and place < len(facts) else ""
+
+
+def chat(turns: int = 200) -> Scenario:
+    """A chat of 330 tokens a turn, half of them the agent's; a fact in every fourth."""
+    facts = tuple(planted(turns // 4, seed=5))
+    return Scenario(
+        name="chat",
+        about=f"{turns} turns of chat, 330 tokens each; budget 8,000 tokens; {len(facts)} planted facts",
+        turns=tuple(_talk(turns, 165, 165, facts, seed=11)),
+        system=_system(300),
+        budget=8_000,
+        facts=facts,
+    )
+
+
+def outage(how: str, turns: int = 200) -> Scenario:
+    """The chat, where the summarizer fails or hangs for 20 turns in the middle."""
+    plain, first = chat(turns), turns * 2 // 5
+    out = Outage(first, first + 19, "fails" if how == "fails" else "hangs")
+    return Scenario(
+        **{
+            **vars(plain),
+            "name": f"outage, {how}",
+            "outage": out,
+            "about": f"the same chat; the summarizer {how} in turns {out.first} to {out.last}",
+        }
+    )
+
+
+def tools(turns: int = 80) -> Scenario:
+    """A question, a call of a tool whose result has 2,000 to 8,000 tokens, and an answer; a fact in every fourth."""
+    rng, facts = random.Random(7), tuple(planted(turns // 4, seed=6))
+    sizes = [2_000 + round(6_000 * (place + 0.5) / turns) for place in range(turns)]
+    rng.shuffle(sizes)
+    played = []
+    for number, size in enumerate(sizes):
+        fact = _fact_of(number, turns, facts)
+        asked = _user(_text(rng, 90) + (f" {fact}" if fact else ""))
+        arguments = json.dumps({"table": "deliveries", "question": _text(rng, 20)})
+        call = {"id": f"call_{number:04}", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+        calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": _text(rng, size)}
+        played.append(({"new": [asked], "answer": calling}, {"new": [result], "answer": _assistant(_text(rng, 320))}))
+    return Scenario(
+        name="tools",
+        about=f"{turns} turns, each with a tool's result of 2,000 to 8,000 tokens; budget 32,000 tokens;"
+        f" {len(facts)} planted facts",
+        turns=tuple(played),
+        system=_system(300),
+        budget=32_000,
+        window=450_000,
+        tools=(_TOOL,),
+        facts=facts,
+    )
+
+
+def airline(dialogues: int = 40, path: Path = AIRLINE) -> Scenario:
+    """Real dialogues with an airline's agent, one after the other as one conversation."""
+    if not path.is_file():
+        raise Absent(f"{path} is not there: real dialogues, one JSON object with OpenAI messages a line")
+    with path.open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line, _ in zip(file, range(dialogues), strict=False)]
+    messages = [message for row in rows for message in row["messages"] if message["role"] != "system"]
+    return Scenario(
+        name="airline",
+        about=f"{len(rows)} real dialogues with an airline's agent, tool calls included; budget 16,000 tokens",
+        turns=tuple(_steps(messages)),
+        system=next(message["content"] for message in rows[0]["messages"] if message["role"] == "system"),
+        budget=16_000,
+        window=1_000_000,
+    )
+
+
+def _steps(messages: Sequence[Message]) -> Iterator[tuple[Step, ...]]:
+    """Give the turns of a recorded conversation: each begins with the user. Ids of calls are made unique."""
+    turn: list[Step] = []
+    new: list[Message] = []
+    ids: dict[str, str] = {}
+    for number, recorded in enumerate(messages):
+        message = _renamed(recorded, ids, number)
+        if message["role"] != "assistant":
+            if message["role"] == "user" and turn and not new:
+                yield tuple(turn)
+                turn = []
+            new.append(message)
+        elif new:
+            turn.append({"new": new, "answer": message})
+            new = []
+    if turn:
+        yield tuple(turn)
+
+
+def _renamed(message: Message, ids: dict[str, str], number: int) -> Message:
+    if message.get("tool_calls"):
+        calls = []
+        for place, call in enumerate(message["tool_calls"]):
+            ids[call["id"]] = f"call_{number}_{place}"
+            calls.append({**call, "id": ids[call["id"]]})
+        return {**message, "tool_calls": calls}
+    if message.get("tool_call_id"):
+        return {**message, "tool_call_id": ids.get(message["tool_call_id"], message["tool_call_id"])}
+    return message
+
+
+def window(turns: int = 2_000) -> Scenario:
+    """A long chat in a window of 128,000 tokens: r = 500, s = 3,000, S = 2,000, R = 4,000."""
+    facts = tuple(planted(min(50, turns // 4), seed=8))
+    return Scenario(
+        name="window",
+        about=f"{turns:,} turns of 500 tokens in a window of 128,000, of which a prompt may take 110,000; system"
+        " message 3,000, summary 2,000, retained 4,000",
+        turns=tuple(_talk(turns, 250, 250, facts, seed=12)),
+        system=_system(3_000),
+        budget=110_000,
+        facts=facts,
+        summary_tokens=2_000,
+        retained=4_000,
+        fits=False,
+    )
+
+
+SCENARIOS: dict[str, Callable[[], Scenario]] = {
+    "chat": chat,
+    "tools": tools,
+    "airline": airline,
+    "window": window,
+    "fails": lambda: outage("fails"),
+    "hangs": lambda: outage("hangs"),
+}

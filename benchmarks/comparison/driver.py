@@ -1,0 +1,180 @@
+"""Plays one conversation to one adapter, and prints what each turn took: runs in the adapter's own environment.
+
+    python -m benchmarks.comparison.driver JOB.json
+
+The standard library alone is imported here: what else there is in the process is what is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import http.client
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from .adapter import Adapter, Message, Setting
+
+__all__ = ["Door", "Played", "play"]
+
+#: Real seconds to wait for an adapter's background work, before the run is given up.
+PATIENCE = 120.0
+
+
+class Door:
+    """The driver's way to the model server."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        self._connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        method = "GET" if body is None else "POST"
+        self._connection.request(method, path, json.dumps(body) if body is not None else None)
+        with self._connection.getresponse() as response:
+            found: dict[str, Any] = json.loads(response.read())
+        return found
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Played:
+    """One conversation on its way through one adapter."""
+
+    def __init__(self, adapter: Adapter, door: Door, tools: list[Any]) -> None:
+        self._adapter = adapter
+        self._door = door
+        self._tools = tools
+        self._turn = 0
+        #: Of each turn: real seconds, virtual ones that it waited for models, seconds of this process's and of the
+        #: calling thread's CPU.
+        self.turns: list[dict[str, float]] = []
+        self.failed: list[str] = []
+        self.last_prompt: list[Message] = []
+
+    def turn(self, steps: list[dict[str, Any]]) -> None:
+        """Play one turn: each step is what is new for the agent, and what it answers then."""
+        self._turn += 1
+        times = {"wall": 0.0, "waited": 0.0, "cpu": 0.0, "thread": 0.0}
+        self.turns.append(times)
+        for step in steps:
+            try:
+                prompt = self._called(times, self._adapter.prompt, step["new"])
+            except Exception as error:  # noqa: BLE001  (whatever it is, the user gets no answer)
+                self._failed(error)
+                return
+            self.last_prompt = prompt
+            now = self._door.ask("/agent", {"messages": prompt, "tools": self._tools, "answer": step["answer"]})["now"]
+            self._adapter.advanced(now)
+            self._settle(times)
+            try:
+                self._called(times, self._adapter.answered, step["answer"])
+            except Exception as error:  # noqa: BLE001
+                self._failed(error)
+                return
+
+    def _called(self, times: dict[str, float], act: Any, argument: Any) -> Any:
+        """Return what the adapter returns, and add what it took; then have it do what it can do in the background."""
+        self._door.ask("/begin", {"turn": self._turn})
+        cpu, thread, began = time.process_time(), time.thread_time(), time.perf_counter()
+        try:
+            return act(argument)
+        finally:
+            wall = time.perf_counter() - began
+            times["thread"] += time.thread_time() - thread
+            charge = self._door.ask("/end", {})
+            times["wall"] += max(wall - charge["served"], 0.0)
+            times["waited"] += charge["waited"]
+            times["cpu"] += time.process_time() - cpu
+            self._settle(times)
+
+    def _settle(self, times: dict[str, float]) -> None:
+        """Return when the adapter's background work is done, or waits for the virtual time to pass."""
+        began, cpu = time.monotonic(), time.process_time()
+        while (busy := self._adapter.busy()) and self._door.ask("/held")["held"] < busy:
+            if time.monotonic() - began > PATIENCE:
+                raise TimeoutError(f"{self._adapter.name}: {busy} background jobs neither end nor ask the model")
+            time.sleep(0.000_2)
+        times["cpu"] += time.process_time() - cpu
+
+    def _failed(self, error: Exception) -> None:
+        self.failed.append(f"turn {self._turn}: {type(error).__name__}: {str(error)[:300]}")
+        if len(self.failed) == 1:
+            traceback.print_exception(error, file=sys.stderr)
+
+
+def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Play *job*'s conversation, and return what was measured."""
+    played = Played(adapter, door, job["setting"]["tools"])
+    gc.collect()
+    for steps in job["turns"]:
+        played.turn(steps)
+    return {
+        "name": adapter.name,
+        "version": adapter.version,
+        "background": adapter.background,
+        "settings": adapter.settings,
+        "turns": played.turns,
+        "failed": played.failed,
+        "last_prompt": played.last_prompt,
+        "kept": adapter.kept(),
+        "measures": adapter.measures(),
+    }
+
+
+def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Play *job*'s turns again and again with no agent between, for the CPU that each of its marks takes: of the median
+    turn among those up to it."""
+    marks, window, turns = job["marks"], job["window"], job["turns"]
+    spent: list[float] = []
+    found: dict[str, float] = {}
+    until = time.monotonic() + job["patience"]
+    for number in range(1, max(marks) + 1):
+        began = time.process_time()
+        for step in turns[(number - 1) % len(turns)]:
+            adapter.prompt(step["new"])
+            adapter.answered(step["answer"])
+        while adapter.busy():
+            time.sleep(0.000_05)
+        spent.append(time.process_time() - began)
+        adapter.advanced(float(number))
+        if number in marks:
+            newest = sorted(spent[-min(window, number) :])
+            found[str(number)] = newest[len(newest) // 2]
+        if time.monotonic() > until:
+            break
+    return {
+        "name": adapter.name,
+        "version": adapter.version,
+        "background": adapter.background,
+        "settings": adapter.settings,
+        "cpu": found,
+        "reached": len(spent),
+        "seconds": sum(spent),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    with open(arguments[0], encoding="utf-8") as file:
+        job = json.load(file)
+    with contextlib.redirect_stdout(sys.stderr):  # libraries print what they like; the result stands alone
+        module = importlib.import_module(f"benchmarks.peers.{job['module']}")
+        adapter: Adapter = module.make(Setting(**job["setting"]))
+        door = Door(job["setting"]["base_url"].removesuffix("/v1"))
+        try:
+            result = alone(adapter, job) if "marks" in job else play(adapter, door, job)
+        finally:
+            door.close()
+            adapter.close()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Time as the comparison's server keeps it: it passes by what calls are said to take, and not by the machine's clock.
+
+A request of a blocking adapter is answered at once, and what it would have taken is charged to the call of the
+adapter that it was made in. A background adapter's is held until the conversation has gone on for as long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+__all__ = ["GRACE", "Charge", "Latency", "VirtualTime"]
+
+#: Real seconds for which a background adapter's call may go on while its request is held: then it waits for that one.
+GRACE = 1.0
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long a model takes: so many seconds, and more for each token."""
+
+    seconds: float = 0.3
+    per_input: float = 0.000_02
+    per_output: float = 0.015
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        return self.seconds + self.per_input * input_tokens + self.per_output * output_tokens
+
+
+@dataclass(slots=True)
+class Charge:
+    """What the driver must add to the time that it measured of one call, and take from it."""
+
+    #: Virtual seconds that the adapter waited for models.
+    waited: float = 0.0
+    #: Real seconds in which the server had its request.
+    served: float = 0.0
+
+
+class VirtualTime:
+    """One clock, and the requests that wait for it. *real*: requests take the time that they are said to."""
+
+    def __init__(self, *, background: bool = True, real: bool = False) -> None:
+        self._background = background
+        self._real = real
+        self._changed = threading.Condition()  # guards all below
+        self._now = 0.0
+        self._call: Charge | None = None
+        self._call_began = 0.0
+        self._held: list[float] = []
+        self._closed = False
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @property
+    def held(self) -> int:
+        """How many requests wait for the clock."""
+        with self._changed:
+            return len(self._held)
+
+    def begin(self) -> None:
+        """The driver calls the adapter now."""
+        with self._changed:
+            self._call, self._call_began = Charge(), time.perf_counter()
+            self._changed.notify_all()
+
+    def end(self) -> Charge:
+        """The driver's call is over; return what to charge for it."""
+        with self._changed:
+            charge, self._call = self._call or Charge(), None
+            return charge
+
+    def passed(self, seconds: float) -> float:
+        """Let *seconds* pass, answer what is due, and return what the clock shows then."""
+        if self._real:
+            time.sleep(seconds)
+        with self._changed:
+            self._now += seconds
+            # Whoever was held for this is gone before anybody counts who is left.
+            self._held = [due for due in self._held if due > self._now]
+            self._changed.notify_all()
+            return self._now
+
+    def served(self, seconds: float) -> None:
+        """The server had a request for so many real seconds, in the adapter's call if there is one.
+
+        Those that are held are told by ``wait`` itself.
+        """
+        with self._changed:
+            if self._call is not None and not self._background and not self._real:
+                self._call.served += seconds
+
+    def wait(self, seconds: float) -> None:
+        """Return once a request that comes now and takes *seconds* is to be answered."""
+        if self._real:
+            time.sleep(seconds)
+            return
+        with self._changed:
+            if not self._background:
+                self._now += seconds
+                if self._call is not None:
+                    self._call.waited += seconds
+                return
+            due, arrived = self._now + seconds, time.perf_counter()
+            self._held.append(due)
+            while self._now < due and not self._closed:
+                if self._call is None:
+                    self._changed.wait()
+                    continue
+                waited = time.perf_counter() - max(arrived, self._call_began)
+                if waited < GRACE:
+                    self._changed.wait(GRACE - waited)
+                elif due == min(self._held):
+                    self._call.waited += due - self._now
+                    self._call.served += waited
+                    self._now = due
+                    self._held = [other for other in self._held if other > due]
+                    self._changed.notify_all()
+                else:
+                    self._changed.wait()
+
+    def close(self) -> None:
+        """Let go of all that wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
