@@ -17,6 +17,7 @@ from .config import whole_number
 from .errors import BudgetExceeded
 from .events import PlanFailed
 from .ladder import GRID, Ladder
+from .last_prompt import remember
 from .ledger import ledger_of
 from .pieces import Head, Reduced
 from .plan import is_pending, plan_text
@@ -65,6 +66,7 @@ def compose(
     counter: TokenCounter | None = None,
     reserve: int = 0,
     tools: Sequence[Mapping[str, Any]] = (),
+    tool_choice: Any = None,
     plan: object = None,
     on_overflow: Literal["raise", "warn"] = "raise",
 ) -> Prompt:
@@ -77,11 +79,12 @@ def compose(
     newest user query is whole. Where even that does not fit, raises ``BudgetExceeded``, or, with
     ``on_overflow="warn"``, gives the shortest prompt there is with the warning ``OverBudget``.
 
-    *tools* are the schemas that go with the request: they count. *plan* is text or a ``Plan``, a callable that gives
-    one, or True for that of the role's compactor; while anything in it is pending, it stands before the newest query.
-    What ``memory.record_usage`` learned of the provider's own counts makes the budget smaller. *counter* takes the
-    place of *model*'s tokenizer; keep one and give it each time, since what it counted is remembered for as long as it
-    is the same.
+    *tools* are the schemas that go with the request: they count. They and *tool_choice* are remembered in this process
+    for a summarizer that goes on from this prompt: give both as they are sent. *plan* is text or a ``Plan``, a callable
+    that gives one, or True for that of the role's compactor; while anything in it is pending, it stands before the
+    newest query. What ``memory.record_usage`` learned of the provider's own counts makes the budget smaller. *counter*
+    takes the place of *model*'s tokenizer; keep one and give it each time, since what it counted is remembered for as
+    long as it is the same.
     """
     whole_number("budget", budget, 1)
     whole_number("reserve", reserve)
@@ -109,6 +112,8 @@ def compose(
         over = needed - budget
     tokens = fitted.tokens + tool_tokens
     memory.note_prompt(role, tokens)
+    whole = fitted.tokens_before <= limit
+    remember(memory, view, head, fitted.messages, whole=whole, tools=tools, tool_choice=tool_choice)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, fitted.reductions, over)
     return Prompt(fitted.messages, tokens, report)
 

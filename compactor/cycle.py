@@ -31,6 +31,7 @@ from .events import (
 )
 from .host_rounds import rounds_for
 from .keeping import Keeping
+from .last_prompt import last_prompt_of
 from .lease import MARGIN, Lease, Overtaken
 from .ledger import Ledger
 from .plan import plan_text
@@ -73,7 +74,9 @@ class Cycle:
         header = max(self.header_tokens(), self.ledger.header_tokens)
         # A host's own journal may know of compactions alone.
         compaction, kept = rounds.anchored(state.current), bool(getattr(self.journal, "keeps_reductions", False))
-        return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
+        prompt = last_prompt_of(getattr(self.rounds_getter, "memory", None), self.role)
+        model = self.config.model
+        return View(rounds, compaction, self.ledger, header, model, keeps_reductions=kept, last_prompt=prompt)
 
     def run(
         self,

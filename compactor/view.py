@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from memory.overlays import CompactedMessage, Reductions
 from memory.recall import RECALL_TOOLS
@@ -24,6 +24,9 @@ from .rungs import is_pinned
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
 from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
+
+if TYPE_CHECKING:
+    from .last_prompt import LastPrompt
 
 __all__ = ["View", "Work"]
 
@@ -76,6 +79,8 @@ class View:
     as_composed: bool = True
     #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
     published: Reductions | None = None
+    #: The newest prompt of its role, where it is known and shows all of its tail.
+    last_prompt: LastPrompt | None = None
 
     @property
     def role(self) -> str:

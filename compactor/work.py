@@ -18,7 +18,7 @@ from .errors import SummaryRejected
 from .events import Prepared, Rejected, Started
 from .keeping import Keeping, digest_of
 from .standing import in_force, lost, restored
-from .summarizers.base import Summary, SummaryRequest
+from .summarizers.base import Summary, SummaryRequest, added
 from .tokens import TokenCounter
 from .view import View
 
@@ -291,24 +291,32 @@ def accepted(
 
 
 def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
-    """Return *request* with what was wrong with its answer at the end of its last user message.
+    """Return *request* with what was wrong with its answer at the end of its last user message, in both its forms.
 
     No message is added: some providers refuse two of one role in a row, or a system message that is not the first.
     """
     named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
     fault = FAULTS.get(rejected.check, "it was no usable summary")
     note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}.{_ANEW}"
-    messages = list(request.messages)
-    for place in range(len(messages) - 1, -1, -1):
-        message = messages[place]
+    continued = request.continued
+    if continued is not None:
+        continued = replace(continued, messages=_with_note(continued.messages, note))
+    return replace(request, messages=_with_note(request.messages, note), continued=continued)
+
+
+def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:
+    """Return *messages* with *note* at the end of the last that is the user's; those given stay as they are."""
+    noted = list(messages)
+    for place in range(len(noted) - 1, -1, -1):
+        message = noted[place]
         if message.get("role") == "user":
             content = message.get("content")
             said = (
                 [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
             )
-            messages[place] = {**message, "content": said}
+            noted[place] = {**message, "content": said}
             break
-    return replace(request, messages=messages)
+    return noted
 
 
 def refusal_in(request: SummaryRequest) -> str:
@@ -327,10 +335,3 @@ def _pinned(request: SummaryRequest, view: View) -> tuple[str, ...]:
         if (round_.id, number) in pins
     ]
     return (*getattr(request.previous, "pinned", ()), *posts)
-
-
-def added(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    """Return *usage* and *more* of it, as far as they are known."""
-    if usage is None or more is None:
-        return more if usage is None else usage
-    return {key: usage.get(key, 0) + more.get(key, 0) for key in {**usage, **more}}

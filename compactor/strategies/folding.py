@@ -12,8 +12,9 @@ from memory.rounds import Round
 from prompts import PromptTemplate
 
 from ..acceptance import Source
+from ..last_prompt import continued
 from ..standing import STANDING, in_force
-from ..summarizers.base import RequestKind, Summary, SummaryRequest
+from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
@@ -53,8 +54,18 @@ class Asking:
             target_tokens=self.target_tokens,
             plan=work.plan,
             messages=self._messages(text, view, work, previous),
+            continued=self._continued(step, view, work, previous),
         )
         return request, text
+
+    def _continued(self, step: Step, view: View, work: Work, previous: CompactedMessage | None) -> Continued | None:
+        """Return the same question behind the beginning of the agent's last prompt, where that shows what is asked."""
+        if self.kind != "rounds" or not step.at_boundary:
+            return None
+        asked = self.prompt.instruct(
+            previous=previous is not None, role=view.role, target_tokens=self.target_tokens, plan=work.plan
+        )
+        return continued(view, previous, step.rounds, asked, work.config.summarizer_input_tokens)
 
     def _text(self, step: Step) -> str:
         return Step(texts=[self.lead, *step.texts]).text if self.lead else step.text

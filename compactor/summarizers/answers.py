@@ -9,11 +9,21 @@ from typing import Any
 from .base import SummarizerError, Summary, strip_tags
 from .limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
 
-__all__ = ["parse_body", "read_answer", "read_body"]
+__all__ = ["ToolCalled", "parse_body", "read_answer", "read_body"]
+
+
+class ToolCalled(SummarizerError):
+    """The model called a tool, which is no summary."""
+
+    def __init__(self, message: str, usage: Mapping[str, int] | None) -> None:
+        super().__init__(message)
+        #: What that took, where it is known.
+        self.usage = usage
 
 
 def read_answer(answer: Any, model: str | None) -> Summary:
-    """Return the summary in a chat completion, an object or its JSON; raise ``SummarizerError`` if there is none."""
+    """Return the summary in a chat completion, an object or its JSON; raise ``SummarizerError`` if there is none, and
+    ``ToolCalled`` if there is a call instead."""
     choices = _field(answer, "choices")
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         inside = "an error" if _field(answer, "error") is not None else "no choices"
@@ -29,7 +39,8 @@ def read_answer(answer: Any, model: str | None) -> Summary:
     if finish == "content_filter" or _field(message, "refusal"):
         raise SummarizerError("the model refused, or a filter stopped it: choose another model= or another prompt")
     if finish in ("tool_calls", "function_call") or _field(message, "tool_calls") or _field(message, "function_call"):
-        raise SummarizerError("the model called a tool instead of answering: do not offer tools in extra=")
+        wrong = "the model called a tool instead of answering: do not offer tools in extra="
+        raise ToolCalled(wrong, _usage(_field(answer, "usage")))
     text = strip_tags(_text(_field(message, "content")))
     if not text:
         raise SummarizerError("empty answer: check that model= is a chat model, and raise max_output_tokens= if set")

@@ -11,7 +11,7 @@ from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
 
-__all__ = ["Continued", "Summarizer", "SummarizerError", "Summary", "SummaryRequest", "strip_tags"]
+__all__ = ["Continued", "Summarizer", "SummarizerError", "Summary", "SummaryRequest", "added", "strip_tags"]
 
 RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
 
@@ -83,6 +83,13 @@ class SummarizerError(ContextError):
         super().__init__(message)
         #: Seconds the endpoint asked to be left alone, where it did.
         self.retry_after = retry_after
+
+
+def added(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Return *usage* and *more* of it, as far as they are known."""
+    if usage is None or more is None:
+        return more if usage is None else usage
+    return {key: usage.get(key, 0) + more.get(key, 0) for key in {**usage, **more}}
 
 
 _NAMES = "(think|thinking|reasoning)"

@@ -12,16 +12,18 @@ import re
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from .answers import parse_body, read_answer, read_body
-from .base import SummarizerError, Summary, SummaryRequest
+from .answers import ToolCalled, parse_body, read_answer, read_body
+from .base import Continued, SummarizerError, Summary, SummaryRequest, added
 from .limits import Limit, current, limit_connections, too_slow
 
 __all__ = ["OpenAISummarizer"]
@@ -33,8 +35,40 @@ _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
 _OURS = {"messages": "the request's messages", "model": "model=", "stream": "nothing", "timeout": "timeout="}
 
 
+#: How it asks: with a transcript of its own, or behind the beginning of the agent's last prompt.
+Style = Literal["separate", "continue"]
+#: What an endpoint answers to a request that it does not like, however often it comes.
+_REFUSALS = (400, 413, 422)
+
+
+class _Refused(SummarizerError):
+    """The endpoint does not take this request."""
+
+    #: Whether that was for its ``response_format``.
+    of_format = False
+
+
+class _Call(NamedTuple):
+    """One call of the summarizer's, of one request or several."""
+
+    client: Any
+    limit: Limit
+    #: The seconds that its next request may take.
+    timeout: float
+
+    def again(self) -> _Call:
+        return self._replace(timeout=self.limit.left())
+
+
 class OpenAISummarizer:
     """Return the model's summary of what ``request.messages`` ask for; raise ``SummarizerError`` for anything else.
+
+    With *style* "continue" it asks behind the beginning of the agent's last prompt, where ``request.continued`` has
+    that: its provider has that in its cache, so that most of the conversation costs a fraction. Where the model calls a
+    tool instead of answering, or the endpoint refuses the longer request, it asks again as with "separate": with
+    ``request.messages``. None: "continue" where the agent's model is this one. ``request.schema`` is sent as
+    ``response_format``, not with "continue", where it would stand before what is in the cache; an endpoint that refuses
+    it is asked without from then on.
 
     *timeout* is the time for the whole call, in seconds. Of an ``openai.OpenAI`` given as *client* only the body of a
     good answer is under it, and may take one read longer; all else about that client is its owner's. *extra* goes to
@@ -52,6 +86,7 @@ class OpenAISummarizer:
         temperature: float | None = None,
         max_output_tokens: int | None = None,
         reasoning_effort: str | None = None,
+        style: Style | None = None,
         timeout: float = 60.0,
         extra: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -62,6 +97,8 @@ class OpenAISummarizer:
             raise ValueError("timeout= must be a number of seconds above 0")
         if max_output_tokens is not None and max_output_tokens < 1:
             raise ValueError("max_output_tokens= must be at least 1, or None for no limit")
+        if style not in (None, "separate", "continue"):
+            raise ValueError(f"style= is 'separate', 'continue' or None, not {style!r}")
         for name in extra or ():
             if name in _OURS:
                 raise ValueError(f"extra= may not contain {name!r}; use {_OURS[name]} instead")
@@ -69,6 +106,8 @@ class OpenAISummarizer:
         self._temperature = temperature
         self._max_output_tokens = max_output_tokens
         self._reasoning_effort = reasoning_effort
+        self._style = style
+        self._takes_formats = True
         self._timeout = timeout
         self._extra = dict(extra or {})
         self._clock = clock
@@ -104,18 +143,64 @@ class OpenAISummarizer:
             client.close()
 
     def __call__(self, request: SummaryRequest) -> Summary:
-        arguments = self._arguments(request)
+        with self._explaining({}):
+            client = self._client()  # before the time runs: importing openai takes half a second
+        call, usage = _Call(client, Limit(self._timeout, self._clock), self._timeout), None
+        if request.continued is not None and self._continues(request.continued):
+            try:
+                return self._answer(call, self._going_on(request.continued))
+            except ToolCalled as called:
+                usage = called.usage
+            except _Refused:  # it may be too long for the endpoint, or hold what it does not know
+                pass
+            call = call.again()
+        made = self._answer_separately(call, request)
+        return replace(made, usage=added(usage, made.usage))
+
+    def _continues(self, continued: Continued) -> bool:
+        if self._style is None:
+            return bool(continued.model) and continued.model == self.model
+        return self._style == "continue"
+
+    def _answer_separately(self, call: _Call, request: SummaryRequest) -> Summary:
+        arguments = self._arguments(request.messages)
+        if request.schema is None or not self._takes_formats or "response_format" in arguments:
+            return self._answer(call, arguments)
+        schema = {"name": request.kind, "schema": _sendable(request.schema), "strict": True}
+        formatted = {"response_format": {"type": "json_schema", "json_schema": schema}}
         try:
-            answer = self._ask(arguments)
-            return read_answer(answer, self.model)
+            return self._answer(call, arguments | formatted)
+        except _Refused as refused:
+            if not refused.of_format:
+                raise
+        self._takes_formats = False
+        return self._answer(call.again(), arguments)
+
+    def _answer(self, call: _Call, arguments: Mapping[str, Any]) -> Summary:
+        with self._explaining(arguments):
+            return read_answer(_ask(call, arguments), self.model)
+
+    @contextmanager
+    def _explaining(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        try:
+            yield
         except SummarizerError:
             raise
         except Exception as exc:  # whatever a client raises is a failure of this call, and only that
             raise self._explain(exc, arguments) from exc
 
-    def _arguments(self, request: SummaryRequest) -> dict[str, Any]:
+    def _going_on(self, continued: Continued) -> dict[str, Any]:
+        """Return the arguments that the agent's own request had, as far as its provider's cache goes by them."""
+        arguments = self._arguments(continued.messages)
+        if continued.tools:
+            arguments = {"tools": _sendable(continued.tools)} | arguments
+        if continued.tool_choice is not None:
+            arguments = {"tool_choice": _sendable(continued.tool_choice)} | arguments
+        return arguments
+
+    def _arguments(self, messages: Any) -> dict[str, Any]:
         reasoning = _REASONING.search(self.model) is not None
-        arguments: dict[str, Any] = {"model": self.model, "messages": _sendable(request.messages)}
+        arguments: dict[str, Any] = {"model": self.model, "messages": _sendable(messages)}
         if self._temperature is not None and not reasoning:
             arguments["temperature"] = self._temperature
         if self._reasoning_effort is not None:
@@ -124,22 +209,6 @@ class OpenAISummarizer:
         if self._max_output_tokens is not None and not self._extra.keys() & set(_OUTPUT_LIMITS):
             arguments["max_completion_tokens" if reasoning else "max_tokens"] = self._max_output_tokens
         return arguments | self._extra
-
-    def _ask(self, arguments: dict[str, Any]) -> Any:
-        client = self._client()  # before the time runs: importing openai takes half a second
-        openai = _openai_of(client)
-        if openai is None:
-            return _not_awaitable(client.chat.completions.create(**arguments, timeout=self._timeout))
-        limit = Limit(self._timeout, self._clock)
-        # Connecting tries one address after the other, each for this long.
-        timeout = openai.Timeout(self._timeout, connect=min(self._timeout, 10.0))
-        token = current.set(limit)
-        try:
-            create = client.chat.completions.with_streaming_response.create
-            with create(**arguments, timeout=timeout) as response:
-                return parse_body(read_body(response.iter_bytes(), limit))
-        finally:
-            current.reset(token)
 
     def _client(self) -> Any:
         if self._closed:
@@ -174,13 +243,18 @@ class OpenAISummarizer:
         """Return what went wrong and what to do about it, in our own words: an error's text may quote the request."""
         name, status = type(exc).__name__, getattr(exc, "status_code", None)
         if isinstance(status, int):
+            said = f"{exc} {getattr(exc, 'param', None)}"
             # A traceback prints the cause as well, and its text quotes the response, which may quote anything.
             exc.args = (f"HTTP {status}",)
             remedy = _remedy(status, getattr(exc, "code", None), getattr(exc, "param", None), arguments)
             headers = getattr(getattr(exc, "response", None), "headers", None)
-            return SummarizerError(
+            kind = _Refused if status in _REFUSALS else SummarizerError
+            explained = kind(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
             )
+            if isinstance(explained, _Refused):
+                explained.of_format = "response_format" in said or "json_schema" in said
+            return explained
         if isinstance(exc, TimeoutError) or "Timeout" in name:
             return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
         if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":
@@ -194,6 +268,21 @@ class OpenAISummarizer:
                 " extra={'extra_body': {...}}"
             )
         return SummarizerError(f"asking {self._endpoint} failed ({name}): the cause is kept with this error")
+
+
+def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
+    openai = _openai_of(call.client)
+    if openai is None:
+        return _not_awaitable(call.client.chat.completions.create(**arguments, timeout=call.timeout))
+    # Connecting tries one address after the other, each for this long.
+    timeout = openai.Timeout(call.timeout, connect=min(call.timeout, 10.0))
+    token = current.set(call.limit)
+    try:
+        create = call.client.chat.completions.with_streaming_response.create
+        with create(**arguments, timeout=timeout) as response:
+            return parse_body(read_body(response.iter_bytes(), call.limit))
+    finally:
+        current.reset(token)
 
 
 def _sendable(value: Any) -> Any:

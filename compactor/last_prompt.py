@@ -1,0 +1,134 @@
+"""The agent's last prompt: what a summarizer may go on from, since the provider has most of it in its cache.
+
+Its messages are not kept but made again, from the snapshot that they were made from: so a prompt costs no memory, and
+whatever the host does to the messages that it was given, the same come out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from memory import Memory
+from memory.overlays import CompactedMessage
+from memory.rounds import Round
+
+from .pieces import Head
+from .summarizers.base import Continued
+from .tokens import TokenCounter
+from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, units_of
+
+if TYPE_CHECKING:
+    from .view import View
+
+__all__ = ["LastPrompt", "continued", "last_prompt_of", "remember"]
+
+
+#: At most so many messages stand between the head and the tail: a line about what strategies have dropped, and of the
+#: newest round in which the user speaks, where it is covered, his first words and his last.
+MOST_BETWEEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LastPrompt:
+    """A prompt that shows all of the tail, nothing shortened or left out. Its repr shows no conversation."""
+
+    #: What it was made from.
+    view: View = field(repr=False)
+    #: Its first messages: all that stand before the tail are among them.
+    first: tuple[Message, ...] = field(repr=False)
+    #: How many messages it has, and how many stand before the plan, which is not in the log; as many where it has none.
+    length: int
+    before_plan: int
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    tool_choice: Any = None
+
+    def beginning(self, rounds: Sequence[Round]) -> list[Message] | None:
+        """Return its messages up to the end of the last of *rounds*, the first of the tail; None where it shows any
+        of them otherwise, or not to its end."""
+        view = self.view
+        front = self.length - view.messages - (self.before_plan < self.length)
+        messages = list(self.first[:front])
+        if view.end + len(rounds) > view.total:
+            return None
+        for place, round_ in enumerate(rounds, view.end):
+            shown = [message for _, unit in view.units(place) for message in unit.messages]
+            # As a round reads that is closed: where a call waited for its results then, it reads otherwise.
+            if shown != [message for unit in units_of(round_, view.role, last=False) for message in unit.messages]:
+                return None
+            messages += shown
+        return messages if len(messages) <= self.before_plan else None
+
+    def tokens(self, messages: Sequence[Message], count: TokenCounter) -> int:
+        """Return what a request with these *messages*, and with the tools of this prompt, takes."""
+        tools = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in self.tools)
+        return PROMPT_TOKENS + tools + sum(count_message(message, count) for message in messages)
+
+
+def continued(
+    view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str, limit: int
+) -> Continued | None:
+    """Return the question that *instruction* asks as a continuation of the agent's last prompt, cut behind *rounds*.
+
+    None unless that prompt shows *previous*, and behind it each of *rounds* word for word and to its end; and where it
+    would take over *limit* tokens, or its tool choice leaves the model nothing but to call a tool.
+    """
+    last = view.last_prompt
+    if last is None or not rounds or last.tool_choice not in (None, "auto", "none"):
+        return None
+    if _said(last.view.compaction) != _said(previous):
+        return None
+    messages = last.beginning(rounds)
+    if messages is None:
+        return None
+    messages.append({"role": "user", "content": instruction})
+    if last.tokens(messages, view.ledger.count) > limit:
+        return None
+    return Continued(
+        messages=messages, tools=last.tools, tool_choice=last.tool_choice, model=last.view.model or view.model
+    )
+
+
+def _said(compaction: CompactedMessage | None) -> str:
+    return compaction.to_prompt() if compaction is not None else ""
+
+
+_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
+
+
+def remember(
+    memory: Memory,
+    view: View,
+    head: Head,
+    messages: Sequence[Message],
+    *,
+    whole: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
+    tool_choice: Any = None,
+) -> None:
+    """Take note that *head* and *view* became *messages*, its role's prompt, which goes with *tools* and *tool_choice*.
+
+    Unless they show the *whole* tail, nothing can go on from them, nor from those before.
+    """
+    prompts = _prompts.setdefault(memory, {})
+    if not whole:
+        prompts.pop(view.role, None)
+        return
+    length, plan = len(messages), head.plan
+    before_plan = next((n for n, message in enumerate(messages) if message is plan), length) if plan else length
+    first = messages[: len(head.messages()) + MOST_BETWEEN]
+    prompts[view.role] = LastPrompt(view, tuple(map(dict, first)), length, before_plan, tuple(tools), tool_choice)
+
+
+def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
+    """Return what *role*'s newest prompt from *memory* was; None where none is known, or something was erased since:
+    then it is forgotten, with all that it knew."""
+    prompts = _prompts.get(memory, {}) if isinstance(memory, Memory) else {}
+    found = prompts.get(role)
+    if found is not None and isinstance(memory, Memory) and found.view.rounds.redactions != memory.snapshot.redactions:
+        prompts.pop(role, None)
+        return None
+    return found
