@@ -76,6 +76,8 @@ def freeze_mapping(value: Any) -> FrozenMapping:
     """Return *value*, a mapping, deeply read-only. Raises ``MessageError`` for anything else."""
     if not isinstance(value, Mapping):
         raise MessageError(f"expected a mapping, got {type(value).__name__}")
+    if not value:
+        return EMPTY
     frozen = freeze(value)
     assert isinstance(frozen, FrozenMapping)  # noqa: S101  (tells mypy what freeze() gives for a mapping)
     return frozen

@@ -47,6 +47,9 @@ class Hooks(Generic[P]):
 
         return unsubscribe
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for _, callback in self._entries:
             try:

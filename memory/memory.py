@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, overload
 
@@ -31,7 +31,7 @@ from .overlays import CompactedMessage, CompactionProvider
 from .reading.references import place_reference, text_behind
 from .reading.search import Hit, words_of
 from .reading.texts import found, in_step
-from .rounds import Clock, Post, Record, Round, made, new_id, utc_now
+from .rounds import Clock, Post, Record, Round, changed, made, new_id, utc_now
 from .stores import InMemoryStore, Store
 from .usage import Usage
 from .visibility import Rounds, sees
@@ -151,7 +151,7 @@ class Memory(Log):
             taking = self._require_open(now, round_id)
             last = taking.posts[taking.count - 1] if taking.count else None
             # The same post again is the same call again, whose reply was lost.
-            if last is not None and last == ready.model_copy(update={"number": last.number}):
+            if last is not None and last.id == ready.id and last == changed(ready, number=last.number):
                 added = last
                 return []
             record = _added(taking, ready)
@@ -458,6 +458,9 @@ class Memory(Log):
         for references in erased:
             self.tell(Redacted(at=self._clock(), session=self.session_id, references=references))
 
+        if not (self._providers or self._round_hooks):
+            return
+
         def notify() -> None:
             try:
                 for number in rounds:
@@ -469,8 +472,10 @@ class Memory(Log):
 
     def _notify_providers(self) -> None:
         total = self.snapshot.total
-        # One provider may serve several roles.
-        for role, provider in {id(provider): (role, provider) for role, provider in self._providers.items()}.values():
+        providers: Collection[tuple[str, CompactionProvider]] = self._providers.items()
+        if len(providers) > 1:  # one may serve several roles
+            providers = {id(provider): (role, provider) for role, provider in providers}.values()
+        for role, provider in providers:
             try:
                 provider.notify_rounds_changed(total)
             except Exception as error:  # noqa: BLE001
@@ -489,7 +494,7 @@ class Memory(Log):
     # -- what is written ---------------------------------------------------------------------------------------------
 
     def _append(self, parsed: chat.Parsed) -> None:
-        post = parsed.post.model_copy(update={"id": self._new_id(), "created_at": self._clock()})
+        post = changed(parsed.post, id=self._new_id(), created_at=self._clock())
         # Made here, though few messages open a round: the host's ids and clock are not called under the lock.
         opening = self._opening(post.message, None, post.extra) if parsed.is_query else self._opening("", None, None)
 
@@ -501,7 +506,7 @@ class Memory(Log):
                 yield from self._open(now, opening, newest)
             elif newest is None:
                 yield from self._open(now, opening)
-                yield PostAdded(round_id=opening.round_id, post=post.model_copy(update={"number": 1}))
+                yield changed(_ADDED, round_id=opening.round_id, post=changed(post, number=1))
             else:
                 yield _added(newest, post)
 
@@ -558,7 +563,11 @@ class Memory(Log):
 
 def _added(live: LiveRound, post: Post) -> PostAdded:
     """Return what adds *post* to an open round, as its next."""
-    return PostAdded(round_id=live.opened.id, post=post.model_copy(update={"number": live.count + 1}))
+    return changed(_ADDED, round_id=live.opened.id, post=changed(post, number=live.count + 1))
+
+
+#: What was added is checked, or was made here.
+_ADDED = PostAdded(round_id="", post=Post(send_from="", send_to=""))
 
 
 def _checked(compaction: object) -> CompactedMessage | None:

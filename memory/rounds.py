@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 
 from .errors import MessageError
+from .forking import renewed_after_fork
 from .frozen import EMPTY, freeze_mapping
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "RoundState",
     "Stamp",
     "ToolCall",
+    "changed",
     "made",
     "new_id",
     "utc_now",
@@ -35,6 +37,8 @@ RoundState = Literal["created", "finished", "failed"]
 def _whole_minutes(stamp: datetime) -> datetime:
     """Return the same moment in UTC where its zone's offset has seconds, as local mean times of old: no text that
     stores keep can say that."""
+    if stamp.tzinfo is UTC:
+        return stamp
     offset = stamp.utcoffset()
     return stamp if offset is None or offset.total_seconds() % 60 == 0 else stamp.astimezone(UTC)
 
@@ -46,9 +50,36 @@ Extra = Annotated[Mapping[str, Any], PlainValidator(freeze_mapping)]
 Clock = Callable[[], datetime]
 
 
+#: Ids that are drawn in one go. Each drawing asks the system, and lets go of the interpreter's lock meanwhile: in the
+#: middle of a turn, a thread that is busy would take it.
+IDS_AT_ONCE = 128
+
+
+class _Ids:
+    """Random ids, drawn ahead. A child that is forked draws its own."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._drawn: list[str] = []
+
+    def __call__(self) -> str:
+        try:
+            return self._drawn.pop()  # one step: any number of threads may be at it
+        except IndexError:
+            digits = token_hex(16 * IDS_AT_ONCE)
+            self._drawn += [digits[at : at + 32] for at in range(32, len(digits), 32)]
+            return digits[:32]
+
+
+_ids = _Ids()
+
+
 def new_id() -> str:
     """Return a random id of 32 hexadecimal digits."""
-    return token_hex(16)
+    return _ids()
 
 
 def utc_now() -> datetime:
@@ -73,6 +104,21 @@ def made(record: type[R], /, **fields: Any) -> R:
         faults = error.errors(include_input=False, include_url=False)
         wrong = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
         raise MessageError(f"this is no {record.__name__}, and nothing was stored: {wrong}") from error
+
+
+def changed(record: R, /, **fields: Any) -> R:
+    """Return *record* with other *fields*. Nothing is checked: for values that were checked when they came in.
+
+    A fraction of what ``model_copy`` takes, and it shares what says which fields were set: nobody asks for that, and
+    the garbage collector has one object less to look at for every record there is.
+    """
+    copied = object.__new__(type(record))
+    put = object.__setattr__  # records are frozen
+    put(copied, "__dict__", record.__dict__ | fields)
+    put(copied, "__pydantic_fields_set__", record.__pydantic_fields_set__)
+    put(copied, "__pydantic_extra__", None)
+    put(copied, "__pydantic_private__", None)
+    return copied
 
 
 class Attachment(Record):

@@ -30,7 +30,7 @@ REMEDY = "nothing was stored, take an undamaged copy"
 
 def round_id_of(record: Record | None) -> str | None:
     """Return the id of the round that *record* is about; None where it is about none."""
-    about = record.reduction if isinstance(record, ReductionPublished) else record
+    about = record.reduction if type(record) is ReductionPublished else record
     found: str | None = getattr(about, "round_id", None)
     return found
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
 from ..errors import StoreDamaged
 from ..messages import came_as_message
-from ..rounds import USER, Post, Record, Round
+from ..rounds import USER, Post, Record, Round, changed
 from .erased import without
 
 __all__ = ["LiveRound", "rebuilt"]
 
+#: What an opened round has beside what its entry says.
+_OPENED = Round(id="", user_query="", created_at=datetime.min.replace(tzinfo=UTC))
 _TELLING = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedacted)
 
 
@@ -31,7 +33,8 @@ class LiveRound:
 
     @classmethod
     def of(cls, record: RoundOpened, number: int) -> LiveRound:
-        opened = Round(
+        opened = changed(  # the entry's fields were checked
+            _OPENED,
             id=record.round_id,
             user_query=record.user_query,
             created_at=record.created_at,
@@ -41,24 +44,27 @@ class LiveRound:
         # What the user did not open has nothing that waits for an answer.
         return cls(opened, answered=not (opened.user_query or came_as_message(opened.extra)))
 
-    @cached_property
+    @property
     def round(self) -> Round:
-        return self.opened.model_copy(update={"post_list": tuple(self.posts[: self.count])})
+        made: Round | None = self.__dict__.get("_round")  # no cached_property: before Python 3.12 it takes a lock
+        if made is None:
+            made = self.__dict__["_round"] = changed(self.opened, post_list=tuple(self.posts[: self.count]))
+        return made
 
     def with_post(self, post: Post) -> LiveRound:
         # Not append(): a writer that was interrupted may have left a post behind the last one that counts.
         self.posts[self.count :] = [post]
-        return replace(self, count=self.count + 1, answered=self.answered or post.send_from != USER)
+        return LiveRound(self.opened, self.answered or post.send_from != USER, self.posts, self.count + 1)
 
     def closed_as(self, state: Literal["finished", "failed"]) -> LiveRound:
         if self.opened.state in ("failed", state):
             return self
-        return replace(self, opened=self.opened.model_copy(update={"state": state}))
+        return LiveRound(changed(self.opened, state=state), self.answered, self.posts, self.count)
 
     def without(self, numbers: Iterable[int]) -> LiveRound:
         """Return it with the posts of these *numbers* erased; readers hold the list, so this one has its own."""
         left = without(self.round, numbers)
-        return replace(self, opened=left.model_copy(update={"post_list": ()}), posts=list(left.post_list))
+        return LiveRound(changed(left, post_list=()), self.answered, list(left.post_list), self.count)
 
 
 def rebuilt(entries: Iterable[Entry]) -> dict[int, LiveRound]:

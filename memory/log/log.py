@@ -129,7 +129,7 @@ class Log(ABC):
                 finally:
                     news = self._news()
         finally:
-            if news != _NO_NEWS:
+            if news is not _NO_NEWS:
                 self._announce(news.rounds, news.erased)
         return grown
 
@@ -151,7 +151,7 @@ class Log(ABC):
                 finally:
                     news = self._news()
         finally:
-            if news != _NO_NEWS or (tell and written):
+            if news is not _NO_NEWS or (tell and written):
                 self._announce(news.rounds, news.erased)
         self._keep_checkpoint(due)
         return result
@@ -201,25 +201,26 @@ class Log(ABC):
             raise
         for entry in entries:
             self._apply(entry, self.snapshot.number + 1)
-        self._own_entries, self._behind = frozenset(), False
+        self._own_entries, self._behind = _NO_ENTRIES, False
         return True
 
     def _apply(self, entry: Entry, number: int) -> None:
         record = entry.record
         self.snapshot = applied(self.snapshot, record, number, entry.id)
-        if isinstance(record, PostRedacted) and entry.id in self._own_entries:
-            self._to_erase[number] = entry.round
-        if isinstance(record, RoundOpened) and entry.id in self._own_entries:
-            self._own_round, self._taken_over = record.round_id, ()
+        if entry.kind in _NOTED and entry.id in self._own_entries:
+            if isinstance(record, PostRedacted):
+                self._to_erase[number] = entry.round
+            elif isinstance(record, RoundOpened):
+                self._own_round, self._taken_over = record.round_id, ()
 
     def _entries(self, records: Iterable[Record], made_at: datetime) -> Iterator[Entry]:
         """Give an entry for each record, with the number of the round that it is about."""
         opened: dict[str, int] = {}
         last = self.snapshot.last
         for record in records:
-            number = 0
-            if isinstance(record, RoundOpened):
-                number = opened[record.round_id] = self.snapshot.total + len(opened) + 1
+            number, kind = 0, type(record)
+            if kind is RoundOpened:
+                number = opened[round_id_of(record) or ""] = self.snapshot.total + len(opened) + 1
             elif round_id := round_id_of(record):
                 number = opened.get(round_id, 0) or self.snapshot.numbers.get(round_id, 0)
             yield Entry.of(record, created_at=made_at, round=number, follows=last)
@@ -287,7 +288,9 @@ class Log(ABC):
             self._to_erase.pop(number, None)
 
     def _news(self) -> _News:
-        """Return what nobody was told of yet, for the caller to do so."""
+        """Return what nobody was told of yet, for the caller to do so; ``_NO_NEWS`` itself where there is nothing."""
+        if self._told >= self.snapshot.total and not (self._heard or self._gone):
+            return _NO_NEWS
         news = _News(range(self._told + 1, self.snapshot.total + 1), self._heard, self._gone)
         self._told, self._heard, self._gone = max(self._told, self.snapshot.total), False, ()
         return news
@@ -325,3 +328,5 @@ class Log(ABC):
 
 
 _TEXTS = kinds_of(RoundOpened, PostAdded)
+_NOTED = kinds_of(RoundOpened, PostRedacted)
+_NO_ENTRIES: frozenset[str] = frozenset()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, cast
 
 from ..entries import (
     CompactionPrepared,
@@ -38,16 +37,18 @@ MOST_PREPARED = 64
 def applied(before: Snapshot, record: Record | None, number: int, last: str) -> Snapshot:
     """Return the snapshot after one more entry of the log, whose id is *last*. Raises ``StoreError`` for one that does
     not fit there."""
-    if isinstance(record, PostAdded):
-        return _with_post(before, record, number, last)
-    now = replace(before, number=number, last=last)
+    # What every turn has, told by its class alone: a record is not asked through pydantic what it is an instance of.
+    kind = type(record)
+    if kind is PostAdded:
+        return _with_post(before, cast("PostAdded", record), number, last)
+    now = before.but(number=number, last=last)
+    if kind is RoundOpened:
+        return _with_opened(now, cast("RoundOpened", record))
+    if kind is RoundFinished:
+        return _with_closed(now, cast("RoundFinished", record).round_id, "finished")
     match record:
         case HeaderAdded(post=post):
-            return replace(now, header=(*now.header, post), header_entries=(*now.header_entries, number))
-        case RoundOpened():
-            return _with_opened(now, record)
-        case RoundFinished(round_id=round_id):
-            return _with_closed(now, round_id, "finished")
+            return now.but(header=(*now.header, post), header_entries=(*now.header_entries, number))
         case RoundFailed(round_id=round_id):
             return _with_closed(now, round_id, "failed")
         case PostRedacted():
@@ -62,8 +63,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
         case CompactionPrepared(role=role, base=base):
             if base != now.journal(role).generation:
                 return now
-            return replace(
-                now,
+            return now.but(
                 prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)[-MOST_PREPARED:]},
                 prepared_entries={
                     **now.prepared_entries,
@@ -85,7 +85,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             return now if len(left) == len(live) else now.with_reductions(role, round_id, left)
         case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current):
             after = now.usage(role).after(tokens, counted, current=current)
-            return replace(now, usages={**now.usages, role: after})
+            return now.but(usages={**now.usages, role: after})
         case PostPinned(round_id=round_id, number=place, pinned=pinned):
             return now.with_pin(round_id, place) if pinned else now.without_pins(round_id, (place,))
         case _:  # an entry that only a newer version knows
@@ -111,7 +111,7 @@ def _with_post(before: Snapshot, record: PostAdded, number: int, last: str) -> S
 def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:
     number = now.total + 1
     now.archive.note(record.round_id, number)
-    return replace(now, live=(*now.live, LiveRound.of(record, number)))
+    return now.but(live=(*now.live, LiveRound.of(record, number)))
 
 
 def _with_closed(now: Snapshot, round_id: str, state: Literal["finished", "failed"]) -> Snapshot:
@@ -121,9 +121,9 @@ def _with_closed(now: Snapshot, round_id: str, state: Literal["finished", "faile
     if present in ("failed", state):
         return now
     if state == "failed":
-        now = replace(now, failed=tuple(sorted((*now.failed, number))))
+        now = now.but(failed=tuple(sorted((*now.failed, number))))
     if number <= now.settled_count:
-        return replace(now, archive=now.archive.with_failed(now.settled_count, number), epoch=now.epoch + 1)
+        return now.but(archive=now.archive.with_failed(now.settled_count, number), epoch=now.epoch + 1)
     return _settle(now.with_live(now.live[number - now.settled_count - 1].closed_as(state)))
 
 
@@ -133,13 +133,12 @@ def _settle(now: Snapshot) -> Snapshot:
     if not closed:
         return now
     now.archive.settle(now.settled_count, closed)
-    return replace(now, settled_count=now.settled_count + len(closed), live=now.live[len(closed) :])
+    return now.but(settled_count=now.settled_count + len(closed), live=now.live[len(closed) :])
 
 
 def _without_stale(now: Snapshot, role: str) -> Snapshot:
     """Return the snapshot without what was prepared for *role*: it was made from another generation."""
-    return replace(
-        now,
+    return now.but(
         prepared={other: answers for other, answers in now.prepared.items() if other != role},
         prepared_entries={other: entries for other, entries in now.prepared_entries.items() if other != role},
     )
