@@ -12,9 +12,22 @@ import yaml
 
 from .template import CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags
 
-__all__ = ["CLOSING", "PLACEHOLDERS", "TAGS", "PromptError", "PromptTemplate", "escape_tags", "load", "shipped"]
+__all__ = [
+    "CLOSING",
+    "CONTRACTS",
+    "PLACEHOLDERS",
+    "TAGS",
+    "PromptError",
+    "PromptTemplate",
+    "contract",
+    "escape_tags",
+    "load",
+    "shipped",
+]
 
 VERSION = 1
+#: What follows a prompt, whichever it is, and is none itself: its ``{content}`` is that prompt, rendered.
+CONTRACTS = ("changes", "notes")
 #: In bytes; far more than a prompt needs, and little enough that any YAML in it is read in no time.
 MAX_SIZE = 256 * 1024
 
@@ -45,11 +58,19 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
     )
 
 
+def contract(name: str) -> PromptTemplate:
+    """Return one of ``CONTRACTS``: in which form an answer has to come."""
+    if name not in CONTRACTS:
+        raise PromptError(f"there is no contract {name!r}; there are {', '.join(CONTRACTS)}")
+    return _load_shipped(name)
+
+
 @cache
 def shipped() -> tuple[str, ...]:
     """Return the names of the prompts that come with the library."""
     files = (entry.name for entry in resources.files(__name__).iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
+    names = (name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
+    return tuple(sorted(name for name in names if name not in CONTRACTS))
 
 
 @cache
