@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from memory.events import Event
 
-from ..cycle import Strategy, name_of
+from ..one_pass import Strategy, name_of
 from ..events import (
     Discarded,
     Exhausted,
