@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from memory.events import Event
 
-from ..one_pass import Strategy, name_of
 from ..events import (
     Discarded,
     Exhausted,
@@ -22,6 +21,7 @@ from ..events import (
     Stopped,
     StrategyFailed,
 )
+from ..one_pass import Strategy, name_of
 from .savings import Saving
 
 __all__ = ["Watch", "sentence"]
