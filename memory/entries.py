@@ -153,6 +153,8 @@ class UsageRecorded(Record):
     counted: int | None = Field(default=None, ge=0)
     #: Whether no overlay was published between the prompt and its answer.
     current: bool = True
+    #: How many of the tokens the provider had in its cache; None where it did not say.
+    cached_tokens: int | None = Field(default=None, ge=0)
 
 
 class EventRecorded(Record):

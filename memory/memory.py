@@ -297,17 +297,26 @@ class Memory(Log):
         """Remember how long *role*'s newest prompt is by our own count; not in the log. ``compose`` calls it."""
         self._prompts[role] = (tokens, self.snapshot.overlays_of(role))
 
-    def record_usage(self, role: str, input_tokens: int, *, counted: int | None = None) -> None:
+    def record_usage(
+        self, role: str, input_tokens: int, *, counted: int | None = None, cached_tokens: int | None = None
+    ) -> None:
         """Take note of what the provider counted of *role*'s newest prompt: it corrects our own count, upwards only.
 
         *counted*: our count of the same prompt; None: that of the newest prompt that was composed. Where overlays
-        were published since then, the length is forgotten at once, for the next prompt is another.
+        were published since then, the length is forgotten at once, for the next prompt is another. *cached_tokens*: how
+        many of them it found in its cache; None: it did not say.
         """
-        if isinstance(input_tokens, bool) or isinstance(counted, bool):
-            raise MessageError("input_tokens and counted are numbers of tokens, as the provider's usage has them")
+        if any(isinstance(tokens, bool) for tokens in (input_tokens, counted, cached_tokens)):
+            raise MessageError(
+                "input_tokens, counted and cached_tokens are numbers of tokens, as the provider's usage has them"
+            )
         noted, shown = self._prompts.get(role, (None, None))
         recorded = made(
-            UsageRecorded, role=role, input_tokens=input_tokens, counted=noted if counted is None else counted
+            UsageRecorded,
+            role=role,
+            input_tokens=input_tokens,
+            counted=noted if counted is None else counted,
+            cached_tokens=cached_tokens,
         )
 
         def records(now: Snapshot) -> Iterable[Record]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MOST_STEPS", "STEP", "Usage"]
+__all__ = ["CACHED_STEP", "LEAST_CACHED", "MOST_STEPS", "STEP", "Usage"]
 
 #: A count is corrected by whole steps, so that prompts do not wobble; more than so many say nothing about a tokenizer.
 STEP = 0.05
 MOST_STEPS = 40
+#: Providers keep no prompts that are shorter, in tokens, and what they keep ends at a multiple of so many.
+LEAST_CACHED, CACHED_STEP = 1_024, 128
+#: What the newest prompt weighs in the share of tokens that were not in the cache.
+_WEIGHT = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +23,33 @@ class Usage:
     input_tokens: int | None = None
     #: Steps of 5% by which our own count was too low, at its worst.
     steps: int = 0
+    #: The share of tokens that the provider had read before and did not find in its cache, the newest prompts counting
+    #: for more; 0 where nobody told.
+    cold: float = 0.0
 
     @property
     def correction(self) -> float:
         """By what to multiply our own count."""
         return 1 + STEP * self.steps
 
-    def after(self, input_tokens: int, counted: int | None, *, current: bool) -> Usage:
-        """Return the usage after a prompt that the provider counted as *input_tokens* and we as *counted*."""
+    def after(
+        self, input_tokens: int, counted: int | None, *, current: bool, cached_tokens: int | None = None
+    ) -> Usage:
+        """Return the usage after a prompt that the provider counted as *input_tokens*, *cached_tokens* of them in its
+        cache, and we as *counted*."""
         steps = 0
         if counted:
             steps = max(0, -(-(input_tokens - counted) * 20 // counted))  # the least that suffices, in whole numbers
-        return Usage(input_tokens if current else None, min(MOST_STEPS, max(self.steps, steps)))
+        told, cold = input_tokens if current else None, self.cold
+        if cached_tokens is not None and told is not None and self.input_tokens is not None:
+            # The prompt before had the same beginning: no overlay has changed since.
+            cold += _WEIGHT * (_missed(min(self.input_tokens, input_tokens), cached_tokens) - cold)
+        return Usage(told, min(MOST_STEPS, max(self.steps, steps)), cold)
+
+
+def _missed(known: int, cached_tokens: int) -> float:
+    """Return the share of the *known* tokens that were not in the cache, of those that it might keep."""
+    if known < LEAST_CACHED:
+        return 0.0
+    kept = known - known % CACHED_STEP
+    return max(kept - cached_tokens, 0) / kept

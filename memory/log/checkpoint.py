@@ -32,6 +32,7 @@ VERSION = 1
 OF_ANOTHER_LOG = "the checkpoint of this session is of another log; it is passed over"
 
 Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Reductions(Record):
@@ -47,7 +48,8 @@ class _Role(Record):
     published: tuple[tuple[Count, Count], ...] = ()
     prepared: tuple[Count, ...] = ()
     reductions: _Reductions | None = None
-    usage: tuple[Count | None, Count] | None = None
+    #: Tokens, steps, and the share that was not cached, which older checkpoints lack.
+    usage: tuple[Count | None, Count] | tuple[Count | None, Count, Share] | None = None
 
 
 class _Body(Record):
@@ -90,8 +92,14 @@ def _role_of(now: Snapshot, role: str) -> _Role:
         published=now.published.get(role, ()),
         prepared=now.prepared_entries.get(role, ()),
         reductions=None if held is None else _reductions_of(held),
-        usage=None if usage is None else (usage.input_tokens, usage.steps),
+        usage=None if usage is None else _usage_of(usage),
     )
+
+
+def _usage_of(usage: Usage) -> tuple[int | None, int] | tuple[int | None, int, float]:
+    """Return *usage* as versions before this one wrote it, where that says all."""
+    known = (usage.input_tokens, usage.steps)
+    return (*known, usage.cold) if usage.cold else known
 
 
 def _reductions_of(held: Reductions) -> _Reductions:

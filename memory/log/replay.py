@@ -84,7 +84,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             left = without_span(live, first, last)
             return now if len(left) == len(live) else now.with_reductions(role, round_id, left)
         case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current):
-            after = now.usage(role).after(tokens, counted, current=current)
+            after = now.usage(role).after(tokens, counted, current=current, cached_tokens=record.cached_tokens)
             return now.but(usages={**now.usages, role: after})
         case PostPinned(round_id=round_id, number=place, pinned=pinned):
             return now.with_pin(round_id, place) if pinned else now.without_pins(round_id, (place,))

@@ -127,7 +127,9 @@ class Teller:
         self.at_some_place(self.memory.redact)
 
     def use(self) -> None:
-        self.memory.record_usage(self.role, self.chance.randint(0, 50), counted=self.chance.randint(0, 50))
+        tokens, cached = self.chance.choice(((50, None), (5_000, 0)))
+        tokens, counted = self.chance.randint(0, tokens), self.chance.randint(0, tokens)
+        self.memory.record_usage(self.role, tokens, counted=counted, cached_tokens=cached)
 
     def at_some_place(self, act: object) -> None:
         place = f"r{self.chance.randint(1, len(self.memory.conversation.rounds) + 1)}.p{self.chance.randint(0, 2)}"

@@ -130,6 +130,45 @@ def test_an_answer_that_arrives_after_a_publication_tells_of_the_prompt_before(c
     assert memory.usage(ROLE) == Usage(60, 4)
 
 
+def told(memory: Memory, *prompts: tuple[int, int | None]) -> float:
+    """Tell of prompts by their length and how much of it was cached; return the share that was cold."""
+    for tokens, cached in prompts:
+        memory.record_usage(ROLE, tokens, counted=tokens, cached_tokens=cached)
+    return memory.usage(ROLE).cold
+
+
+def test_what_providers_find_in_their_caches_tells_how_often_those_are_cold() -> None:
+    """The newest prompts count for more; of the prompt before, its whole steps of 128 tokens could be there."""
+    assert told(Memory(), (2_000, 0)) == 0, "the first prompt of all: nobody had read it"
+    assert told(Memory(), (2_000, 0), (2_500, 1_920), (3_000, 2_432)) == 0
+    assert told(Memory(), (2_000, 0), (2_500, 0)) == pytest.approx(1 / 16)
+    assert told(Memory(), (2_000, 0), (2_500, 960)) == pytest.approx(1 / 32)
+    assert told(Memory(), (2_000, 0), (2_500, 0), (3_000, 2_432)) == pytest.approx(15 / 256)
+    assert told(Memory(), (2_000, 0), *[(2_500, 0)] * 200) == pytest.approx(1, abs=1e-3)
+    assert told(Memory(), (500, 0), (900, 0)) == 0, "too short to be kept"
+    assert told(Memory(), (2_000, None), (2_500, None)) == 0, "nobody told"
+
+
+def test_a_prompt_with_another_beginning_was_not_to_be_cached() -> None:
+    """After a publication the provider finds nothing, whatever it has kept."""
+    memory = memory_of()
+    memory.record_usage(ROLE, 2_000, cached_tokens=0)
+    publish(memory)
+    assert told(memory, (1_500, 0)) == 0
+    assert told(memory, (1_600, 0)) > 0
+    memory.note_prompt(ROLE, 1_700)
+    publish(memory, 2)
+    before = memory.usage(ROLE).cold
+    memory.record_usage(ROLE, 1_700, cached_tokens=0)
+    assert memory.usage(ROLE).cold == before, "its answer came after a publication"
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 20_000)), max_size=8))
+def test_the_share_that_was_cold_is_a_share(prompts: list[tuple[int, int]]) -> None:
+    """Whatever a provider says."""
+    assert 0 <= told(Memory(), *prompts) <= 1
+
+
 def test_usage_survives_a_resume() -> None:
     """Prompts are composed by it, and are to be the same."""
     store = InMemoryStore()
@@ -140,8 +179,11 @@ def test_usage_survives_a_resume() -> None:
     memory.note_prompt("Late", 50)
     publish(memory, role="Late")
     memory.record_usage("Late", 60)
+    memory.record_usage("Cold", 2_000, cached_tokens=0)
+    memory.record_usage("Cold", 2_100, cached_tokens=700)
+    assert memory.usage("Cold").cold > 0
     resumed = Memory("s", store=store)
-    for role in (ROLE, "Coder", "Late", "Stranger"):
+    for role in (ROLE, "Coder", "Late", "Cold", "Stranger"):
         assert resumed.usage(role) == memory.usage(role)
 
 
@@ -154,10 +196,12 @@ def test_what_is_no_number_of_tokens_is_refused(wrong: dict[str, object]) -> Non
     assert memory.snapshot.number == 0
 
 
-@pytest.mark.parametrize("wrong", [{"input_tokens": True}, {"input_tokens": 5, "counted": False}])
+@pytest.mark.parametrize(
+    "wrong", [{"input_tokens": True}, {"input_tokens": 5, "counted": False}, {"input_tokens": 5, "cached_tokens": True}]
+)
 def test_a_truth_value_is_no_count(wrong: dict[str, bool | int]) -> None:
     """It would be taken for 1, and correct every later count by that."""
     memory = Memory()
-    with pytest.raises(MessageError, match="numbers of tokens"):
+    with pytest.raises(MessageError, match="are numbers of tokens"):
         memory.record_usage("assistant", **wrong)
     assert memory.usage("assistant").steps == 0
