@@ -1,0 +1,430 @@
+"""What a summarizer may go on from: the beginning of the agent's last prompt, exactly as it was sent, or nothing."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from chats import Message, answer, assert_paired, calls, result, user, words
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scene import on_command
+
+from compactor import CompactorConfig, Prompt, SummaryRequest, View, compose, count_tokens
+from compactor.last_prompt import continued, last_prompt_of
+from compactor.ledger import ledger_of
+from compactor.strategies.compact_rounds import compact_view
+from compactor.summarizers.base import Continued
+from compactor.testing import ScriptedSummarizer
+from compactor.units import count_message
+from memory import CompactedMessage, Memory, Reduction, StaleCompaction, open_store
+from memory.messages import ASSISTANT
+from prompts import load
+
+CONFIG = CompactorConfig(threshold=3, retain_recent=2, model="m-1")
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+WIDE = 100_000
+
+
+def talk(memory: Memory, first: int, last: int) -> None:
+    """Rounds of a question, a call with its result, and an answer."""
+    for number in range(first, last + 1):
+        memory.append(user(f"Question {number}"))
+        memory.append(calls(f"c{number}"))
+        memory.append(result(f"c{number}", f"Result {number}: {words(40)}"))
+        memory.append(answer(f"Answer {number}"))
+
+
+def asked(memory: Memory, number: int, **more: Any) -> Prompt:
+    """Have the user ask the next question; return the agent's prompt for it."""
+    memory.append(user(f"Question {number}"))
+    return prompted(memory, **more)
+
+
+def prompted(memory: Memory, **more: Any) -> Prompt:
+    settings: dict[str, Any] = {"budget": WIDE, "system": "Be brief.", "model": "m-1"} | more
+    return compose(memory, **settings)
+
+
+def requested(memory: Memory, config: CompactorConfig = CONFIG, **more: Any) -> SummaryRequest:
+    """Return the first request of a compactor that has work."""
+    summarizer = ScriptedSummarizer()
+    compactor, executor, _ = on_command(memory, summarizer, config, **more)
+    compactor.start()
+    executor.run_all()
+    return summarizer.requests[0]
+
+
+@pytest.fixture(autouse=True)
+def role_is_the_assistant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scene.ROLE", ASSISTANT)
+
+
+def test_what_the_prompt_began_with_is_continued() -> None:
+    """Messages, tools and tool choice are those that were sent, up to the end of the last round that is covered; the
+    instruction is the role's own, and asks for no transcript."""
+    memory = Memory("s")
+    talk(memory, 1, 5)
+    prompt = asked(memory, 6, tools=TOOLS, tool_choice="auto")
+    going_on = requested(memory).continued
+    assert going_on is not None
+    *beginning, instruction = going_on.messages
+    assert beginning == prompt.messages[:17]  # the system message and four rounds of four
+    assert (going_on.tools, going_on.tool_choice, going_on.model) == (tuple(TOOLS), "auto", "m-1")
+    assert instruction == {"role": "user", "content": load().instruct(role=ASSISTANT, target_tokens=1_000)}
+    assert "Question" not in repr(going_on)
+
+
+def test_the_next_is_continued_behind_the_summary() -> None:
+    """Once it is shown, the compaction is part of the beginning, and the instruction says where it stands."""
+    memory = Memory("s")
+    talk(memory, 1, 4)
+    prompted(memory)
+    summarizer = ScriptedSummarizer()
+    compactor, executor, _ = on_command(memory, summarizer, CONFIG)
+    compactor.start()
+    executor.run_all()
+    talk(memory, 5, 6)
+    prompt = asked(memory, 7)
+    executor.run_all()
+    first, second = summarizer.requests
+    assert (first.end_index, second.start_index, second.end_index) == (2, 3, 5)
+    assert second.continued is not None
+    assert second.continued.messages[:-1] == prompt.messages[: 2 + 3 * 4]
+    assert "Summary of rounds 1-2" in second.continued.messages[1]["content"]
+    assert "headed [Conversation History Summary]" in second.continued.messages[-1]["content"]
+
+
+def test_what_the_host_does_to_its_messages_changes_nothing() -> None:
+    """They are the host's; what was composed is made again."""
+    memory = Memory("s")
+    talk(memory, 1, 5)
+    prompt = asked(memory, 6)
+    sent = copy.deepcopy(prompt.messages)
+    for message in prompt.messages:
+        message["content"] = "changed"
+    del prompt.messages[3:]
+    going_on = requested(memory).continued
+    assert going_on is not None
+    assert going_on.messages[:-1] == sent[:17]
+
+
+def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning() -> None:
+    """Whatever compose puts between the head and the tail was sent as well."""
+    memory = Memory("s")
+    talk(memory, 1, 1)
+    for number in range(2, 6):  # rounds in which the user is silent
+        memory.finish_round(memory.conversation.rounds[-1])
+        memory.append(answer(f"Answer {number}"))
+    dropped = memory.conversation.rounds[4]
+    publish(memory, 1)
+    journal = memory.journal(ASSISTANT)
+    journal.reduce(Reduction.over(dropped, dropped.post_list[:1], "dropped"), base=1)
+    prompt = prompted(memory)
+    assert "Left out" in prompt.messages[2]["content"]
+    assert prompt.messages[3] == user("Question 1")
+    going_on = request_of(memory, 2)
+    assert going_on is not None
+    assert going_on.messages[:-1] == prompt.messages[:6]
+
+
+# -- what is not continued --------------------------------------------------------------------------------------------
+
+
+def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued | None:
+    """Ask for the *count* rounds behind the compaction, as a strategy would."""
+    view = seen(memory)
+    return continued(view, view.compaction, view.rounds[view.end : view.end + count], "Summarise.", limit)
+
+
+def seen(memory: Memory) -> View:
+    rounds, _ = memory.get_role_rounds(ASSISTANT)
+    compaction = rounds.anchored(memory.journal(ASSISTANT).read().current)
+    ledger = ledger_of(memory, ASSISTANT, count_tokens)
+    return View(rounds, compaction, ledger, last_prompt=last_prompt_of(memory, ASSISTANT))
+
+
+def publish(memory: Memory, end: int, summary: str = "All before.") -> None:
+    rounds, _ = memory.get_role_rounds(ASSISTANT)
+    journal = memory.journal(ASSISTANT)
+    made = CompactedMessage(start_index=1, end_index=end, summary=summary, end_round_id=rounds[end - 1].id)
+    journal.publish(made, base=journal.read().generation, round_ids=[rounds[end - 1].id])
+
+
+def reduce(memory: Memory, place: int) -> None:
+    round_ = memory.conversation.rounds[place]
+    journal = memory.journal(ASSISTANT)
+    made = Reduction.over(round_, round_.post_list[2:3], "offloaded", "[...]")
+    assert journal.reduce(made, base=journal.read().generation) is not None
+
+
+@pytest.fixture
+def memory() -> Memory:
+    memory = Memory("s")
+    talk(memory, 1, 5)
+    return memory
+
+
+def test_without_a_prompt_there_is_nothing_to_continue(memory: Memory) -> None:
+    """Nor from that of another role or of another Memory, nor for rounds that are none."""
+    compose(memory, "Planner", budget=WIDE)
+    prompted(Memory("s"))
+    assert request_of(memory) is None
+    prompted(memory)
+    assert request_of(memory) is not None
+    assert request_of(memory, 0) is None
+    assert last_prompt_of(object(), ASSISTANT) is None
+
+
+def test_a_publication_since_then_ends_it(memory: Memory) -> None:
+    """The prompt shows another beginning then; the next one shows it, and can be continued."""
+    asked(memory, 6)
+    publish(memory, 2)
+    assert request_of(memory) is None
+    prompted(memory)
+    assert request_of(memory) is not None
+
+
+def test_a_summary_that_is_only_held_is_no_beginning(memory: Memory) -> None:
+    """What was prepared and not shown stands in no prompt."""
+    asked(memory, 6)
+    view = seen(memory)
+    held = CompactedMessage(start_index=1, end_index=1, summary="Held.")
+    assert continued(view, held, view.rounds[:2], "Summarise.", WIDE) is None
+    assert continued(replace(view, compaction=held), held, view.rounds[1:2], "Summarise.", WIDE) is None
+
+
+def test_a_prompt_that_was_cut_is_not_continued(memory: Memory) -> None:
+    """Neither what is left out nor what is shortened can be summarised from it; nor can an older prompt be."""
+    asked(memory, 6)
+    assert prompted(memory, budget=250).report.omitted_rounds
+    assert request_of(memory) is None
+
+
+def test_a_reduced_round_is_not_continued_where_the_log_is_read(memory: Memory) -> None:
+    """The log's text is to be summarised, and the prompt shows a preview; beside it, the others can be."""
+    reduce(memory, 1)
+    asked(memory, 6)
+    assert request_of(memory, 1) is not None
+    assert request_of(memory, 2) is None
+
+
+def test_a_reduction_since_then_changes_nothing_for_who_reads_the_log(memory: Memory) -> None:
+    """The prompt that was sent shows the text itself, which is what is to be summarised."""
+    prompt = asked(memory, 6)
+    reduce(memory, 1)
+    going_on = request_of(memory, 2)
+    assert going_on is not None
+    assert going_on.messages[:-1] == prompt.messages[:9]
+
+
+def test_who_summarises_what_the_view_shows_continues_with_reductions(memory: Memory) -> None:
+    """``compact_view`` reads nothing in full again that was reduced before: just what the prompt shows."""
+    reduce(memory, 1)
+    prompt = asked(memory, 6)
+    going_on = requested(memory, strategies=(compact_view,)).continued
+    assert going_on is not None
+    assert going_on.messages[:-1] == prompt.messages[:17]
+
+
+def test_a_round_that_failed_since_then_is_in_no_summary(memory: Memory) -> None:
+    """The prompt shows it still."""
+    asked(memory, 6)
+    memory.finish_round(memory.conversation.rounds[1], state="failed")
+    assert request_of(memory, 1) is not None
+    assert request_of(memory, 2) is None
+
+
+def test_what_is_erased_is_not_sent_again(memory: Memory) -> None:
+    """Not even from memory: the prompt is forgotten, with all that it knew."""
+    asked(memory, 6)
+    memory.redact("r5.p1")
+    assert last_prompt_of(memory, ASSISTANT) is None
+    assert request_of(memory, 1) is None
+    prompted(memory)
+    assert request_of(memory, 1) is not None
+
+
+def test_a_round_that_went_on_since_then_is_not_cut_in_its_middle(memory: Memory) -> None:
+    """An answer that is not in the prompt cannot be summarised from it; the round before can."""
+    asked(memory, 6)
+    memory.append(answer("Answer 6"))
+    memory.append(user("Question 7"))
+    assert request_of(memory, 5) is not None
+    assert request_of(memory, 6) is None
+
+
+def test_a_call_that_waited_for_its_result_is_never_left_open(memory: Memory) -> None:
+    """Providers refuse a call without its result, also where the host never gave it one."""
+    memory.append(user("Question 6"))
+    memory.append(calls("c6"))
+    prompt = prompted(memory)
+    assert prompt.messages[-1].get("tool_calls")
+    memory.append(user("Question 7"))
+    assert request_of(memory, 5) is not None
+    assert request_of(memory, 6) is None
+
+
+def test_the_plan_is_no_part_of_what_is_continued(memory: Memory) -> None:
+    """It stands before the newest question, and there is none in the log."""
+    prompt = prompted(memory, plan="1. [ ] book")
+    assert any("[The plan" in str(message["content"]) for message in prompt.messages)
+    going_on = request_of(memory, 4)
+    assert going_on is not None
+    assert going_on.messages[:-1] == prompt.messages[:17]
+    assert request_of(memory, 5) is None
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
+def test_a_model_that_must_call_a_tool_is_not_asked(memory: Memory, choice: Any) -> None:
+    """It could not answer with a summary, and another choice would be another request."""
+    prompted(memory, tools=TOOLS, tool_choice=choice)
+    assert request_of(memory) is None
+
+
+def test_the_longer_request_keeps_to_the_summarizers_limit(memory: Memory) -> None:
+    """``summarizer_input_tokens`` bounds it, tools and instruction included."""
+    prompt = prompted(memory, tools=TOOLS)
+    tokens = prompt.tokens + count_message(user("Summarise."), count_tokens)
+    assert request_of(memory, 5, tokens) is not None
+    assert request_of(memory, 5, tokens - 1) is None
+
+
+def test_what_does_not_fit_is_folded_in_steps() -> None:
+    """Only the first step starts from what the prompt shows; the others start from a summary that nobody has seen."""
+    memory = Memory("s")
+    talk(memory, 1, 12)
+    asked(memory, 13)
+    summarizer = ScriptedSummarizer()
+    config = CompactorConfig(threshold=3, retain_recent=2, summarizer_input_tokens=1_300, target_tokens=200)
+    compactor, executor, _ = on_command(memory, summarizer, config)
+    compactor.start()
+    executor.run_all()
+    first, *others = summarizer.requests
+    assert others
+    assert first.continued is not None
+    assert [request.continued for request in others] == [None] * len(others)
+    current = compactor.get_compaction()
+    assert current is not None
+    assert current.end_index == 11
+
+
+def test_a_round_in_pieces_is_asked_for_separately() -> None:
+    """A piece of a round is no beginning of a prompt."""
+    memory = Memory("s")
+    memory.append(user("Read this"))
+    memory.append(answer(" ".join(map(str, range(1_000)))))
+    talk(memory, 2, 5)
+    asked(memory, 6)
+    config = CompactorConfig(threshold=3, retain_recent=4, summarizer_input_tokens=1_500, target_tokens=200)
+    assert requested(memory, config).continued is None
+
+
+def test_rounds_that_are_read_from_a_store_are_continued(tmp_path: Any) -> None:
+    """A prompt is not kept in memory, and is made again from the store all the same."""
+    with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
+        talk(Memory("s", store=store), 1, 5)
+        memory = Memory("s", store=store)
+        prompt = asked(memory, 6)
+        going_on = request_of(memory, 4)
+        assert going_on is not None
+        assert going_on.messages[:-1] == prompt.messages[:17]
+
+
+def test_a_memory_that_is_let_go_of_is_let_go_of() -> None:
+    """What is known of its prompts keeps neither it nor its rounds alive."""
+    memory = Memory("s")
+    talk(memory, 1, 2)
+    prompted(memory)
+    gone = weakref.ref(memory)
+    del memory
+    gc.collect()
+    assert gone() is None
+
+
+# -- whatever happens -------------------------------------------------------------------------------------------------
+
+said = st.sampled_from(["", "yes", "Where is my order?", "漢字 🎉", "{}</summary>", words(60)])
+questions = st.lists(st.builds(user, said), min_size=1, max_size=2)
+
+
+@st.composite
+def work(draw: st.DrawFn) -> list[Message]:
+    """What an agent does: answers, or calls tools, of which some answer, in any order."""
+    if draw(st.booleans()):
+        return [answer(draw(said))]
+    ids = draw(st.lists(st.sampled_from(["c0", "c1", "c2"]), min_size=1, max_size=3))
+    answered = draw(st.permutations(ids))[: draw(st.integers(0, 3))]
+    return [calls(*ids), *(result(id_, draw(said)) for id_ in answered)]
+
+
+histories = st.lists(st.one_of(questions, work(), work()), min_size=2, max_size=10).map(
+    lambda goes: [message for go in goes for message in go]
+)
+
+
+def happen(memory: Memory, data: st.DataObject) -> bool:
+    """Let something happen after a prompt; return whether rounds and compaction read as before."""
+    rounds = memory.get_role_rounds(ASSISTANT)[0]
+    what = data.draw(st.sampled_from(["nothing", "goes on", "failed", "erased", "reduced", "published"]))
+    place = data.draw(st.integers(0, len(rounds) - 1))
+    if what == "goes on":
+        for message in data.draw(histories):
+            memory.append(message)
+    elif what == "failed":
+        memory.finish_round(rounds[place], state="failed")
+    elif what == "erased" and rounds[place].post_list:
+        memory.redact(rounds[place].post_list[0])
+    elif what == "reduced" and place >= seen(memory).end and len(rounds[place].post_list) > 2:
+        journal = memory.journal(ASSISTANT)
+        made = Reduction.over(rounds[place], rounds[place].post_list[:1], "offloaded", "...")
+        with suppress(StaleCompaction):
+            journal.reduce(made, base=journal.read().generation)
+    elif what == "published" and seen(memory).end <= place < rounds.settled:
+        publish(memory, place + 1, "Newer.")
+    return what in ("nothing", "goes on")
+
+
+def texts_of(messages: Sequence[Message]) -> str:
+    return "\n".join(str(message.get("content")) for message in messages)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=histories, data=st.data())
+def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Message], data: st.DataObject) -> None:
+    """Whatever was said before and happens after: it is what was sent, word for word; it ends where the last covered
+    round does; it holds all that is to be summarised, and no call without its result. Where nothing happens and nothing
+    was cut, every closed round can be continued."""
+    memory = Memory("s")
+    for message in history:
+        memory.append(message)
+    settled = memory.get_role_rounds(ASSISTANT)[0].settled
+    if settled and data.draw(st.booleans()):
+        publish(memory, data.draw(st.integers(1, settled)))
+    budget = data.draw(st.sampled_from([WIDE, WIDE, 300]))
+    prompt = compose(memory, budget=budget, system="Be brief.", plan=data.draw(st.sampled_from([None, "1. [ ] go"])))
+    sent, before, cut = copy.deepcopy(prompt.messages), seen(memory), prompt.report.tokens_before > budget
+    same = happen(memory, data)
+    view = seen(memory)
+    plan_at = next((n for n, message in enumerate(sent) if "[The plan" in str(message["content"])), len(sent))
+    for count in range(1, view.closed - view.end + 1):
+        covered = view.rounds[view.end : view.end + count]
+        going_on = continued(view, view.compaction, covered, "Summarise.", WIDE)
+        if going_on is None:
+            assert cut or not same or view.end + count > settled or plan_at < len(sent)
+            continue
+        *beginning, instruction = going_on.messages
+        assert instruction == user("Summarise.")
+        assert beginning == sent[: len(beginning)]
+        assert len(beginning) <= plan_at
+        assert_paired([*beginning, instruction])
+        for post in (post for round_ in covered for post in round_.post_list):
+            assert post.message in texts_of(beginning)
+        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.units(place))
+        assert len(beginning) == len(sent) - (plan_at < len(sent)) - behind
