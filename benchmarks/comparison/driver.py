@@ -13,9 +13,11 @@ import http.client
 import importlib
 import json
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -113,6 +115,7 @@ class Played:
 def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]:
     """Play *job*'s conversation, and return what was measured."""
     played = Played(adapter, door, job["setting"]["tools"])
+    door.ask("/adapter", {"background": adapter.background})
     gc.collect()
     for steps in job["turns"]:
         played.turn(steps)
@@ -161,12 +164,25 @@ def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _warm(make: Callable[[Setting], Adapter], setting: Setting) -> None:
+    """Have an adapter that is thrown away take one short turn: what is imported or loaded but once is not measured."""
+    adapter = make(replace(setting, folder=tempfile.mkdtemp(dir=setting.folder or None)))
+    try:
+        adapter.prompt([{"role": "user", "content": "Good morning."}])
+        adapter.answered({"role": "assistant", "content": "Good morning, what can I do for you?"})
+        adapter.prompt([{"role": "user", "content": "Nothing yet."}])
+    finally:
+        adapter.close()
+
+
 def main(arguments: list[str]) -> None:
     with open(arguments[0], encoding="utf-8") as file:
         job = json.load(file)
     with contextlib.redirect_stdout(sys.stderr):  # libraries print what they like; the result stands alone
         module = importlib.import_module(f"benchmarks.peers.{job['module']}")
-        adapter: Adapter = module.make(Setting(**job["setting"]))
+        setting = Setting(**job["setting"])
+        _warm(module.make, setting)
+        adapter: Adapter = module.make(setting)
         door = Door(job["setting"]["base_url"].removesuffix("/v1"))
         try:
             result = alone(adapter, job) if "marks" in job else play(adapter, door, job)

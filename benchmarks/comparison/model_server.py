@@ -3,6 +3,7 @@ request with what a provider's cache would have had of it, and a door of its own
 
     POST /v1/chat/completions    a summarizer's request, also streamed
     POST /agent                  the agent's: messages and tools as the adapter gave them, and the answer of the script
+    POST /adapter                whether it is a background one
     POST /begin, /end            the driver is about to call the adapter; has called it
     GET  /held                   how many requests wait for the virtual clock
 """
@@ -72,14 +73,13 @@ class ModelServer:
     def __init__(
         self,
         *,
-        background: bool = True,
         real: bool = False,
         latency: Latency | None = None,
         summary_tokens: int = 400,
         values: Mapping[str, str] | None = None,
         outage: Outage | None = None,
     ) -> None:
-        self.time = VirtualTime(background=background, real=real)
+        self.time = VirtualTime(real=real)
         self.model = FakeModel(summary_tokens)
         self._latency = latency or Latency()
         self._values = tuple((values or {}).values())
@@ -204,6 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
         match self.path:
             case "/agent":
                 self._reply(200, ours.agent(body))
+            case "/adapter":
+                ours.time.serves(background=body["background"])
+                self._reply(200, {})
             case "/begin":
                 self._reply(200, ours.begin(body["turn"]))
             case "/end":

@@ -30,8 +30,6 @@ class Contender:
     module: str
     variant: str = ""
     python: str = sys.executable
-    #: Whether its requests are held until the virtual time has come.
-    background: bool = False
 
     @property
     def label(self) -> str:
@@ -73,7 +71,6 @@ def played(scenario: Scenario, contender: Contender, *, real: bool = False, time
     with (
         tempfile.TemporaryDirectory() as folder,
         ModelServer(
-            background=contender.background,
             real=real,
             summary_tokens=scenario.summary_tokens,
             values=values,

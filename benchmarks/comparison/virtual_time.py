@@ -41,10 +41,10 @@ class Charge:
 class VirtualTime:
     """One clock, and the requests that wait for it. *real*: requests take the time that they are said to."""
 
-    def __init__(self, *, background: bool = True, real: bool = False) -> None:
-        self._background = background
+    def __init__(self, *, real: bool = False) -> None:
         self._real = real
         self._changed = threading.Condition()  # guards all below
+        self._background = False
         self._now = 0.0
         self._call: Charge | None = None
         self._call_began = 0.0
@@ -60,6 +60,11 @@ class VirtualTime:
         """How many requests wait for the clock."""
         with self._changed:
             return len(self._held)
+
+    def serves(self, *, background: bool) -> None:
+        """Hold requests from now on until it is time for them, or answer them at once."""
+        with self._changed:
+            self._background = background
 
     def begin(self) -> None:
         """The driver calls the adapter now."""

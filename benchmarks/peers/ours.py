@@ -53,6 +53,8 @@ class Ours(Adapter):
 
     def answered(self, message: Message) -> None:
         self._memory.append(message)
+        if not message.get("tool_calls"):  # the turn is over: it may be compacted before the user says more
+            self._memory.finish_round(self._memory.conversation.rounds[-1])
 
     def busy(self) -> int:
         return int(self._compactor.status().state is State.COMPACTING)

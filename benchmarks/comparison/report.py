@@ -1,0 +1,134 @@
+"""The tables of the comparison, in Markdown, and the same numbers as JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .conversations import Scenario
+from .money import LISTS, Cost
+from .playing import Outcome
+
+__all__ = ["cpu_table", "numbers", "quantile", "table", "waiting"]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the smallest of *values* that at least *share* of them do not pass."""
+    ordered = sorted(values)
+    return ordered[max(-int(-len(ordered) * share // 1), 1) - 1]
+
+
+def waiting(seconds: float) -> str:
+    """Return a time as people write it: three digits, in ms below a second."""
+    if seconds < 1:
+        return f"{seconds * 1_000:.{2 if seconds < 0.01 else 1 if seconds < 0.1 else 0}f} ms"
+    return f"{seconds:.{1 if seconds < 100 else 0}f} s"
+
+
+def numbers(scenario: Scenario, outcome: Outcome, baseline: Sequence[Cost] | None) -> dict[str, Any]:
+    """Return everything that is shown of *outcome*, and what the tables have no room for."""
+    agent, asked = outcome.agent, outcome.summarizer
+    answered = [one for one in asked if one.status == 200]
+    read, given = sum(one.input for one in agent), sum(one.cached for one in agent)
+    sent, found = sum(one.input for one in answered), sum(one.cached for one in answered)
+    tokens = scenario.tokens
+    return {
+        "name": outcome.name,
+        "version": outcome.version,
+        "settings": outcome.settings,
+        "background": outcome.background,
+        "held_p50": quantile(outcome.held, 0.5),
+        "held_p99": quantile(outcome.held, 0.99),
+        "held_max": max(outcome.held),
+        "held_total": sum(outcome.held),
+        "cpu_total": sum(outcome.cpu),
+        "cost": [cost.total for cost in outcome.costs],
+        "relative": [
+            cost.total / nothing.total for cost, nothing in zip(outcome.costs, baseline or outcome.costs, strict=True)
+        ]
+        if baseline
+        else None,
+        "per_token": [(cost.total - cost.agent_output) / tokens for cost in outcome.costs],
+        "agent_input": read,
+        "agent_cached": given / read if read else 0.0,
+        "summarizer_requests": len(asked),
+        "summarizer_input": sent,
+        "summarizer_cached": found / sent if sent else 0.0,
+        "summarizer_output": sum(one.output for one in answered),
+        "amplification": sent / tokens,
+        "peak_prompt": max((one.input for one in agent), default=0),
+        "over_budget": outcome.over_budget,
+        "failed_turns": len(outcome.failed),
+        "failures": list(outcome.failed[:3]),
+        "facts": len(scenario.facts),
+        "facts_in_prompt": outcome.facts_in_prompt,
+        "facts_kept": outcome.facts_kept,
+        "depth": statistics.fmean(outcome.depths.values()) if outcome.depths else None,
+        "measures": outcome.measures,
+    }
+
+
+def table(scenario: Scenario, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return one scenario as a table; *rows* are ``numbers``."""
+    rows = list(rows)
+    relative = any(row["relative"] for row in rows)
+    cost = "cost, no compaction = 1" if relative else "cost per token of conversation, without the agent's output"
+    heads = [
+        "",
+        "held up: p50",
+        "p99",
+        "max",
+        "total",
+        f"{cost}<br>{' / '.join(one.name for one in LISTS)}",
+        "agent's input, of it cached",
+        "summarizer: requests, input per token of conversation, of it cached",
+        "peak prompt",
+        "over budget",
+    ]
+    if scenario.outage is not None:
+        heads.append("failed turns")
+    if scenario.facts:
+        heads += ["facts in the last prompt / kept raw", "summaries each went through"]
+    lines = [_line(heads), _line(["---", *["--:"] * (len(heads) - 1)])]
+    body = [_line(_cells(scenario, row)) for row in rows]
+    return "\n".join([f"### {scenario.name}", "", f"{scenario.about}.", "", *lines, *body, ""])
+
+
+def _cells(scenario: Scenario, row: Mapping[str, Any]) -> list[str]:
+    costs = row["relative"] or row["per_token"]
+    asked = "–"
+    if row["summarizer_requests"]:
+        asked = f"{row['summarizer_requests']}, {row['amplification']:.2f}, {row['summarizer_cached']:.0%}"
+    cells = [
+        row["name"],
+        waiting(row["held_p50"]),
+        waiting(row["held_p99"]),
+        waiting(row["held_max"]),
+        waiting(row["held_total"]),
+        " / ".join(f"{cost:.2f}" for cost in costs),
+        f"{row['agent_input']:,}, {row['agent_cached']:.0%}",
+        asked,
+        f"{row['peak_prompt']:,}",
+        str(row["over_budget"]),
+    ]
+    if scenario.outage is not None:
+        cells.append(str(row["failed_turns"]))
+    if scenario.facts:
+        cells.append(f"{row['facts_in_prompt']}/{row['facts']}, {row['facts_kept']}/{row['facts']}")
+        cells.append("–" if row["depth"] is None else f"{row['depth']:.1f}")
+    return cells
+
+
+def cpu_table(marks: Sequence[int], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the CPU of a turn at each of *marks*, for results of ``driver.alone``."""
+    heads = ["", *(f"turn {mark:,}" for mark in marks), "all turns"]
+    lines = [_line(heads), _line(["---", *["--:"] * (len(heads) - 1)])]
+    for row in rows:
+        cells = [waiting(row["cpu"][str(mark)]) if str(mark) in row["cpu"] else "–" for mark in marks]
+        lines.append(_line([row["name"], *cells, f"{waiting(row['seconds'])} for {row['reached']:,}"]))
+    return "\n".join(["### own CPU per turn", "", "The model takes no time.", "", *lines, ""])
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
