@@ -17,6 +17,7 @@ __all__ = [
     "Evaluated",
     "Exhausted",
     "Failed",
+    "Held",
     "IndexingFailed",
     "KeepingFailed",
     "ModelUnknown",
@@ -33,6 +34,10 @@ __all__ = [
     "StrategyFailed",
     "Weighed",
 ]
+
+
+#: Why ``cheapest`` holds, or does not.
+Why = Literal["grown", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
 
 
 class Skip(StrEnum):
@@ -70,14 +75,14 @@ class Evaluated(CompactionEvent):
 
 
 class Weighed(CompactionEvent):
-    """The trigger ``cheapest`` has weighed what a compaction costs now against what it saves; all but prices in tokens."""
+    """The trigger ``cheapest`` has weighed what a compaction costs against what it saves. In tokens, but for prices."""
 
     name: ClassVar[str] = "compaction.weighed"
     level: ClassVar[str] = "debug"
     holds: bool
-    #: It holds: what is new has ``grown`` enough; the ``budget`` is near; a mark that somebody has ``chosen`` is passed.
-    #: It does not: it is ``growing`` still; there is ``nothing_to_cover``; the conversation ``ends_soon``.
-    why: Literal["grown", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
+    #: It holds: what is new has ``grown`` enough, the ``budget`` is near, or a mark is passed that somebody has
+    #: ``chosen``. Not: it is ``growing`` still, there is ``nothing_to_cover``, or the conversation ``ends_soon``.
+    why: Why
     #: What a compaction would newly cover now, and how much that should be where it costs least; None: any more is
     #: cheaper still.
     grown: int
@@ -148,6 +153,38 @@ class Prepared(CompactionEvent):
     unknown_identifiers: tuple[str, ...] = ()
     #: Nobody was asked: the same question was answered before, and *usage* was spent then.
     reused: bool = False
+    #: Notes that stood before were written anew in full, perhaps from rounds that had been sent before.
+    major: bool = False
+    #: Tokens of the rounds that were sent for it, in all attempts.
+    sent_tokens: int = 0
+
+
+class Held(CompactionEvent):
+    """It was weighed whether to show a compaction that is prepared, or to hold it. All but times and prices in tokens."""
+
+    name: ClassVar[str] = "compaction.held"
+    level: ClassVar[str] = "debug"
+    #: Whether it is shown now; where it makes prompts too long even so, it is extended first.
+    shows: bool
+    #: To show it: the provider's cache is ``cold``, the ``budget`` needs it, or what longer prompts have cost has
+    #: ``repaid`` a new beginning. To hold it: there is ``no_gain``, or that is still ``saving``. Or a policy's own word.
+    reason: str
+    #: Where it ends.
+    end: int
+    #: The whole prompt as it is shown, and as it would be.
+    tokens_before: int
+    tokens_after: int
+    summary: int
+    retained: int
+    #: Calls of the agent's model since it was prepared, and by how much their prompts were longer, all in all.
+    calls: int
+    forgone: int
+    #: What that has cost, and what a new beginning costs, where an uncached token costs 1.
+    saving: float
+    price: float
+    #: Seconds since the newest post, and until it is looked at again if nothing happens before.
+    idle: float | None = None
+    look_in: float | None = None
 
 
 class Rejected(CompactionEvent):
@@ -191,6 +228,11 @@ class Published(CompactionEvent):
     model: str | None = None
     #: It was paid for in an earlier cycle, perhaps another process's, whose *usage* it tells.
     reused: bool = False
+    #: Notes that stood before were written anew in full, perhaps from rounds that had been sent before. Else what is
+    #: newly covered was sent once, but for what was refused.
+    major: bool = False
+    #: Tokens of the rounds that were sent for it, in all *requests*, refused ones included.
+    sent_tokens: int = 0
 
 
 class Failed(CompactionEvent):

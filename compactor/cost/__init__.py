@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .cheapest import Cheapest, cheapest
+from .interval import Sizes, best_interval, cost_per_token, price_of_compaction
 from .prices import Prices
 
-__all__ = ["Prices"]
+__all__ = ["Cheapest", "Prices", "Sizes", "best_interval", "cheapest", "cost_per_token", "price_of_compaction"]

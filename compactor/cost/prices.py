@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Self
+
+from ..config import ConfigError
 
 __all__ = ["Prices"]
 
@@ -26,9 +29,76 @@ class Prices:
     #: One that the summarizer reads, and one that it answers.
     summarizer_input: float = 1.0
     summarizer_output: float = 4.0
+    #: What 1 is, in dollars; None: nobody knows.
+    per_token: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                 raise ValueError(f"{field.name} is a price from 0 on, where uncached input is 1, not {value!r}")
+
+    @classmethod
+    def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
+        """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarises.
+
+        They are those of prompts that are not long, from the package ``genai-prices`` as it is installed: nothing is
+        fetched. Raises ``ConfigError`` where that is not installed, or does not know the model.
+        """
+        agent = _dollars(model)
+        asked = agent if summarizer is None else _dollars(summarizer)
+        if not agent.input:
+            raise ConfigError(("model", f"{model!r} reads for nothing, to which no price compares; give Prices(...)"))
+        return cls(
+            cached=agent.cached / agent.input,
+            written=agent.written / agent.input,
+            output=agent.output / agent.input,
+            summarizer_input=asked.input / agent.input,
+            summarizer_output=asked.output / agent.input,
+            per_token=agent.input,
+        )
+
+    def with_cold(self, share: float) -> Prices:
+        """Return the prices where *share* of the tokens that might be in the cache is not, and is written anew."""
+        if not 0 <= share <= 1:
+            raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
+        return replace(self, cached=(1 - share) * self.cached + share * self.written)
+
+
+class _Dollars(NamedTuple):
+    """What a token costs in dollars."""
+
+    input: float
+    cached: float
+    written: float
+    output: float
+
+
+#: So many tokens are priced at once, few enough for the lowest tier.
+_SAMPLE = 1_000
+
+
+def _dollars(model: str) -> _Dollars:
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError as exc:
+        raise ConfigError(
+            ("model", "prices by name need a package: pip install 'context-compactor[prices]', or give Prices(...)")
+        ) from exc
+
+    def priced(**counts: int) -> float:
+        return float(calc_price(Usage(**counts), model_ref=model).total_price) / _SAMPLE
+
+    try:
+        return _Dollars(
+            priced(input_tokens=_SAMPLE),
+            priced(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
+            priced(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE),
+            priced(output_tokens=_SAMPLE),
+        )
+    except LookupError as exc:
+        raise ConfigError(
+            ("model", f"nobody knows what {model!r} costs; name it as its provider does, or give Prices(...)")
+        ) from exc

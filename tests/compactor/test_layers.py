@@ -15,7 +15,19 @@ PACKAGES = ("memory", "prompts", "compactor")
 #: What may use the core and is never used by it.
 OUTER = ("cli", "commands", "server", "integrations", "presets", "worker", "__main__")
 #: What a program that only keeps its history should not pay for.
-HEAVY = ("openai", "typer", "rich", "tiktoken", "toktok", "structlog", "asyncio", "httpx", "sqlalchemy", "sqlite3")
+HEAVY = (
+    "openai",
+    "typer",
+    "rich",
+    "tiktoken",
+    "toktok",
+    "structlog",
+    "asyncio",
+    "httpx",
+    "sqlalchemy",
+    "sqlite3",
+    "genai_prices",
+)
 
 
 def layer(module: str) -> int:

@@ -1,0 +1,71 @@
+"""How a conversation grows: what a compaction would cover and retain now, and what each call of the model adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ledger import calls_in
+from ..units import PROMPT_TOKENS
+from ..view import View
+
+__all__ = ["Growth", "calls_behind", "growth_of"]
+
+#: A call weighs half as much as one that is so many calls newer; older than four times that, it is not looked at.
+HALF_LIFE = 32
+#: No more rounds are looked at, also where the model was called in none of them.
+MOST_ROUNDS = 4 * HALF_LIFE
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What there is in front of, in, and behind what a compaction would newly cover now, in tokens."""
+
+    #: System messages and tools.
+    system: int
+    #: Of the compaction that there is; 0 where there is none.
+    summary: int
+    grown: int
+    retained: int
+    #: By how much the tail grows with each call of the role's model, the newest calls counting for more.
+    per_call: float
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole prompt."""
+        return self.system + self.summary + self.grown + self.retained
+
+
+def growth_of(view: View, end: int) -> Growth:
+    """Return the growth of *view* where a compaction now would reach up to *end*. It costs what the open round does,
+    and looks at few of the closed ones."""
+    return Growth(
+        system=PROMPT_TOKENS + view.header_tokens + view.ledger.tool_tokens,
+        summary=view.compaction_tokens,
+        grown=view.closed_tokens(view.end, end),
+        retained=view.tokens_behind(end),
+        per_call=_per_call(view),
+    )
+
+
+def calls_behind(view: View, end: int) -> int:
+    """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
+    closed = view.sums[view.closed].calls - view.sums[min(end, view.closed)].calls
+    return closed + _calls_in_open_rounds(view)
+
+
+def _per_call(view: View) -> float:
+    tokens, seen = float(view.tokens_behind(view.closed)), _calls_in_open_rounds(view)
+    calls = float(seen)
+    for place in range(view.closed - 1, max(view.end, view.closed - MOST_ROUNDS) - 1, -1):
+        cost, weight = view.sums.cost(place), 0.5 ** (seen / HALF_LIFE)
+        tokens += weight * cost.tokens
+        calls += weight * cost.calls
+        seen += cost.calls
+        if seen > 4 * HALF_LIFE:
+            break
+    return tokens / max(calls, 1)  # where there were none: the first will read it all
+
+
+def _calls_in_open_rounds(view: View) -> int:
+    places = range(max(view.closed, view.end), view.total)
+    return sum(calls_in(view.rounds[place], view.role) for place in places)
