@@ -2,6 +2,7 @@
 
 ``not_text``     something else than a text, or a ``Summary`` of one
 ``empty``        no letter and no digit
+``malformed``    not the changes of notes that were asked for
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
 ``echo``         a stretch of what it should sum up, word for word
 ``larger``       longer than all that it replaces
@@ -9,13 +10,16 @@
 ``oversized``    over twice as long as it was asked to be
 ``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
 ``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
+
+Where changes of notes were asked for, the notes are measured as they are then, all of them; an echo, and what is
+invented, are looked for in the new ones alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,10 +39,14 @@ __all__ = [
     "MOST_INVENTED_SHARE",
     "MOST_OVER_TARGET",
     "Accepted",
+    "Reading",
     "Source",
     "accept",
     "repeats",
 ]
+
+#: Makes a summary of an answer that is none itself; raises ``SummaryRejected`` where that cannot be done.
+Reading = Callable[[str], Summary]
 
 #: A summary may grow by at most this share of the new rounds that it takes in.
 LEAST_SAVING = 0.9
@@ -62,14 +70,20 @@ class Source:
     previous_tokens: int = 0
     #: What else it may take identifiers from: the previous summary, the plan.
     beside: tuple[str, ...] = ()
+    #: What notes said before that changes are asked for: what stays of them is not judged again.
+    notes: frozenset[str] = frozenset()
+    #: Tokens of the rounds in this request; None: those of the text.
+    sent: int | None = None
 
 
 class Accepted(NamedTuple):
-    #: The answer without the tags around it.
+    #: The answer without the tags around it; or what was read in that.
     summary: Summary
     tokens: int
     #: Identifiers that stand nowhere in its source.
     unknown: tuple[str, ...]
+    #: The answer as it was read, without the tags around it.
+    said: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,7 @@ class _Candidate:
     kind: RequestKind
     target_tokens: int | None
     count: TokenCounter
+    reading: Reading | None = None
 
     @property
     def summary(self) -> Summary | None:
@@ -89,16 +104,32 @@ class _Candidate:
         return made if isinstance(made, Summary) and isinstance(made.text, str) else None
 
     @cached_property
-    def text(self) -> str:
+    def said(self) -> str:
         return strip_tags(self.summary.text) if self.summary is not None else ""
+
+    @cached_property
+    def read(self) -> Summary:
+        """What it says. Tags are taken off before it is read: what stands in a note is no tag around it."""
+        return self.reading(self.said) if self.reading is not None else Summary(self.said)
+
+    @cached_property
+    def text(self) -> str:
+        return self.read.text
 
     @cached_property
     def tokens(self) -> int:
         return self.count(self.text)
 
     @cached_property
+    def new(self) -> str:
+        """What it says of its own: without the notes that stayed as they were."""
+        if self.kind != "changes":
+            return self.said
+        return "\n".join(note.text for note in self.read.notes if note.text not in self.source.notes)
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        return identifiers(self.text)
+        return identifiers(self.new)
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
@@ -112,17 +143,21 @@ def accept(
     target_tokens: int | None,
     count: TokenCounter,
     kind: RequestKind = "rounds",
+    reading: Reading | None = None,
 ) -> Accepted:
     """Return the summarizer's *answer* without the tags around it, its tokens, and what in it is of unknown origin.
 
+    With *reading*, the summary that it makes of that.
+
     Raises ``SummaryRejected`` naming the first of ``CHECKS`` that the answer fails.
     """
-    made = _Candidate(answer, source, kind, target_tokens, count)
+    made = _Candidate(answer, source, kind, target_tokens, count, reading)
     for name, check in CHECKS.items():
         if (wrong := check(made)) is not None:
             raise SummaryRejected(name, wrong, made.unknown if name == "invented" else ())
     assert made.summary is not None  # noqa: S101  (the first check)
-    return Accepted(Summary(made.text, made.summary.usage, made.summary.model), made.tokens, made.unknown)
+    summary = replace(made.read, usage=made.summary.usage, model=made.summary.model)
+    return Accepted(summary, made.tokens, made.unknown, made.said)
 
 
 def repeats(text: str, source: str) -> bool:
@@ -141,19 +176,27 @@ def _not_text(made: _Candidate) -> str | None:
 
 
 def _empty(made: _Candidate) -> str | None:
-    if any(character.isalnum() for character in made.text):
+    if any(character.isalnum() for character in made.said) or (made.kind == "changes" and made.said):
         return None
     return "the summarizer's answer holds no text; look at its prompt and its token limit"
 
 
+def _malformed(made: _Candidate) -> str | None:
+    try:
+        _ = made.read
+    except SummaryRejected as rejected:
+        return str(rejected)
+    return None
+
+
 def _greeting(made: _Candidate) -> str | None:
-    if not is_reply(made.text):
+    if not is_reply(made.said):
         return None
     return "the summarizer replied to the conversation instead of summarising it; look at its prompt"
 
 
 def _echo(made: _Candidate) -> str | None:
-    if not repeats(made.text, made.source.text):
+    if (made.kind == "changes" and not made.new) or not repeats(made.new, made.source.text):
         return None
     return "the summarizer repeated the conversation instead of summarising it"
 
@@ -199,6 +242,7 @@ def _invented(made: _Candidate) -> str | None:
 CHECKS: dict[str, Callable[[_Candidate], str | None]] = {
     "not_text": _not_text,
     "empty": _empty,
+    "malformed": _malformed,
     "greeting": _greeting,
     "echo": _echo,
     "larger": _larger,

@@ -76,7 +76,7 @@ class CompactionPrepared(Record):
     digest: Text
     #: The generation it was made from; at a later one it is stale.
     base: int
-    #: What was asked for: ``rounds``, ``tool_run`` or ``large_post``; and the strategy that asked.
+    #: What was asked for: ``rounds``, ``changes``, ``tool_run`` or ``large_post``; and the strategy that asked.
     kind: Text = "rounds"
     strategy: Text = ""
     #: The accepted answer, and what it took.

@@ -68,7 +68,7 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
         before = len(standing)
         match record:
             case CompactionPrepared(base=base, digest=digest, compaction=made):
-                if record.kind == "rounds" and (base, digest if made is not None else "") not in published:
+                if record.kind in ("rounds", "changes") and (base, digest if made is not None else "") not in published:
                     records.append(_prepared(entry, record))
             case CompactionPublished():
                 standing.append(_published(entry, record))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from .template import CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags
+from .template import ABOVE, CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags
 
 __all__ = [
+    "ABOVE",
     "CLOSING",
     "CONTRACTS",
     "PLACEHOLDERS",

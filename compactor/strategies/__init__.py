@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from .compact_notes import compact_notes
 from .compact_rounds import compact_rounds, compact_view
 from .compress_tool_runs import compress_tool_runs
 from .drop import drop
 from .offload_large import OffloadRule, offload_large
 
-__all__ = ["OffloadRule", "compact_rounds", "compact_view", "compress_tool_runs", "drop", "offload_large"]
+__all__ = [
+    "OffloadRule",
+    "compact_notes",
+    "compact_rounds",
+    "compact_view",
+    "compress_tool_runs",
+    "drop",
+    "offload_large",
+]

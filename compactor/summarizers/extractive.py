@@ -59,6 +59,8 @@ class ExtractiveSummarizer:
 
     #: Asked the same again, it says the same: there is no use in it.
     deterministic = True
+    #: It chooses what a summary holds; of what changes in another it knows nothing.
+    takes_changes = False
 
     def __init__(self, *, target_tokens: int = 1000, count: Count | None = None) -> None:
         if target_tokens < 1:

@@ -87,8 +87,8 @@ def from_summary(summary: str) -> Iterator[Statement]:
     """Yield the statements of an earlier summary: this module's own bullets as they are, other text by sentences."""
     section = Section.EARLIER
     for line in map(str.strip, summary.split("\n")):
-        if line in _HEADINGS:
-            section = Section(line)
+        if (heading := line.lstrip("# ").removesuffix(":")) in _HEADINGS:
+            section = _HEADINGS[heading]
         elif line in {NOTHING, END}:
             continue
         elif line.startswith("- ") and section is not Section.EARLIER:
@@ -99,7 +99,8 @@ def from_summary(summary: str) -> Iterator[Statement]:
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, 0)
 
 
-_HEADINGS = frozenset(Section)
+#: Without what stands around them, which is not the same where a summary is written as notes.
+_HEADINGS = {section.removesuffix(":"): section for section in Section}
 
 
 def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[Statement]:

@@ -183,7 +183,7 @@ def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> 
             return record.model_copy(update={"text": REDACTED, "compaction": None})
         case CompactionPublished(compaction=made) if (made.end_number or 0) >= first:
             return record.model_copy(
-                update={"compaction": made.model_copy(update={"summary": REDACTED, "extra": EMPTY})}
+                update={"compaction": made.model_copy(update={"summary": REDACTED, "notes": (), "extra": EMPTY})}
             )
         case ReductionPublished(reduction=made) if any(map(made.covers, posts.get(made.round_id, ()))):
             text = REDACTED if made.text else ""

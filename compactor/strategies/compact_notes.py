@@ -1,0 +1,291 @@
+"""Rounds start..end become the one CompactedMessage as notes, of which a model only says what has to change.
+
+A *minor* compaction asks for changes, given the numbered notes and the new rounds: what it does not name stays byte for
+byte, and answers, the dearest and slowest tokens, are short. A *major* one has all notes written anew: where they have
+become too long, where the answer was no list of changes, and where the summarizer takes none. It is made from the raw
+rounds where they fit in a request, so that nothing in it was summarised twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from memory.overlays import CompactedMessage, Note
+from memory.rounds import Round
+from memory.visibility import Rounds
+from prompts import ABOVE, contract
+
+from ..acceptance import Reading, Source
+from ..changes import SCHEMA, changed, changes_in
+from ..errors import SummaryRejected
+from ..host_rounds import COVERED
+from ..journal import ANCHORS
+from ..last_prompt import continued
+from ..notes import Span, arranged, formed, headings, numbered, read_notes, rendered, span_of
+from ..standing import STANDING, in_force
+from ..summarizers.base import RequestKind, Summary, SummaryRequest
+from ..transcript import LEAST_ROOM, Room, Step, quote, steps
+from ..units import PROMPT_TOKENS, Message, count_message
+from ..view import View, Work
+from ..work import added
+from .compact_rounds import planned_end
+
+__all__ = ["compact_notes"]
+
+#: Under this key of its ``extra`` a compaction has the tokens of its notes when they were written in full.
+WRITTEN = "written_tokens"
+#: Notes are written in full to this share of ``target_tokens``, to leave room for changes; and again when they are
+#: longer than that target and by this factor than they were then, for some cannot be said in less.
+WRITTEN_SHARE, GROWTH = 0.6, 1.25
+#: Where no length is wished for, notes may take this share of a request.
+UNASKED_SHARE = 0.25
+#: So many old rounds are read at a time.
+_PAGE = 32
+
+
+def compact_notes(view: View) -> Iterator[CompactedMessage]:
+    """Yield the compaction that is due; several, each reaching further, where one request cannot hold all new rounds.
+
+    ``notes`` of each are what its summary says, one by one. A summary that was made otherwise is read as notes first.
+    """
+    if view.work is None:
+        raise RuntimeError("compact_notes asks a model, so it runs in a compactor, not where a prompt is composed")
+    rounds = view.rounds[view.end : planned_end(view, view.work)]
+    if rounds:
+        yield from _Noting(view, view.work).compacted(rounds)
+
+
+@dataclass(frozen=True)
+class _Noting:
+    """What stays the same while the compactions of one pass are made."""
+
+    view: View
+    work: Work
+
+    def compacted(self, rounds: Sequence[Round]) -> Iterator[CompactedMessage]:
+        """Give the compaction of all rounds up to the last of each request that ends with a round."""
+        view, standing = self.view, _Standing.of(self, self.view.compaction)
+        room = Room(self._room(standing))
+        new, reached = 0, view.end
+        usage: Mapping[str, int] | None = None
+        published = view.ledger.count(view.compaction.summary) if view.compaction is not None else 0
+        for step in steps(rounds, room, view.ledger.count):
+            first, reached = reached + 1, view.end + step.whole
+            new += step.tokens
+            due = _Due(self, standing, step, first, reached, new, published, usage)
+            made = due.made()
+            standing, usage = _Standing.of(self, made), made.usage
+            room.tokens = self._room(standing)
+            if step.at_boundary:
+                yield made
+                new, usage, published = 0, None, view.ledger.count(made.summary)
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The sections that the role's prompt asks for."""
+        return headings(self.work.config.prompt.content)
+
+    @property
+    def most(self) -> int:
+        """The tokens that notes may take before they are written anew."""
+        config = self.work.config
+        return config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
+
+    @property
+    def target(self) -> int | None:
+        """How long they should be then."""
+        target = self.work.config.target_tokens
+        return target and (max(1, int(WRITTEN_SHARE * target)) if self.work.takes_changes else target)
+
+    def asked(self, content: str, previous: str | None, *, changes: bool) -> list[Message]:
+        """Return the messages that ask for notes, or for *changes* of those in *previous*."""
+        config = self.work.config
+        target = config.target_tokens if changes else self.target
+        (message,) = config.prompt.render(
+            content, previous_summary=previous, role=self.view.role, target_tokens=target, plan=self.work.plan
+        )
+        return contract("changes" if changes else "notes").render(message["content"], target_tokens=target)
+
+    def room_for(self, previous: str | None, *, changes: bool) -> int:
+        """Return the tokens that rounds may take in such a request."""
+        empty = self.asked(Step().text, previous, changes=changes)
+        taken = PROMPT_TOKENS + sum(count_message(message, self.view.ledger.count) for message in empty)
+        return self.work.config.summarizer_input_tokens - taken
+
+    def _room(self, standing: _Standing) -> int:
+        """Return the tokens that rounds may take in the next request, whichever it will be."""
+        in_full = self.room_for(standing.text, changes=False)
+        return min(in_full, self.room_for(numbered(standing.notes), changes=True)) if standing.changes else in_full
+
+    def whole(self, step: Step, reached: int) -> Step | None:
+        """Return all rounds up to *reached*, of which *step* holds the last; None where they are too much for one
+        request, or no longer all there."""
+        covered = reached - len(step.rounds)
+        left = self.room_for(None, changes=False) - step.tokens
+        if not step.at_boundary or left < 0 or not self._has_all():
+            return None
+        whole = Step(whole=reached)
+        for start in range(0, covered, _PAGE):
+            for round_ in self.view.rounds[start : min(start + _PAGE, covered)]:
+                text = quote(round_)
+                tokens = self.view.ledger.count(text) + 1
+                if whole.tokens + tokens > left:
+                    return None
+                whole.add(round_, text, tokens)
+        whole.rounds += step.rounds
+        whole.texts += step.texts
+        whole.tokens += step.tokens
+        return whole
+
+    def _has_all(self) -> bool:
+        """Return whether the covered rounds are there still: a Memory has them all, other hosts may drop old ones."""
+        rounds, compaction = self.view.rounds, self.view.compaction
+        if compaction is None or isinstance(rounds, Rounds):
+            return True
+        covered = compaction.extra.get(COVERED, ())
+        return len(covered) < ANCHORS and all(rounds.end_of(one) is not None for one in covered)
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """The summary that there is, as notes."""
+
+    compaction: CompactedMessage | None
+    notes: tuple[Note, ...]
+    #: Whether changes of it may be asked for.
+    changes: bool
+
+    @classmethod
+    def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Standing:
+        if made is None:
+            return cls(None, (), changes=False)
+        notes = arranged(made.notes or read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
+        written = made.extra.get(WRITTEN)
+        most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
+        fits = noting.view.ledger.count(rendered(notes)) <= most
+        fits = fits and noting.room_for(numbered(notes), changes=True) >= LEAST_ROOM
+        return cls(made, notes, changes=bool(notes) and fits and noting.work.takes_changes)
+
+    @property
+    def text(self) -> str | None:
+        return self.compaction.summary if self.compaction is not None else None
+
+
+@dataclass(frozen=True)
+class _Due:
+    """One request's worth of rounds, on its way into the notes."""
+
+    noting: _Noting
+    standing: _Standing
+    step: Step
+    #: The first of the rounds, and how many are covered entirely afterwards; from 1.
+    first: int
+    reached: int
+    #: Tokens of all rounds since the last publication, and of the summary that was published then.
+    new: int
+    published: int
+    #: What was spent since.
+    usage: Mapping[str, int] | None
+
+    def made(self) -> CompactedMessage:
+        if not self.standing.changes:
+            return self._in_full()
+        try:
+            return self._by_changes()
+        except SummaryRejected as rejected:  # told by its own event; whatever is wrong with it, changes it is not
+            return replace(self, usage=added(self.usage, rejected.usage))._in_full()
+
+    def _by_changes(self) -> CompactedMessage:
+        """Return the compaction with the notes changed. Raises ``SummaryRejected``."""
+        noting, notes = self.noting, self.standing.notes
+        before = numbered(notes)
+        request = self._request(self.step, self.standing.compaction, before, changes=True)
+        source = replace(self._source(self.step), notes=frozenset(note.text for note in notes))
+        return self._summarized(request, source, partial(_changed, notes, noting.order, self._span()))
+
+    def _in_full(self) -> CompactedMessage:
+        """Return the compaction with all notes written anew, or for the first time."""
+        noting, standing = self.noting, self.standing
+        whole = noting.whole(self.step, self.reached) if standing.compaction is not None else None
+        step, previous = (whole, None) if whole is not None else (self.step, standing.compaction)
+        known = standing.notes if previous is not None else ()
+        request = self._request(step, previous, previous.summary if previous is not None else None, changes=False)
+        span = (1, self._span()[1]) if standing.compaction is not None else self._span()
+        reading = partial(_written, known, noting.order, span)
+        return self._summarized(request, self._source(step), reading, major=standing.compaction is not None)
+
+    def _span(self) -> Span:
+        return span_of(self.step.rounds, self.first, self.reached)
+
+    def _source(self, step: Step) -> Source:
+        return Source(step.text, self.new, self.published, sent=step.tokens)
+
+    def _request(
+        self, step: Step, previous: CompactedMessage | None, said: str | None, *, changes: bool
+    ) -> SummaryRequest:
+        noting, config = self.noting, self.noting.work.config
+        behind = None
+        if step is self.step and step.at_boundary:
+            (asked,) = noting.asked(ABOVE, said, changes=changes)
+            behind = continued(noting.view, previous, step.rounds, asked["content"], config.summarizer_input_tokens)
+        return SummaryRequest(
+            role=noting.view.role,
+            kind="changes" if changes else "rounds",
+            previous=previous,
+            rounds=tuple(step.rounds),
+            start_index=self.first if step is self.step else 1,
+            end_index=self.reached if self.step.at_boundary else self.reached + 1,
+            target_tokens=config.target_tokens if changes else noting.target,
+            plan=noting.work.plan,
+            messages=noting.asked(step.text, said, changes=changes),
+            continued=behind,
+            notes=self.standing.notes if changes else (),
+            schema=SCHEMA if changes else None,
+        )
+
+    def _summarized(
+        self, request: SummaryRequest, source: Source, reading: Reading, *, major: bool = False
+    ) -> CompactedMessage:
+        standing = in_force(self.standing.compaction, self.step.rounds)
+        becomes = partial(self._compaction, standing, request.kind)
+        kept = becomes if self.step.at_boundary else None
+        work, view = self.noting.work, self.noting.view
+        return becomes(work.summarize(request, source, view, standing, kept, reading, major=major))
+
+    def _compaction(self, standing: Sequence[str], kind: RequestKind, summary: Summary) -> CompactedMessage:
+        view, previous = self.noting.view, self.standing.compaction
+        end_round_id, end_number = (previous.end_round_id, previous.end_number) if previous else (None, None)
+        if self.reached > view.end:
+            last = view.rounds[self.reached - 1]
+            end_round_id, end_number = last.id, last.number or None
+        written = previous.extra.get(WRITTEN) if previous is not None and kind == "changes" else None
+        written = view.ledger.count(summary.text) if kind == "rounds" else written
+        return CompactedMessage(
+            start_index=1,
+            end_index=max(self.reached, 1),
+            summary=summary.text,
+            end_round_id=end_round_id,
+            end_number=end_number,
+            generation=previous.generation if previous else 0,
+            model=summary.model,
+            usage=added(self.usage, summary.usage),
+            notes=summary.notes,
+            extra={key: value for key, value in ((STANDING, tuple(standing)), (WRITTEN, written)) if value},
+        )
+
+
+def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+    """Return the summary that *answer* makes of *notes*."""
+    made = changed(notes, changes_in(answer), order=order, span=span)
+    return Summary(rendered(made), notes=made)
+
+
+def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+    """Return the summary that *answer* is, note by note; of *known* notes those that are in it again stay."""
+    found = read_notes(answer, span, known)
+    if not found:  # headings alone
+        found = (Note(text=formed(answer), first_round=span[0], last_round=span[1]),)
+    made = arranged(found, order)
+    return Summary(rendered(made), notes=made)
