@@ -364,9 +364,21 @@ def work(draw: st.DrawFn) -> list[Message]:
     return [calls(*ids), *(result(id_, draw(said)) for id_ in answered)]
 
 
-histories = st.lists(st.one_of(questions, work(), work()), min_size=2, max_size=10).map(
-    lambda goes: [message for go in goes for message in go]
-)
+def told_apart(goes: list[list[Message]]) -> list[Message]:
+    """Return all messages, no two of which say the same."""
+    messages = [message for go in goes for message in go]
+    return [message | {"content": f"{message['content']} #{number}"} for number, message in enumerate(messages)]
+
+
+histories = st.lists(st.one_of(questions, work(), work()), min_size=2, max_size=10).map(told_apart)
+
+
+def shorten(memory: Memory, place: int) -> None:
+    """Publish a reduction of a round's last post, if that may be."""
+    round_, journal = memory.get_role_rounds(ASSISTANT)[0][place], memory.journal(ASSISTANT)
+    with suppress(StaleCompaction):
+        made = Reduction.over(round_, round_.post_list[-1:] or [None], "offloaded", "...")
+        journal.reduce(made, base=journal.read().generation)
 
 
 def happen(memory: Memory, data: st.DataObject) -> bool:
@@ -376,16 +388,13 @@ def happen(memory: Memory, data: st.DataObject) -> bool:
     place = data.draw(st.integers(0, len(rounds) - 1))
     if what == "goes on":
         for message in data.draw(histories):
-            memory.append(message)
+            memory.append(message | {"content": f"later {message['content']}"})
     elif what == "failed":
         memory.finish_round(rounds[place], state="failed")
     elif what == "erased" and rounds[place].post_list:
         memory.redact(rounds[place].post_list[0])
-    elif what == "reduced" and place >= seen(memory).end and len(rounds[place].post_list) > 2:
-        journal = memory.journal(ASSISTANT)
-        made = Reduction.over(rounds[place], rounds[place].post_list[:1], "offloaded", "...")
-        with suppress(StaleCompaction):
-            journal.reduce(made, base=journal.read().generation)
+    elif what == "reduced":
+        shorten(memory, place)
     elif what == "published" and seen(memory).end <= place < rounds.settled:
         publish(memory, place + 1, "Newer.")
     return what in ("nothing", "goes on")
@@ -407,6 +416,9 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
     settled = memory.get_role_rounds(ASSISTANT)[0].settled
     if settled and data.draw(st.booleans()):
         publish(memory, data.draw(st.integers(1, settled)))
+    reduced = data.draw(st.booleans())
+    if reduced:
+        shorten(memory, data.draw(st.integers(0, len(memory.get_role_rounds(ASSISTANT)[0]) - 1)))
     budget = data.draw(st.sampled_from([WIDE, WIDE, 300]))
     prompt = compose(memory, budget=budget, system="Be brief.", plan=data.draw(st.sampled_from([None, "1. [ ] go"])))
     sent, before, cut = copy.deepcopy(prompt.messages), seen(memory), prompt.report.tokens_before > budget
@@ -417,7 +429,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
         covered = view.rounds[view.end : view.end + count]
         going_on = continued(view, view.compaction, covered, "Summarise.", WIDE)
         if going_on is None:
-            assert cut or not same or view.end + count > settled or plan_at < len(sent)
+            assert cut or reduced or not same or view.end + count > settled or plan_at < len(sent)
             continue
         *beginning, instruction = going_on.messages
         assert instruction == user("Summarise.")
