@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import dedent
 from typing import Any, Literal, NamedTuple
 
 from memory.frozen import freeze_mapping
@@ -144,7 +143,7 @@ def _of_lines(text: str) -> Iterator[Change]:
     the first is an introduction."""
     found: list[Change] = []
     apart = True
-    for line in dedent(text).splitlines():
+    for line in text.splitlines():
         read = _of_line(line)
         if not read and found and line.strip():
             last = found.pop()
@@ -205,7 +204,7 @@ def _of_object(item: Any) -> Change:
     op, number, section, text = (fields.get(key) for key in ("op", "number", "section", "text"))
     if op not in ("add", "replace", "remove"):
         raise _malformed("there is one that is neither add, replace nor remove")
-    if not isinstance(section or "", str) or not isinstance(text or "", str):
+    if not all(one is None or isinstance(one, str) for one in (section, text)):
         raise _malformed("there is one whose text is none")
     return Change(op, 0 if op == "add" else _number(number), section or "", text or "")
 
