@@ -23,6 +23,8 @@ _WORDS = (
     " state was told while another question came up that had to wait until more is known of the cause which was"
     " settled later after both had looked at it again and agreed on how to go on with what was left"
 )
+#: Where a summary has the facts, and what else happened.
+_KEPT, _DONE = "Goal and instructions", "Done"
 _CHANGES = re.compile(r"\b(add|replace|remove)\b.*\b(add|replace|remove)\b.*\b(add|replace|remove)\b", re.DOTALL)
 
 
@@ -58,7 +60,7 @@ class FakeModel:
         return _said(json.dumps(_filled(schema, summary)) if schema else summary)
 
     def _summary(self, facts: Mapping[str, str]) -> str:
-        lines = ["## Facts", *_lines(facts), "## Done"]
+        lines = [f"## {_KEPT}", *_lines(facts), f"## {_DONE}"]
         rng = random.Random(self._answers)
         while (left := self._summary_tokens - count_tokens("\n".join(lines))) > 4:
             lines.append(f"- {self._words(rng, min(left - 3, 24))}.")
@@ -67,11 +69,10 @@ class FakeModel:
     def _changes(self, facts: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """Return the new facts and one sentence of what was done, as changes in the form that was asked for."""
         done = f"{self._words(random.Random(self._answers), 24)}."
-        added = [("Facts", line.removeprefix("- ")) for line in _lines(facts)] + [("Done", done)]
+        added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)] + [(_DONE, done)]
         if body.get("response_format"):
-            return json.dumps(
-                {"changes": [{"change": "add", "section": section, "text": text} for section, text in added]}
-            )
+            adding = [{"section": section, "text": text} for section, text in added]
+            return json.dumps({"add": adding, "replace": [], "remove": []})
         return "\n".join(f"add [{section}]: {text}" for section, text in added)
 
     def _words(self, rng: random.Random, count: int) -> str:

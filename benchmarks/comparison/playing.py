@@ -17,8 +17,9 @@ from .facts import raw_in
 from .model_server import MODEL, Answered, ModelServer
 from .money import LISTS, Cost, cost_of
 from .prefixes import shown
+from .virtual_time import Latency
 
-__all__ = ["Contender", "Outcome", "played"]
+__all__ = ["Contender", "Outcome", "alone", "job_of", "played"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,6 +101,18 @@ def played(scenario: Scenario, contender: Contender, *, real: bool = False, time
         depths=depths,
         measures=found["measures"],
     )
+
+
+def alone(
+    scenario: Scenario, contender: Contender, marks: Sequence[int], window: int, patience: float
+) -> dict[str, Any]:
+    """Return what the CPU of *scenario*'s turns was, played again and again up to the last of *marks*, where the model
+    takes no time."""
+    free = Latency(0.0, 0.0, 0.0)
+    with tempfile.TemporaryDirectory() as folder, ModelServer(latency=free, values=dict(scenario.facts)) as server:
+        job = job_of(scenario, contender, server.url, folder)
+        job |= {"marks": list(marks), "window": window, "patience": patience}
+        return _driven(job, contender.python, folder, patience + 600)
 
 
 def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> dict[str, Any]:

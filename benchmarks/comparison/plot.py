@@ -34,7 +34,7 @@ def plotted(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * cost / right
 
     def upwards(held: float) -> float:
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (math.log10(held) - low) / (high - low)
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * float((math.log10(held) - low) / (high - low))
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',

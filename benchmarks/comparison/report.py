@@ -10,7 +10,7 @@ from .conversations import Scenario
 from .money import LISTS, Cost
 from .playing import Outcome
 
-__all__ = ["cpu_table", "numbers", "quantile", "table", "waiting"]
+__all__ = ["cpu_table", "least_table", "numbers", "quantile", "table", "waiting"]
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -118,6 +118,20 @@ def _cells(scenario: Scenario, row: Mapping[str, Any]) -> list[str]:
         cells.append(f"{row['facts_in_prompt']}/{row['facts']}, {row['facts_kept']}/{row['facts']}")
         cells.append("–" if row["depth"] is None else f"{row['depth']:.1f}")
     return cells
+
+
+def least_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return for each of ours what a token of conversation cost, without the agent's output, beside the least that the
+    formula gives for the sizes that were met."""
+    names = [one.name for one in LISTS]
+    lines = [_line(["", *(f"J, {name}" for name in names), *(f"W*, {name}" for name in names)])]
+    lines.append(_line(["---", *["--:"] * 2 * len(names)]))
+    for row in rows:
+        if "least" in row:
+            paid = zip(row["per_token"], row["least"], strict=True)
+            shares = [f"{cost:.2f} of {best['least']:.2f} ({cost / best['least']:.2f})" for cost, best in paid]
+            lines.append(_line([row["name"], *shares, *(f"{best['every']:,.0f}" for best in row["least"])]))
+    return "\n".join([*lines, ""])
 
 
 def cpu_table(marks: Sequence[int], rows: Iterable[Mapping[str, Any]]) -> str:

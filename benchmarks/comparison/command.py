@@ -1,0 +1,128 @@
+"""What `benchmarks/run` does: plays every conversation to every adapter, and prints what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .conversations import SCENARIOS, Absent, Scenario, chat
+from .environments import PEERS, Unavailable, default_folder, made
+from .money import LISTS
+from .playing import Contender, alone, played
+from .plot import plotted
+from .report import cpu_table, least_table, numbers, table
+from .shapes import shape_of
+
+__all__ = ["contenders", "main"]
+
+BASELINE = "nothing"
+#: Not adapters.
+_PARTS = ("__init__",)
+#: Turns at which the CPU of one is told, and of how many before it that is the median.
+MARKS, WINDOW = (10, 100, 1_000, 10_000), 51
+#: Scenarios beside those of ``SCENARIOS``.
+CPU = "cpu"
+
+
+def contenders(only: Sequence[str] = (), peers: Path = PEERS) -> list[tuple[str, str]]:
+    """Return module and variant of every adapter, the controls and ours first; of *only*, where that names any."""
+    from benchmarks.peers.ours import VARIANTS
+
+    names = sorted(file.stem for file in peers.glob("*.py") if file.stem not in _PARTS)
+    first = [BASELINE, "sliding_window", "ours"]
+    ordered = [name for name in first if name in names] + [name for name in names if name not in first]
+    found = [(name, variant) for name in ordered for variant in (VARIANTS if name == "ours" else [""])]
+    if not only:
+        return found
+    wanted = [one for one in found if one[0] in only or ":".join(one) in only]
+    missing = set(only) - {name for name, _ in found} - {":".join(one) for one in found}
+    if missing:
+        raise SystemExit(f"no such adapter: {', '.join(sorted(missing))}; there are {', '.join(ordered)}")
+    return wanted
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    results: dict[str, Any] = {"prices": [one.name for one in LISTS], "scenarios": {}}
+    for name in options.scenarios:
+        try:
+            found = _cpu(options) if name == CPU else _scenario(SCENARIOS[name](), options)
+        except Absent as absent:
+            print(f"### {name}\n\nLeft out: {absent}.\n", flush=True)
+            continue
+        results["scenarios"][name] = found
+    if options.docs is not None:
+        _write(options.docs, results)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks/run", description="Compare ways to hold a long conversation.")
+    parser.add_argument("--scenarios", nargs="+", choices=[*SCENARIOS, CPU], default=[*SCENARIOS, CPU])
+    parser.add_argument("--only", nargs="+", default=(), metavar="ADAPTER", help="such as: nothing ours langchain")
+    parser.add_argument("--turns", type=int, help="play so many turns instead of all")
+    parser.add_argument("--real", action="store_true", help="let the models take the time that they are said to take")
+    parser.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER")
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="write comparison.json and comparison.svg there")
+    parser.add_argument("--marks", nargs="+", type=int, default=MARKS, help="turns at which CPU is measured")
+    parser.add_argument("--patience", type=float, default=900.0, help="seconds for the turns that measure one's CPU")
+    return parser
+
+
+def _pythons(options: argparse.Namespace) -> Iterator[Contender]:
+    """Give every adapter that can be run here, with its Python; say of the others why not."""
+    for module, variant in contenders(options.only):
+        try:
+            yield Contender(module, variant, made(module, options.environments))
+        except Unavailable as reason:
+            print(f"{module} is left out: {reason}", file=sys.stderr, flush=True)
+
+
+def _scenario(scenario: Scenario, options: argparse.Namespace) -> list[dict[str, Any]]:
+    if options.turns is not None:
+        scenario = replace(scenario, turns=scenario.turns[: options.turns])
+    rows: list[dict[str, Any]] = []
+    baseline = None
+    for contender in _pythons(options):
+        if contender.module == BASELINE and not scenario.fits:
+            continue
+        print(f"{scenario.name}: {contender.label}", file=sys.stderr, flush=True)
+        try:
+            outcome = played(scenario, contender, real=options.real)
+        except RuntimeError as error:
+            print(f"{contender.label} did not end well: {error}", file=sys.stderr, flush=True)
+            continue
+        if contender.module == BASELINE:
+            baseline = outcome.costs
+        rows.append({"label": contender.label} | numbers(scenario, outcome, baseline))
+        if contender.module == "ours":
+            rows[-1]["least"] = [shape.told(one.prices) for one in LISTS if (shape := shape_of(scenario, outcome))]
+    print(table(scenario, rows), flush=True)
+    if any("least" in row for row in rows):
+        print(least_table(rows), flush=True)
+    return rows
+
+
+def _cpu(options: argparse.Namespace) -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = []
+    for contender in _pythons(options):
+        print(f"cpu: {contender.label}", file=sys.stderr, flush=True)
+        try:
+            rows.append(alone(chat(), contender, options.marks, WINDOW, options.patience))
+        except RuntimeError as error:
+            print(f"{contender.label} did not end well: {error}", file=sys.stderr, flush=True)
+    print(cpu_table(options.marks, rows), flush=True)
+    return rows
+
+
+def _write(folder: Path, results: Mapping[str, Any]) -> None:
+    (folder / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    rows = results["scenarios"].get("chat")
+    if rows and any(row["relative"] for row in rows):
+        title = "200 turns of chat: what they cost, and how long they wait"
+        (folder / "comparison.svg").write_text(plotted(title, rows), encoding="utf-8")
