@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from memory import Memory
+from memory.events import ProviderFailed
+from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
 from memory.visibility import sees
 
@@ -72,12 +74,13 @@ def compose(
 ) -> Prompt:
     """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens less *reserve* for the answer.
 
-    Never waits for a model. Where not all of the tail fits, it goes down a ladder, only as far as needed: large
-    payloads are shown as a preview with a reference, old tool results as a line, the oldest rounds are left out with a
-    line that says which, then the oldest posts of the newest round, and its largest texts are clipped. All of it in
-    steps of ``GRID``, so that the beginning rarely changes. A tool call keeps its results, pinned posts stay, and the
-    newest user query is whole. Where even that does not fit, raises ``BudgetExceeded``, or, with
-    ``on_overflow="warn"``, gives the shortest prompt there is with the warning ``OverBudget``.
+    Never waits for a model. Where not all of the tail fits, a compaction is published that the role's compactor holds
+    back, if there is one. Where that is not enough, it goes down a ladder, only as far as needed: large payloads are
+    shown as a preview with a reference, old tool results as a line, the oldest rounds are left out with a line that
+    says which, then the oldest posts of the newest round, and its largest texts are clipped. All of it in steps of
+    ``GRID``, so that the beginning rarely changes. A tool call keeps its results, pinned posts stay, and the newest
+    user query is whole. Where even that does not fit, raises ``BudgetExceeded``, or, with ``on_overflow="warn"``, gives
+    the shortest prompt there is with the warning ``OverBudget``.
 
     *tools* are the schemas that go with the request: they count. They and *tool_choice* are remembered in this process
     for a summarizer that goes on from this prompt: give both as they are sent. *plan* is text or a ``Plan``, a callable
@@ -98,12 +101,28 @@ def compose(
         _plan(memory, role, plan),
     )
     ledger = ledger_of(memory, role, count)
-    ledger.header_tokens = sum(count_message(message, count) for message in head.system)
+    ledger.header_tokens = sum(count_message(message, ledger.standing) for message in head.system)
     view = View(rounds, compaction, ledger, ledger.header_tokens, model)
     correction = view.usage.correction
-    tool_tokens = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in tools)
+    schemas = (json.dumps(tool, ensure_ascii=False, default=str) for tool in tools)
+    tool_tokens = sum(MESSAGE_TOKENS + ledger.standing(schema) for schema in schemas)
+    ledger.tool_tokens = tool_tokens
     limit = math.floor((budget - reserve) / correction) - tool_tokens
     fitted, over = Ladder(view, head, limit, max(1, int(budget * GRID))).fitted()
+    if fitted.tokens_before > limit and _shows_held(memory, role):
+        return compose(
+            memory,
+            role,
+            budget=budget,
+            system=system,
+            model=model,
+            counter=counter,
+            reserve=reserve,
+            tools=tools,
+            tool_choice=tool_choice,
+            plan=plan,
+            on_overflow=on_overflow,
+        )
     if over:
         needed = math.ceil((fitted.tokens + tool_tokens) * correction) + reserve
         if on_overflow == "raise":
@@ -124,6 +143,18 @@ def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]]
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
     return [*map(dict, system or ()), *(from_post(post, role) for post in memory.header if sees(role, post))]
+
+
+def _shows_held(memory: Memory, role: str) -> bool:
+    """Have a compaction published that was held back, and return whether another one is shown now."""
+    publish_held = getattr(memory.provider(role), "publish_held", None)
+    if publish_held is None:
+        return False
+    try:
+        return publish_held() is True
+    except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: there is still the ladder)
+        memory.tell(ProviderFailed(session=memory.session_id, role=role, error=describe(error)))
+        return False
 
 
 def _plan(memory: Memory, role: str, plan: object) -> Message | None:

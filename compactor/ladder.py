@@ -12,6 +12,7 @@ from memory.reading.references import post_reference, range_reference
 from memory.rounds import Round
 
 from .clipping import clip_message, clip_text
+from .kept import own
 from .overlaid import tells_of_drops
 from .pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
 from .rungs import RUNGS, shortened
@@ -53,7 +54,7 @@ class Ladder:
         self._dropped_from = self._first_dropped()
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self._dropped_from)
-        self._note_tokens = self._cost(longest)
+        self._note_tokens = self._standing(longest)
         self._put(head)
         #: The newest round, or the first open one: from here on there are no sums.
         self._newest = max(view.end, min(view.closed, view.total - 1))
@@ -83,22 +84,36 @@ class Ladder:
     def _cost(self, *messages: Message) -> int:
         return sum(count_message(message, self._count) for message in messages)
 
+    def _standing(self, *messages: Message) -> int:
+        """Return the same of messages that the prompts before had as well."""
+        return sum(count_message(message, self._view.ledger.standing) for message in messages)
+
     def _tokens(self, draft: Draft) -> int:
         whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
-        return self._head_tokens + self._cost(*self._note(draft)) + whole + _sum(draft.shown)
+        return self._head_tokens + self._standing(*self._note(draft)) + whole + _sum(draft.shown)
 
     def _messages(self, draft: Draft) -> list[Message]:
         """Return all messages; the plan stands before the newest thing that the user said."""
-        shown = [*draft.ahead, *(piece for place in draft.whole for piece in self._uncounted(place)), *draft.pieces]
         messages = [*self._head.messages(), *self._note(draft)]
-        spoken = [number for number, piece in enumerate(shown) if piece.fixed]
-        plan_at = spoken[-1] if spoken else 0
-        for number, piece in enumerate(shown):
-            if number == plan_at and self._head.plan is not None:
-                messages.append(self._head.plan)
-            messages += piece.unit.messages
-        if not shown and self._head.plan is not None:
-            messages.append(self._head.plan)
+        plan_at = len(messages)
+
+        def add(pieces: Iterable[Piece]) -> None:
+            nonlocal plan_at
+            for piece in pieces:
+                if piece.fixed:
+                    plan_at = len(messages)
+                messages.extend(map(own, piece.unit.messages))
+
+        add(draft.ahead)
+        for place in draft.whole:
+            kept = self._view.kept(place) if place != self._asked else None
+            if kept is not None:
+                messages += kept.own_messages()
+            else:
+                add(self._uncounted(place))
+        add(draft.pieces)
+        if self._head.plan is not None:
+            messages.insert(plan_at, self._head.plan)
         return messages
 
     def _note(self, draft: Draft) -> list[Message]:
@@ -114,16 +129,20 @@ class Ladder:
         view, sums = self._view, self._view.sums
         closed = range(min(view.end, view.closed), view.closed)
         covered = sums[closed.start].dropped
+        if covered == sums[closed.stop].dropped:
+            return self._first_growing_dropped()
         place = closed.start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
-        if place in closed:
-            return sums.cost(place).number
+        return sums.cost(place).number
+
+    def _first_growing_dropped(self) -> int:
+        view = self._view
         growing = (view.rounds[place] for place in range(max(view.end, view.closed), view.total))
         return next((one.number for one in growing if tells_of_drops(view.reductions.of(one.id))), 0)
 
     def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
         rounds = self._view.sums.numbers(draft.rounds)
-        return tuple(dict.fromkeys((*rounds, *(piece.round_.number for piece in draft.units))))
+        return (*rounds, *dict.fromkeys(piece.round_.number for piece in draft.units))
 
     # -- the tail in pieces -------------------------------------------------------------------------------------------
 
@@ -135,18 +154,19 @@ class Ladder:
         return self._known[place]
 
     def _made_pieces(self, place: int) -> list[Piece]:
-        units = self._units(place)
-        spoken = [number for number, (_, unit) in enumerate(units) if unit.from_user] if place == self._asked else []
-        fixed = spoken[:1] + spoken[-1:]
+        kept = self._view.kept(place)
+        pieces = list(kept.pieces) if kept is not None else self._new_pieces(place)
+        if place == self._asked:
+            spoken = [number for number, piece in enumerate(pieces) if piece.unit.from_user]
+            for number in {*spoken[:1], *spoken[-1:]}:
+                pieces[number] = replace(pieces[number], fixed=True)
+        return pieces
+
+    def _new_pieces(self, place: int) -> list[Piece]:
+        view = self._view
         return [
-            Piece(
-                round_,
-                unit,
-                self._view.costs(round_, unit),
-                fixed=number in fixed,
-                pinned=self._view.is_pinned(round_, unit),
-            )
-            for number, (round_, unit) in enumerate(units)
+            Piece(round_, unit, view.costs(round_, unit), pinned=view.is_pinned(round_, unit))
+            for round_, unit in self._units(place)
         ]
 
     def _uncounted(self, place: int) -> list[Piece]:
@@ -226,8 +246,8 @@ class Ladder:
 
     def _put(self, head: Head) -> None:
         self._head = head
-        in_front = PROMPT_TOKENS + self._cost(*head.messages())
-        self._head_tokens = in_front + (self._cost(head.plan) if head.plan is not None else 0)
+        in_front = PROMPT_TOKENS + self._standing(*head.messages())
+        self._head_tokens = in_front + (self._standing(head.plan) if head.plan is not None else 0)
         room = self._limit - in_front - self._note_tokens
         self._step = min(self._whole_step, max(int(room * LARGEST_STEP), 1))
 

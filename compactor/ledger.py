@@ -12,8 +12,11 @@ from memory import Memory
 from memory.forking import renewed_after_fork
 from memory.overlays import Reduction, Reductions
 from memory.rounds import USER, Post, Round
+from memory.visibility import Rounds
 
+from .kept import KeptRound, KeptRounds, StandingTexts
 from .overlaid import overlaid, tells_of_drops
+from .pieces import Piece
 from .rungs import RUNGS, costs_by_rung, is_pinned, lighter
 from .tokens import TokenCounter
 from .units import Unit, count_message, units_of
@@ -47,6 +50,9 @@ class Overlaid(NamedTuple):
     reductions: tuple[Reduction, ...]
     #: Numbers of its pinned posts; 0 is the query.
     pinned: frozenset[int]
+
+
+_PLAIN = Overlaid((), frozenset())
 
 
 class Cost(NamedTuple):
@@ -162,6 +168,8 @@ class Ledger:
     def __init__(self, role: str, count: TokenCounter) -> None:
         self.role = role
         self.count = count
+        #: Counts what stands in every prompt, and remembers that.
+        self.standing = StandingTexts(count)
         #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
         self.header_tokens = 0
         #: And of the schemas of tools that went with it.
@@ -173,8 +181,9 @@ class Ledger:
 
     def _renew(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        self._lock = threading.Lock()  # guards _summed and its sums; never held while counting
+        self._lock = threading.Lock()  # guards _summed and its sums, and _kept; never held while counting
         self._summed = Summed(Sums())
+        self._kept = KeptRounds()
 
     _after_fork = _renew
 
@@ -193,11 +202,17 @@ class Ledger:
             pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
 
         def overlaid_with(round_id: str) -> Overlaid:
-            return Overlaid(reductions.of(round_id), pinned.get(round_id, frozenset()))
+            over = reductions.of(round_id)
+            if not over and round_id not in pinned:
+                return _PLAIN
+            return Overlaid(over, pinned.get(round_id, frozenset()))
+
+        def read(place: int) -> tuple[Cost, list[Piece]]:
+            round_ = rounds[place]
+            return self._read(round_, overlaid_with(round_.id))
 
         def cost_at(place: int) -> Cost:
-            round_ = rounds[place]
-            return self._cost(round_, overlaid_with(round_.id))
+            return read(place)[0]
 
         while True:
             with self._lock:
@@ -210,34 +225,47 @@ class Ledger:
             done = sums.stop
             if sums is summed.sums and done >= settled and origin == summed.origin:
                 return sums
-            fresh = [cost_at(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
+            fresh = [read(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
             with self._lock:
                 if sums is summed.sums and (self._summed.sums is not sums or sums.stop != done):
                     continue  # another thread was here meanwhile; go on from what it has counted
-                for cost in fresh:
+                if summed.seen[1] != seen[1]:  # something was erased
+                    self._kept = KeptRounds()
+                for cost, pieces in fresh:
                     sums.add(cost)
+                    if isinstance(rounds, Rounds):  # nobody promises that another host's stay as they are
+                        self._kept.add(KeptRound.of(cost, cost.round_id, pieces))
+                if origin != summed.origin:
+                    self._kept.limit_to({cost.round_id for cost in sums.costs[max(origin - sums.start, 0) :]})
                 self._summed = Summed(sums, seen, origin)
                 if sums.stop >= settled:
                     return sums
 
-    def _cost(self, raw: Round, over: Overlaid) -> Cost:
+    def kept(self, cost: Cost) -> KeptRound | None:
+        """Return the round that *cost* is of, as it reads in prompts; None where it must be read and made anew."""
+        return self._kept.get(cost.round_id, cost)
+
+    def _read(self, raw: Round, over: Overlaid) -> tuple[Cost, list[Piece]]:
+        """Return what a closed round costs, and its units with their costs."""
         round_ = overlaid(raw, over.reductions, self.role)
         # What was counted while the round was open is not counted again.
         units = [
             (unit, self._open.pop(_key_of(round_, unit), ()) or self.costs(unit))
             for unit in units_of(round_, self.role)
         ]
-        return Cost(
+        pieces = [Piece(round_, unit, costs, pinned=is_pinned(unit, over.pinned)) for unit, costs in units]
+        cost = Cost(
             round_.id,
             round_.number,
             sum(sum(costs) for _, costs in units),
             sum(len(unit.posts) for unit, _ in units),
             any(unit.from_user for unit, _ in units),
             costs_by_rung(round_, units, self.count, over.pinned),
-            sum(sum(costs) for unit, costs in units if is_pinned(unit, over.pinned)),
+            sum(piece.tokens for piece in pieces if piece.pinned),
             over,
             calls_in(raw, self.role),
         )
+        return cost, pieces
 
     def costs(self, unit: Unit) -> tuple[int, ...]:
         """Return the tokens of each of *unit*'s messages."""

@@ -18,6 +18,7 @@ from memory.visibility import Rounds
 from .acceptance import Source
 from .config import CompactorConfig
 from .host_rounds import HostRounds
+from .kept import KeptRound
 from .ledger import Ledger, Sums
 from .overlaid import overlaid
 from .rungs import is_pinned
@@ -131,7 +132,7 @@ class View:
     def compaction_tokens(self) -> int:
         if self.compaction is None:
             return 0
-        return MESSAGE_TOKENS + self.ledger.count(self.compaction.to_prompt())
+        return MESSAGE_TOKENS + self.ledger.standing(self.compaction.to_prompt())
 
     @property
     def tokens(self) -> int:
@@ -203,6 +204,12 @@ class View:
         """Return the messages of one round as it reads now, in units that may not be torn, each with the round."""
         round_ = self.round(place)
         return [(round_, unit) for unit in units_of(round_, self.role, last=place == self.total - 1)]
+
+    def kept(self, place: int) -> KeptRound | None:
+        """Return a closed round of the tail as it reads now, where that is known from the prompt before; its messages
+        are everybody's, and nobody's to change."""
+        sums = self.sums
+        return self.ledger.kept(sums.cost(place)) if sums.start <= place < min(self.closed, sums.stop) else None
 
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
