@@ -243,7 +243,7 @@ class OpenAISummarizer:
         """Return what went wrong and what to do about it, in our own words: an error's text may quote the request."""
         name, status = type(exc).__name__, getattr(exc, "status_code", None)
         if isinstance(status, int):
-            said = f"{exc} {getattr(exc, 'param', None)}"
+            said = f"{exc} {getattr(exc, 'body', '')}"
             # A traceback prints the cause as well, and its text quotes the response, which may quote anything.
             exc.args = (f"HTTP {status}",)
             remedy = _remedy(status, getattr(exc, "code", None), getattr(exc, "param", None), arguments)

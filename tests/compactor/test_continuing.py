@@ -1,0 +1,325 @@
+"""A summarizer that asks behind the beginning of the agent's last prompt, against a server on loopback."""
+
+from __future__ import annotations
+
+import functools
+import json
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import openai
+import pytest
+from chats import answer, calls, result, user, words
+from model_server import Answer, ModelServer, completion, html, ok, reply, status
+from scene import of_kind
+
+from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
+from compactor.errors import SummaryRejected
+from compactor.events import Prepared, Rejected
+from compactor.summarizers import OpenAISummarizer, SummarizerError
+from compactor.summarizers.base import Continued
+from compactor.work import asked_again
+from memory import Memory
+
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+BEGINNING = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
+GOING_ON = Continued(messages=[*BEGINNING, user("Summarise.")], tools=TOOLS, tool_choice="auto", model="m-1")
+REQUEST = SummaryRequest(messages=[user("A transcript.")], continued=GOING_ON)
+SCHEMA = {"type": "object", "properties": {"changes": {"type": "array"}}, "required": ["changes"]}
+CHANGES = replace(REQUEST, kind="changes", schema=SCHEMA)
+CERTIFICATES = ssl.create_default_context()
+
+CALLED = ok(None, finish="tool_calls", **calls("c1"))
+REFUSES_FORMATS = status(
+    400, body={"error": {"message": "response_format of type json_schema is unavailable now", "code": None}}
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = functools.partial(openai.DefaultHttpxClient, verify=CERTIFICATES, trust_env=False)
+    monkeypatch.setattr(openai, "DefaultHttpxClient", connections)
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+def summarizer_at(server: ModelServer, model: str = "m-1", **more: Any) -> OpenAISummarizer:
+    return OpenAISummarizer(model, base_url=server.base_url, api_key="k", **{"timeout": 20} | more)
+
+
+def bodies(server: ModelServer) -> list[Any]:
+    return [request.body for request in server.requests]
+
+
+# -- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def test_the_agents_own_request_is_sent_again(server: ModelServer) -> None:
+    """Messages, tools and tool choice as they were, so that the provider finds them in its cache."""
+    with summarizer_at(server, extra={"prompt_cache_key": "s-1"}) as summarizer:
+        assert summarizer(REQUEST).text == "SUMMARY 1"
+    assert bodies(server) == [
+        {
+            "model": "m-1",
+            "messages": GOING_ON.messages,
+            "tools": TOOLS,
+            "tool_choice": "auto",
+            "prompt_cache_key": "s-1",
+        }
+    ]
+
+
+def test_without_tools_none_are_named(server: ModelServer) -> None:
+    """Endpoints refuse an empty list, and a choice where there is nothing to choose."""
+    bare = replace(REQUEST, continued=replace(GOING_ON, tools=(), tool_choice=None))
+    with summarizer_at(server) as summarizer:
+        summarizer(bare)
+    assert bodies(server) == [{"model": "m-1", "messages": GOING_ON.messages}]
+
+
+@pytest.mark.parametrize(
+    ("style", "model", "agents", "continues"),
+    [
+        (None, "m-1", "m-1", True),
+        (None, "m-2", "m-1", False),
+        (None, "m-1", "", False),
+        ("continue", "m-2", "m-1", True),
+        ("separate", "m-1", "m-1", False),
+    ],
+)
+def test_the_agents_model_decides_where_nobody_else_does(
+    server: ModelServer, style: Any, model: str, agents: str, continues: bool
+) -> None:
+    """Another model has nothing of the agent's prompt in its cache, so it is sent the shorter transcript."""
+    request = replace(REQUEST, continued=replace(GOING_ON, model=agents))
+    with summarizer_at(server, model, style=style) as summarizer:
+        summarizer(request)
+        summarizer(replace(request, continued=None))
+    sent = GOING_ON.messages if continues else REQUEST.messages
+    assert [body["messages"] for body in bodies(server)] == [sent, REQUEST.messages]
+
+
+def test_a_style_that_there_is_not_is_refused() -> None:
+    """When it is made, rather than by never continuing."""
+    with pytest.raises(ValueError, match="'separate', 'continue' or None, not 'continued'"):
+        OpenAISummarizer("m-1", base_url="http://localhost:1/v1", style="continued")  # type: ignore[arg-type]
+
+
+# -- what else comes back ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        CALLED,
+        ok("Let me see.", finish="stop", tool_calls=calls("c1")["tool_calls"]),
+        ok(None, finish="function_call", function_call={"name": "f", "arguments": "{}"}),
+    ],
+)
+def test_a_call_instead_of_an_answer_is_asked_for_separately(server: ModelServer, called: Answer) -> None:
+    """An agent's model is used to calling its tools; what both requests took is added up."""
+    server.answers(called, ok("Booked."))
+    with summarizer_at(server) as summarizer:
+        made = summarizer(REQUEST)
+    assert made.text == "Booked."
+    assert made.usage == {"input_tokens": 200, "output_tokens": 40, "cached_tokens": 120}
+    assert bodies(server)[1] == {"model": "m-1", "messages": REQUEST.messages}
+
+
+def test_a_call_whose_cost_is_not_known_adds_nothing(server: ModelServer) -> None:
+    """Not every server tells."""
+    server.answers(ok(None, finish="tool_calls", usage=None, **calls("c1")))
+    with summarizer_at(server) as summarizer:
+        assert summarizer(REQUEST).usage == {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}
+
+
+@pytest.mark.parametrize("code", [400, 413, 422])
+def test_a_request_that_is_refused_is_made_separately(server: ModelServer, code: int) -> None:
+    """It is longer than a transcript, and may hold what the endpoint does not know."""
+    server.answers(status(code))
+    with summarizer_at(server) as summarizer:
+        assert summarizer(REQUEST).text == "SUMMARY 2"
+    assert bodies(server)[1]["messages"] == REQUEST.messages
+
+
+@pytest.mark.parametrize(
+    "failing", [status(401), status(404), status(429), status(500), html(), ok(""), ok("x", finish="length")]
+)
+def test_other_failures_are_failures(server: ModelServer, failing: Answer) -> None:
+    """Where the endpoint is not there, or the answer is no good, the same again costs more and helps nothing."""
+    server.answers(failing)
+    with summarizer_at(server) as summarizer, pytest.raises(SummarizerError):
+        summarizer(REQUEST)
+    assert len(server.requests) == 1
+
+
+def test_both_requests_together_keep_to_the_time() -> None:
+    """``timeout=`` is for the whole call: the second request has what the first has left, and may have none."""
+    moments = iter([0.0, 4.0, 0.0, 9.5])
+    timeouts = []
+
+    def create(**arguments: Any) -> Any:
+        timeouts.append(arguments["timeout"])
+        return completion(None, finish="tool_calls") if "tools" in arguments else completion("Booked.")
+
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    summarizer = OpenAISummarizer("m-1", client=client, timeout=9, clock=lambda: next(moments))
+    assert summarizer(REQUEST).text == "Booked."
+    with pytest.raises(SummarizerError, match="within 9 s"):
+        summarizer(REQUEST)
+    assert timeouts == [9, 5.0, 9]
+
+
+def test_a_tool_called_in_the_separate_request_is_a_failure(server: ModelServer) -> None:
+    """There is no third way to ask."""
+    server.always(CALLED)
+    with summarizer_at(server) as summarizer, pytest.raises(SummarizerError, match="called a tool"):
+        summarizer(REQUEST)
+    assert len(server.requests) == 2
+
+
+# -- structured answers -----------------------------------------------------------------------------------------------
+
+
+def test_a_schema_is_sent_as_response_format(server: ModelServer) -> None:
+    """Strictly: an endpoint that offers it answers with nothing else."""
+    with summarizer_at(server, style="separate") as summarizer:
+        summarizer(CHANGES)
+    schema = {"name": "changes", "schema": SCHEMA, "strict": True}
+    assert bodies(server)[0]["response_format"] == {"type": "json_schema", "json_schema": schema}
+
+
+def test_a_schema_does_not_change_what_is_in_the_cache(server: ModelServer) -> None:
+    """Providers put it before all messages; so it goes only with the separate request."""
+    server.answers(CALLED)
+    with summarizer_at(server) as summarizer:
+        summarizer(CHANGES)
+    assert ["response_format" in body for body in bodies(server)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        REFUSES_FORMATS,
+        status(422, body={"detail": [{"loc": ["body", "response_format"], "msg": "extra fields not permitted"}]}),
+        status(400, body={"error": {"message": "no", "param": "response_format", "code": None}}),
+        reply("response_format is not known here", 400),
+    ],
+)
+def test_an_endpoint_without_formats_is_asked_in_plain_text(server: ModelServer, refusal: Answer) -> None:
+    """It says so once; from then on it is not asked for any."""
+    server.answers(refusal)
+    with summarizer_at(server, style="separate") as summarizer:
+        assert summarizer(CHANGES).text == "SUMMARY 2"
+        assert summarizer(CHANGES).text == "SUMMARY 3"
+    assert ["response_format" in body for body in bodies(server)] == [True, False, False]
+
+
+def test_another_refusal_is_not_blamed_on_the_format(server: ModelServer) -> None:
+    """A model that is not there does not turn formats off."""
+    server.answers(status(400))
+    with summarizer_at(server, style="separate") as summarizer:
+        with pytest.raises(SummarizerError, match="HTTP 400"):
+            summarizer(CHANGES)
+        summarizer(CHANGES)
+    assert ["response_format" in body for body in bodies(server)] == [True, True]
+
+
+def test_a_format_of_the_hosts_own_stays(server: ModelServer) -> None:
+    """``extra`` wins over everything."""
+    with summarizer_at(server, style="separate", extra={"response_format": {"type": "text"}}) as summarizer:
+        summarizer(CHANGES)
+    assert bodies(server)[0]["response_format"] == {"type": "text"}
+
+
+# -- in a conversation ------------------------------------------------------------------------------------------------
+
+CONFIG = CompactorConfig(threshold=3, retain_recent=2, model="m-1")
+
+
+def conversation() -> Memory:
+    memory = Memory("s")
+    for number in range(1, 7):
+        memory.append(user(f"Where is order {number}?"))
+        memory.append(calls(f"c{number}"))
+        memory.append(result(f"c{number}", f"Order {number}: {words(60)}"))
+        memory.append(answer(f"It is on its way, {number}."))
+    return memory
+
+
+def compacted(memory: Memory, summarizer: OpenAISummarizer) -> ContextCompactor:
+    with ContextCompactor.for_role(memory, "assistant", CONFIG, summarizer) as compactor:
+        compactor.compact_now(20)
+    return compactor
+
+
+def agents_call(memory: Memory, server: ModelServer) -> Any:
+    """Make the agent's next call, as a host does; return what the server received."""
+    prompt = compose(memory, budget=8_000, system="Be brief.", model="m-1", tools=TOOLS, tool_choice="auto")
+    with openai.OpenAI(base_url=server.base_url, api_key="k", http_client=openai.DefaultHttpxClient()) as client:
+        client.chat.completions.create(model="m-1", messages=prompt.messages, tools=TOOLS, tool_choice="auto")  # type: ignore[call-overload]
+    return server.requests[-1].body
+
+
+def test_the_provider_sees_the_same_beginning(server: ModelServer) -> None:
+    """Byte for byte, from the first tool to the end of the last covered round; and what it saw of the cache is told."""
+    memory = conversation()
+    sent = agents_call(memory, server)
+    with summarizer_at(server) as summarizer:
+        compactor = compacted(memory, summarizer)
+    asked = server.requests[-1].body
+    *beginning, instruction = asked["messages"]
+    assert len(beginning) == 1 + 4 * 4
+    assert json.dumps(beginning) == json.dumps(sent["messages"][: len(beginning)])
+    assert {key: asked[key] for key in ("model", "tools", "tool_choice")} == {
+        key: sent[key] for key in ("model", "tools", "tool_choice")
+    }
+    assert "Where is order" not in instruction["content"]
+    assert [event.usage for event in of_kind(compactor.events, Prepared)] == [
+        {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}
+    ]
+
+
+def test_what_is_refused_is_asked_again_behind_the_same_beginning(server: ModelServer) -> None:
+    """The checks are those of every summary, made against the conversation; the note on what was wrong ends either
+    form of the question, and changes nothing before it."""
+    memory = conversation()
+    agents_call(memory, server)
+    server.answers(ok("Hello! How can I help you today?"), ok("Orders 1 to 4 are on their way."))
+    with summarizer_at(server) as summarizer:
+        compactor = compacted(memory, summarizer)
+    first, second = bodies(server)[1:]
+    assert [event.check for event in of_kind(compactor.events, Rejected)] == ["greeting"]
+    assert second["messages"][:-1] == first["messages"][:-1]
+    said, before = second["messages"][-1]["content"], first["messages"][-1]["content"]
+    assert said.startswith(before)
+    assert "replied to the conversation" in said[len(before) :]
+
+
+def test_names_that_stand_nowhere_in_the_conversation_are_refused(server: ModelServer) -> None:
+    """What was made up is found by the transcript, which is not sent."""
+    memory = conversation()
+    agents_call(memory, server)
+    server.answers(ok("See /tmp/a.txt, /tmp/b.txt, /tmp/c.txt and /tmp/d.txt."), ok("Orders 1 to 4 are on their way."))
+    with summarizer_at(server) as summarizer:
+        compactor = compacted(memory, summarizer)
+    assert [event.check for event in of_kind(compactor.events, Rejected)] == ["invented"]
+
+
+def test_a_note_is_added_to_both_forms_and_to_no_other_message() -> None:
+    """The request that was made stays as it was: its messages may be those that the agent's prompt is made of."""
+    again = asked_again(REQUEST, SummaryRejected("empty", "no text"))
+    assert again.continued is not None
+    assert again.continued.messages[:-1] == GOING_ON.messages[:-1]
+    for messages, before in ((again.messages, REQUEST.messages), (again.continued.messages, GOING_ON.messages)):
+        assert messages[-1]["content"].startswith(before[-1]["content"])
+        assert "it held no text" in messages[-1]["content"]
+        assert "no text" not in before[-1]["content"]
+    assert asked_again(replace(REQUEST, continued=None), SummaryRejected("empty", "no text")).continued is None
