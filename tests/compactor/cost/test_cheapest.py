@@ -1,0 +1,430 @@
+"""``cheapest`` weighs what longer prompts cost against what a compaction costs, and says with which numbers."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+from chats import answer, calls, result, user, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor import CompactorConfig, ContextCompactor, Prices, View, after_rounds, cheapest, compose, over_messages
+from compactor.cost import Cheapest, best_interval, price_of_compaction
+from compactor.cost.growth import HALF_LIFE, calls_behind, growth_of
+from compactor.events import Evaluated, Published, Weighed
+from compactor.ledger import Ledger, Sums
+from compactor.strategies.compact_rounds import due_end
+from compactor.testing import ScriptedSummarizer
+from compactor.triggers import Trigger
+from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS
+from memory import CompactedMessage, Memory
+from memory.events import Event
+
+#: A round of these is 500 tokens with what the format adds.
+ROUND = 500
+CONFIG = CompactorConfig(retain_recent=2, target_tokens=400)
+
+
+E = TypeVar("E", bound=Event)
+
+
+def count(text: str) -> int:
+    """Count words: quick, and what a test says is what there is."""
+    return text.count(" ") + 1 if text else 0
+
+
+def chat(rounds: int, tokens: int = ROUND, *, memory: Memory | None = None) -> Memory:
+    """Return rounds of a question and an answer, the newest still open."""
+    memory = memory if memory is not None else Memory("s")
+    for _ in range(rounds):
+        memory.append(user(words(tokens // 5)))
+        memory.append(answer(words(tokens - tokens // 5 - 2 * MESSAGE_TOKENS)))
+    return memory
+
+
+def view_of(memory: Memory, end: int = 0, **more: Any) -> View:
+    """Return what a compactor sees with the first *end* rounds covered by a summary of 400 tokens."""
+    rounds, _ = memory.get_role_rounds("assistant")
+    summary = None
+    if end:
+        last = rounds[end - 1].id
+        summary = CompactedMessage(start_index=1, end_index=end, end_round_id=last, summary=words(400))
+    return View(rounds, summary, Ledger("assistant", count), **more)
+
+
+def trigger(config: CompactorConfig = CONFIG, **terms: Any) -> Cheapest:
+    return cheapest(**({"least": 0, "latency_calls": 0} | terms)).within(config)
+
+
+def weighed(trigger: Trigger, view: View) -> Weighed:
+    """Return the numbers behind a verdict, which say the same as it does."""
+    verdict = trigger.verdict(view)
+    assert verdict.weighed is not None
+    assert verdict.weighed.holds is verdict.holds is trigger(view)
+    return verdict.weighed
+
+
+# -- when it holds --------------------------------------------------------------------------------------------------------
+
+
+def test_it_holds_from_the_interval_on_where_the_conversation_costs_least() -> None:
+    """Not a round before; what it goes by are the sizes of the conversation as it is."""
+    due = trigger()
+    memory, said = chat(3), []
+    while not said or not said[-1].holds:
+        chat(1, memory=memory)
+        said.append(weighed(due, view_of(memory)))
+
+    last, sizes = said[-1], due.sizes(view_of(memory))
+    assert len(said) > 5
+    assert {one.why for one in said[:-1]} == {"growing"}
+    assert last.why == "grown"
+    assert last.best == pytest.approx(best_interval(Prices(), sizes))
+    assert last.price == pytest.approx(price_of_compaction(Prices(), sizes))
+    assert last.grown - ROUND < last.best <= last.grown
+
+
+def test_the_numbers_are_those_of_the_prompt() -> None:
+    """Together they are the prompt as the agent's model reads it, tools included."""
+    memory = chat(12)
+    view = view_of(memory, 4, header_tokens=70)
+    view.ledger.tool_tokens = 30
+    one = weighed(trigger(latency_calls=3), view)
+
+    assert one.system == PROMPT_TOKENS + 100
+    assert one.summary == view.compaction_tokens
+    assert one.grown == 6 * ROUND
+    assert one.retained == 2 * ROUND + 3 * ROUND
+    assert one.per_call == ROUND
+    assert one.tokens == view.tokens + 30 == one.system + one.summary + one.grown + one.retained - 3 * ROUND
+
+
+def test_before_the_first_summary_it_is_as_long_as_is_wished_for() -> None:
+    assert weighed(trigger(), view_of(chat(5))).summary == 400
+    assert weighed(trigger(CompactorConfig(target_tokens=None)), view_of(chat(5))).summary == 1_000
+
+
+def test_continuing_and_asking_for_changes_are_due_earlier() -> None:
+    """They cost less, so they are worth while more often."""
+    view = view_of(chat(12), 4)
+    dear = Prices(written=1.25, summarizer_output=5)
+    separate, behind, changes = (
+        weighed(trigger(prices=dear, **how), view).best
+        for how in ({}, {"style": "continue"}, {"style": "continue", "delta_tokens": 100})
+    )
+    assert separate is not None
+    assert behind is not None
+    assert changes is not None
+    assert changes < behind < separate
+
+
+def test_cold_caches_make_it_due_earlier() -> None:
+    """By what the provider says that it had in its cache: then a long prompt is paid for in full again and again."""
+    memory = chat(12)
+    warm = weighed(trigger(), view_of(memory, 4))
+    for _ in range(20):
+        memory.record_usage("assistant", 6_000, counted=6_000, cached_tokens=0)
+    cold = weighed(trigger(), view_of(memory, 4))
+
+    assert warm.cached == 0.1
+    assert cold.cached > 0.5
+    assert cold.best is not None
+    assert warm.best is not None
+    assert cold.best < warm.best / 2
+
+
+def test_where_cached_tokens_cost_nothing_only_the_budget_makes_it_due() -> None:
+    free = trigger(prices=Prices(cached=0), budget=20_000)
+    assert weighed(free, view_of(chat(30))).best is None
+    assert weighed(free, view_of(chat(30))).why == "growing"
+    assert weighed(free, view_of(chat(41))).why == "budget"
+
+
+# -- its bounds -------------------------------------------------------------------------------------------------------------
+
+
+def test_it_never_holds_for_fewer_tokens_than_the_least() -> None:
+    """However cheap a compaction would be: each one more is one more that facts pass through."""
+    cheap = Prices(summarizer_input=0, summarizer_output=0.01)
+    early = next(n for n in range(3, 40) if trigger(prices=cheap)(view_of(chat(n))))
+    late = next(n for n in range(3, 40) if trigger(prices=cheap, least=6_000)(view_of(chat(n))))
+
+    assert early < late
+    assert weighed(trigger(prices=cheap, least=6_000), view_of(chat(late))).grown == 6_000
+
+
+def test_the_budget_is_kept_whatever_is_cheapest() -> None:
+    """It is due while there is room for what comes until the compaction is ready; and of the newest rounds as few are
+    kept as it takes."""
+    due = trigger(CompactorConfig(retain_recent=6), least=100_000, budget=5_000, latency_calls=2)
+    first = next(n for n in range(1, 20) if due(view_of(chat(n))))
+    verdict = due.verdict(view_of(chat(first)))
+
+    assert verdict.weighed is not None
+    assert verdict.weighed.why == "budget"
+    assert verdict.mark == verdict.weighed.ceiling == 5_000 - 2 * ROUND
+    assert verdict.weighed.ceiling <= verdict.weighed.tokens < 5_000 - ROUND
+    assert due_end(view_of(chat(first)), CompactorConfig(retain_recent=6), verdict.mark) > 0
+
+
+@pytest.mark.parametrize(
+    ("terms", "config", "view", "budget"),
+    [
+        ({"budget": 9_000}, CompactorConfig(max_tokens=8_000), {}, 9_000),
+        ({}, CompactorConfig(max_tokens=8_000), {}, 8_000),
+        ({}, CompactorConfig(), {"model": "gpt-4"}, int(0.9 * 8_192)),
+    ],
+)
+def test_without_a_budget_it_is_that_of_the_configuration_or_of_the_model(
+    terms: dict[str, Any], config: CompactorConfig, view: dict[str, str], budget: int
+) -> None:
+    assert weighed(trigger(config, **terms), view_of(chat(2), **view)).ceiling == budget - ROUND
+
+
+def test_the_providers_own_count_is_what_the_budget_limits() -> None:
+    """Where it counts more than we do, by as much earlier."""
+    memory, due = chat(7), trigger(budget=5_000, least=100_000)
+    assert not due(view_of(memory))
+    memory.record_usage("assistant", 4_500, counted=3_500)
+    assert weighed(due, view_of(memory)).why == "budget"
+
+
+def test_it_does_not_hold_where_nothing_would_be_covered() -> None:
+    """The newest rounds are retained, and one that is open cannot be covered: it would run again and again for nothing."""
+    memory = Memory.from_messages([user(words(30_000)), answer(words(10))])
+    retained = trigger(CompactorConfig(retain_recent=20), prices=Prices(summarizer_output=0))
+
+    assert weighed(trigger(budget=5_000), view_of(memory)).why == "nothing_to_cover"
+    assert weighed(retained, view_of(chat(15))).why == "nothing_to_cover"
+    assert weighed(trigger(budget=5_000), view_of(Memory("empty"))).why == "nothing_to_cover"
+
+
+rounds_of_tokens = st.lists(st.integers(20, 4_000), min_size=1, max_size=25)
+
+
+@given(rounds_of_tokens, st.integers(0, 8), st.integers(0, 6_000), st.integers(1_000, 40_000), st.integers(0, 4))
+def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int, budget: int, latency: int) -> None:
+    """Never below the least, but for the budget's sake; always at the ceiling, where something can be covered."""
+    memory = Memory("s")
+    for number in tokens:
+        chat(1, number, memory=memory)
+    due = trigger(least=least, budget=budget, latency_calls=latency)
+    view = view_of(memory, min(covered, len(tokens) - 1))
+    one = weighed(due, view)
+
+    assert budget // 2 <= one.ceiling <= budget
+    can_cover = due_end(view, CONFIG, one.ceiling) > view.end
+    if one.tokens >= one.ceiling and can_cover:
+        assert one.why == "budget"
+    elif one.holds:
+        assert one.grown >= max(least, one.best or 0, 1)
+    else:
+        assert one.grown < max(least, one.best or 0, 1)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_that_ends_soon_is_not_compacted() -> None:
+    """What the calls that are left would save does not repay it; the budget is kept all the same."""
+    view, due = view_of(chat(40), 4), weighed(trigger(), view_of(chat(40), 4))
+    enough = due.price / (due.cached * due.grown)
+
+    assert weighed(trigger(calls_left=enough - 0.01), view).why == "ends_soon"
+    assert weighed(trigger(calls_left=enough + 0.01), view).why == "grown"
+    assert weighed(trigger(calls_left=enough + 0.01, latency_calls=1), view).why == "ends_soon", "it comes a call later"
+    assert weighed(trigger(calls_left=0, budget=10_000), view).why == "budget"
+
+
+def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
+    """None: nobody can say, so it goes on."""
+    seen: list[View] = []
+    answers = iter([0, None, 1e6])
+
+    def left(view: View) -> float | None:
+        seen.append(view)
+        return next(answers)
+
+    due, view = trigger(calls_left=left), view_of(chat(40), 4)
+    said = [due.verdict(view).weighed for _ in range(3)]
+    assert [(one.why, one.calls_left) for one in said if one] == [("ends_soon", 0), ("grown", None), ("grown", 1e6)]
+    assert seen == [view] * 3
+
+
+# -- what somebody chose ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("chosen", "holds"), [({"threshold": 7}, True), ({"threshold": 8}, False), ({}, False)])
+def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], holds: bool) -> None:
+    """The default is nobody's choice: with that alone, only what is cheapest counts."""
+    due = trigger(CompactorConfig(retain_recent=2, **chosen), least=100_000)
+    for rounds in (8, 40):
+        one = weighed(due, view_of(chat(rounds, 50)))
+        assert one.holds is (holds or (rounds == 40 and bool(chosen)))
+        assert one.why == ("chosen" if one.holds else "growing")
+
+
+def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
+    """At its share, with the mark, beside a threshold."""
+    config = CompactorConfig(max_tokens=4_000, token_ratio=0.5, threshold=50)
+    verdict = trigger(config, least=100_000).verdict(view_of(chat(5)))
+
+    assert verdict.mark == 2_000
+    assert verdict.weighed is not None
+    assert verdict.weighed.why == "chosen"
+    assert not trigger(config, least=100_000)(view_of(chat(3)))
+    assert trigger(config, least=100_000)(view_of(chat(51, 20)))
+
+
+def test_it_combines_with_others() -> None:
+    """Each part is told of the configuration, the numbers stay, and so do the prices."""
+    prices = Prices(cached=0.2)
+    either = (cheapest(prices) | over_messages(7)).within(CompactorConfig(threshold=5))
+    both = (after_rounds(1) & cheapest(prices)).within(CompactorConfig(threshold=5))
+
+    assert either.verdict(view_of(chat(4, 50))).weighed is not None
+    assert either(view_of(chat(4, 50)))
+    assert not both(view_of(chat(5, 50)))
+    assert both(view_of(chat(6, 50)))
+    assert both.verdict(view_of(chat(1, 50))).weighed is None, "the other part alone said no"
+    assert either.prices == both.prices == prices
+    assert over_messages(7).prices is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"least": -1}, "least"),
+        ({"budget": 0}, "budget"),
+        ({"delta_tokens": 0}, "delta_tokens"),
+        ({"style": "both"}, "style"),
+        ({"latency_calls": -1}, "latency_calls"),
+        ({"calls_left": float("nan")}, "calls_left"),
+    ],
+)
+def test_nonsense_is_refused(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        cheapest(**wrong)
+
+
+def test_prices_may_be_named_by_the_model() -> None:
+    pytest.importorskip("genai_prices", reason="genai-prices is not installed; pip install '.[prices]'")
+    assert cheapest("gpt-4o").prices == Prices.of_model("gpt-4o")
+
+
+# -- growth -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_calls_say_most_of_how_fast_it_grows() -> None:
+    """So many calls ago counts for half; what has been compacted, for nothing."""
+    memory = chat(HALF_LIFE + 1, 100, memory=chat(30, 1_000))
+    growth = growth_of(view_of(memory), 0)
+    weights = [0.5 ** (place / HALF_LIFE) for place in range(HALF_LIFE + 31)]
+
+    old, new = sum(weights[HALF_LIFE + 1 :]), sum(weights[: HALF_LIFE + 1])
+    assert growth.per_call == pytest.approx((1_000 * old + 100 * new) / (old + new), rel=0.03)
+    assert growth_of(view_of(memory, 30), 30).per_call == pytest.approx(100)
+
+
+def test_it_grows_with_calls_of_the_model_not_with_rounds() -> None:
+    """Of an agent with tools, each result is read by the next call."""
+    turn = [
+        user(words(96)),
+        calls("c"),
+        result("c", words(396)),
+        calls("d"),
+        result("d", words(396)),
+        answer(words(96)),
+    ]
+    view = view_of(Memory.from_messages(turn * 3))
+
+    assert growth_of(view, 0).per_call == pytest.approx(view.tokens_behind(0) / 9, rel=0.03)
+    assert calls_behind(view, 0) == 9
+    assert calls_behind(view, 2) == 3
+
+
+def test_what_no_call_has_read_yet_the_first_will_read() -> None:
+    view = view_of(Memory.from_messages([user(words(96))]))
+    assert growth_of(view, 0).per_call == 100
+
+
+def test_a_long_tail_is_not_read_through_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at after every post."""
+    memory = chat(1_000, 20)
+    view = view_of(memory)
+    looked, cost = [], Sums.cost
+    monkeypatch.setattr(Sums, "cost", lambda sums, place: looked.append(place) or cost(sums, place))
+    growth_of(view, 900)
+    assert looked == list(range(999 - 1, 999 - 1 - len(looked), -1))
+    assert HALF_LIFE < len(looked) < 200
+
+
+# -- in a compactor -----------------------------------------------------------------------------------------------------------
+
+
+def of_kind(compactor: ContextCompactor, kind: type[E]) -> list[E]:
+    return [event for event in compactor.events if isinstance(event, kind)]
+
+
+def compactor_of(memory: Memory, summarizer: object, **more: Any) -> ContextCompactor:
+    more = {"trigger": cheapest(least=0), "counter": count, "config": CONFIG} | more
+    return ContextCompactor.for_role(memory, "assistant", summarizer=summarizer, history=100_000, **more)
+
+
+def test_every_decision_is_told_with_its_numbers() -> None:
+    """Beside what triggers tell anyway; with the role, and the generation that it was based on."""
+    memory = Memory("s")
+    with compactor_of(memory, ScriptedSummarizer(default=words(300))) as compactor:
+        for _ in range(60):
+            chat(1, memory=memory)
+            assert compactor.wait_idle(10)
+    told, looked = of_kind(compactor, Weighed), of_kind(compactor, Evaluated)
+    published = of_kind(compactor, Published)
+
+    assert len(published) > 2
+    assert [(one.holds, one.generation, one.role) for one in told] == [
+        (one.holds, one.generation, "assistant") for one in looked
+    ]
+    assert sum(one.holds for one in told) == len(published)
+    assert {one.generation for one in told} == set(range(len(published) + 1))
+
+
+def test_the_latency_is_measured_while_compactions_are_made() -> None:
+    """The calls that went by meanwhile: what they added is retained as well."""
+    memory, summarizer = chat(3), ScriptedSummarizer(default=words(300))
+    with compactor_of(memory, summarizer) as compactor:
+        summarizer.hold()
+        while not summarizer.started.is_set():
+            chat(1, memory=memory)
+            assert compactor.wait_idle(0.05) or summarizer.started.wait(10)
+        chat(4, memory=memory)
+        summarizer.release()
+        assert compactor.wait_idle(10)
+        chat(1, memory=memory)
+        assert compactor.wait_idle(10)
+    told = of_kind(compactor, Weighed)
+    assert told[0].latency_calls == 1
+    assert told[-1].latency_calls in {4, 5}, "it may have looked before the last answer of those before"
+
+
+def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
+    """They stand in front of every prompt, and nobody else knows them."""
+    memory = chat(2)
+    compactor = compactor_of(memory, ScriptedSummarizer(default=words(300)), trigger=cheapest())
+    compose(memory, budget=10_000, counter=count, tools=[{"name": words(1_000)}])
+    with compactor:
+        assert compactor.wait_idle(10)
+    assert of_kind(compactor, Weighed)[-1].system > 1_000
+
+
+def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:
+    """Its own configuration, whichever way the trigger was combined."""
+    for one in (cheapest(least=100_000), cheapest(least=100_000) | over_messages(10_000)):
+        memory = chat(9, 50)
+        config, summarizer = CONFIG.merged(threshold=7), ScriptedSummarizer(default=words(20))
+        with compactor_of(memory, summarizer, trigger=one, config=config) as compactor:
+            assert compactor.wait_idle(10)
+            made = compactor.get_compaction()
+        assert made is not None
+        assert made.end_index == 7

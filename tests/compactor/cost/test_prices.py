@@ -1,0 +1,97 @@
+"""Prices relative to the agent's uncached input: given, or those of a model by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+
+import pytest
+
+from compactor import ConfigError, Prices
+
+KNOWN = importlib.util.find_spec("genai_prices") is not None
+needs_prices = pytest.mark.skipif(not KNOWN, reason="genai-prices is not installed; pip install '.[prices]'")
+
+
+@pytest.mark.parametrize("wrong", [-0.1, math.inf, math.nan, True, "0.1"])
+@pytest.mark.parametrize("name", ["cached", "written", "output", "summarizer_input", "summarizer_output", "per_token"])
+def test_what_is_no_price_is_refused(name: str, wrong: object) -> None:
+    """And the message says which it was."""
+    with pytest.raises(ValueError, match=name):
+        Prices(**{name: wrong})
+
+
+def test_a_price_in_dollars_need_not_be_known() -> None:
+    assert Prices().per_token is None
+    assert Prices(per_token=2e-6).per_token == 2e-6
+
+
+def test_a_share_of_cold_calls_raises_the_price_of_cached_tokens() -> None:
+    """It is what a token costs on average that the provider may have in its cache."""
+    prices = Prices(cached=0.1, written=1.25)
+    assert prices.with_cold(0) == prices
+    assert prices.with_cold(0.5).cached == pytest.approx(0.675)
+    assert prices.with_cold(1).cached == 1.25
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        prices.with_cold(1.5)
+
+
+@needs_prices
+def test_prices_of_a_model_are_found_by_its_name() -> None:
+    """Relative to its own input; a tenth for cached tokens, and more for writing them where its provider asks that."""
+    prices = Prices.of_model("claude-sonnet-4-5")
+    assert prices.per_token == pytest.approx(3e-6)
+    assert (prices.cached, prices.written, prices.output) == (pytest.approx(0.1), pytest.approx(1.25), pytest.approx(5))
+    assert (prices.summarizer_input, prices.summarizer_output) == (1, pytest.approx(5))
+
+
+@needs_prices
+def test_another_model_that_summarises_has_its_own_prices() -> None:
+    """In the agent's tokens all the same: a cheap summarizer is worth asking more often."""
+    prices = Prices.of_model("gpt-4o", summarizer="gpt-4o-mini")
+    assert prices.cached == pytest.approx(0.5)
+    assert prices.summarizer_input == pytest.approx(0.06)
+    assert prices.summarizer_output == pytest.approx(0.24)
+
+
+@needs_prices
+def test_a_model_without_a_price_for_cached_tokens_has_none_cached() -> None:
+    """They cost what all others do."""
+    assert Prices.of_model("gpt-4").cached == 1
+
+
+@needs_prices
+def test_a_model_that_nobody_knows_is_refused() -> None:
+    """With the remedy; a typing error must not end up in free tokens."""
+    with pytest.raises(ConfigError, match=r"'no-such-model' costs.*Prices\(\.\.\.\)"):
+        Prices.of_model("no-such-model")
+    with pytest.raises(ConfigError, match="'no-such-model' costs"):
+        Prices.of_model("gpt-4o", summarizer="no-such-model")
+
+
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra, since most who use prices have their own."""
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    with pytest.raises(ConfigError, match=r"context-compactor\[prices\]"):
+        Prices.of_model("gpt-4o")
+
+
+def test_a_model_that_reads_for_nothing_has_no_relative_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no 1 to compare to."""
+
+    class Package:
+        @staticmethod
+        def Usage(**counts: int) -> dict[str, int]:
+            return counts
+
+        @staticmethod
+        def calc_price(usage: dict[str, int], model_ref: str) -> object:
+            class Price:
+                total_price = 0 if usage.get("input_tokens") else 1
+
+            return Price
+
+    monkeypatch.setitem(sys.modules, "genai_prices", Package)
+    with pytest.raises(ConfigError, match="reads for nothing"):
+        Prices.of_model("free")
