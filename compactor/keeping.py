@@ -68,19 +68,20 @@ class Keeping:
 
     def answer(self, digest: str, kind: str, base: int) -> CompactionPrepared | None:
         """Return the newest answer to the request of that *digest* that was made from generation *base*, if any."""
-        answers = reversed(self._prepared(base))
+        answers = reversed(self.prepared(base))
         return next((one for one in answers if (one.digest, one.kind) == (digest, kind)), None)
 
     def publishable(self, base: int) -> Sequence[CompactionPrepared]:
         """Return the answers that could be published as they are. None where the journal knows nothing of rounds: there
         nobody promises that they stay what they were, so each is found again by what was asked."""
-        return self._prepared(base) if self._lasting is not None else ()
+        return self.prepared(base) if self._lasting is not None else ()
 
     def standing(self, base: int) -> tuple[bool, Sequence[str]]:
         """Return whether *base* is current, and which answers were made from it: what changes when others write."""
-        return self._journal.read().generation == base, [one.digest for one in self._prepared(base)]
+        return self._journal.read().generation == base, [one.digest for one in self.prepared(base)]
 
-    def _prepared(self, base: int) -> Sequence[CompactionPrepared]:
+    def prepared(self, base: int) -> Sequence[CompactionPrepared]:
+        """Return the answers that were made from generation *base*, oldest first, wherever they are kept."""
         written = self._lasting.prepared() if self._lasting is not None else ()
         with self._lock:
             self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= base)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from .prices import Prices
 
-__all__ = ["Decision", "Moment", "Publication", "WhenCheapest", "publication_of", "when_cheapest"]
+__all__ = ["Decision", "Moment", "Publication", "WhenCheapest", "prices_in", "publication_of", "when_cheapest"]
 
 #: Providers keep a prompt's beginning so many seconds after they read it last.
 CACHE_SECONDS = 300.0
@@ -56,7 +56,7 @@ Publication = Callable[[Moment], Decision]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhenCheapest:
     """Show it when the provider's cache has forgotten the prompt, when the budget needs it, or when what longer prompts
-    have cost since it was prepared comes to what it costs to write a new beginning; never where it makes nothing shorter.
+    have cost since it was prepared comes to the price of a new beginning; never where it makes nothing shorter.
 
     Its reasons: ``cold``, ``budget``, ``repaid``; to wait, ``no_gain`` and ``saving``.
     """
@@ -102,6 +102,13 @@ def when_cheapest(
     return WhenCheapest(prices=prices if prices is not None else Prices(), cache_seconds=cache_seconds, budget=budget)
 
 
+def prices_in(trigger: object) -> Prices | None:
+    """Return the prices that a trigger goes by, or one that it is combined of; None where there are none."""
+    found = getattr(trigger, "prices", None)
+    parts = getattr(trigger, "parts", ())
+    return found if isinstance(found, Prices) else next(filter(None, map(prices_in, parts)), None)
+
+
 def publication_of(publish: object, prices: Prices | None, budget: int | None) -> Publication | None:
     """Return what says when to show what is prepared; None: at once. *budget* is that of the configuration.
 
@@ -114,7 +121,9 @@ def publication_of(publish: object, prices: Prices | None, budget: int | None) -
     if isinstance(publish, WhenCheapest):
         return publish if publish.budget is not None else replace(publish, budget=budget)
     if isinstance(publish, str):
-        raise ValueError(f'publish is "when_ready" or "when_cheapest", or what when_cheapest() gives, not {publish!r}')
+        raise ValueError(  # noqa: TRY004  (a word is right, this one is not)
+            f'publish is "when_ready" or "when_cheapest", or what when_cheapest() gives, not {publish!r}'
+        )
     if not callable(publish):
         raise TypeError(f"publish is a word or a callable Moment -> Decision, not {type(publish).__name__}")
     return publish

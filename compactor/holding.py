@@ -1,0 +1,192 @@
+"""Compactions that are prepared and not shown: found in the journal each time, so who resumes goes on holding them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from memory.entries import CompactionPrepared
+from memory.events import Event
+from memory.forking import renewed_after_fork
+from memory.overlays import CompactedMessage
+from memory.visibility import Rounds
+
+from .cost.publication import Moment, Publication
+from .events import Discarded
+from .host_rounds import HostRounds
+from .keeping import Keeping
+from .ledger import calls_in
+from .view import View
+
+__all__ = ["Ahead", "Holding", "ahead_of", "is_same", "newest_place", "reaching_ahead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A compaction that reaches further than the one that is shown."""
+
+    #: As it would be shown now: its indices in the numbering of the view.
+    compaction: CompactedMessage
+    prepared: CompactionPrepared
+
+
+def is_same(one: CompactedMessage, other: CompactedMessage) -> bool:
+    """Return whether both say the same of the same rounds, whatever became of them since."""
+    return (one.end_round_id, one.summary) == (other.end_round_id, other.summary)
+
+
+def reaching_ahead(view: View, answers: Iterable[CompactionPrepared]) -> tuple[Ahead, ...]:
+    """Return what of *answers* could be shown instead of *view*'s compaction, in the order in which they were made;
+    each reaches further than the one before."""
+    found: list[Ahead] = []
+    reach = view.end
+    for prepared in answers:
+        end = _end_of(view, prepared)
+        if end > reach and prepared.compaction is not None:
+            anchored = view.rounds.anchored(prepared.compaction)
+            assert anchored is not None  # noqa: S101  (only of None it makes None)
+            found.append(Ahead(anchored.model_copy(update={"end_index": end}), prepared))
+            reach = end
+    return tuple(found)
+
+
+def _end_of(view: View, prepared: CompactionPrepared) -> int:
+    """Return how many rounds *prepared* covers; 0 where it does not fit what there is now."""
+    made, rounds, ids = prepared.compaction, view.rounds, prepared.round_ids
+    end = rounds.end_of(made.end_round_id) if made is not None and made.end_round_id is not None else None
+    # Of a Memory's rounds none comes in between; one that failed is missing from their number, or is itself the first.
+    told = ids if isinstance(rounds, HostRounds) else ids[:1]
+    if end is None or not view.end < end <= view.closed or end - view.end != len(ids):
+        return 0
+    return end if all(rounds.end_of(one) == place for place, one in enumerate(told, view.end + 1)) else 0
+
+
+def ahead_of(view: View, compaction: CompactedMessage) -> View:
+    """Return *view* as it would be if *compaction* were shown: what triggers and strategies go by while it is held."""
+    start = view.end if view.counted_from is None else view.counted_from
+    return replace(view, compaction=compaction, counted_from=start, as_composed=False, last_prompt=None)
+
+
+def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:
+    """Return the id of the newest of *rounds* and the number of its newest post: calls are counted from there."""
+    if not len(rounds):
+        return "", 0
+    newest = rounds[len(rounds) - 1]
+    return newest.id, newest.post_list[-1].number if newest.post_list else 0
+
+
+class Holding:
+    """What one compactor holds until *publication* says that it is to be shown. Any number of threads may ask.
+
+    *tell* hears of what was held and is lost.
+    """
+
+    def __init__(
+        self,
+        publication: Publication,
+        keeping: Keeping,
+        now: Callable[[], datetime],
+        tell: Callable[[Event], object],
+    ) -> None:
+        self.publication = publication
+        self._keeping = keeping
+        self._now = now
+        self._tell = tell
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # guards all below it
+        self._furthest: CompactionPrepared | None = None  # when somebody looked last
+        self._seen: tuple[tuple[str, int], datetime] | None = None  # the newest post, and when it was seen first
+
+    def look(self, view: View, base: int) -> tuple[Ahead, ...]:
+        """Return what is held, the furthest last, and tell where what was held before is lost."""
+        found = reaching_ahead(view, self._keeping.prepared(base))
+        furthest = found[-1].prepared if found else None
+        with self._lock:
+            before, self._furthest = self._furthest, furthest
+        if before is not None and all(one.prepared != before for one in found) and not _is_shown(before, view):
+            reason = "rounds_changed" if before.base == base else "generation"
+            self._tell(Discarded(role=view.role, generation=base, reason=reason))
+        return found
+
+    def forget(self) -> None:
+        """Take note that nothing is held any more, for it was shown."""
+        with self._lock:
+            self._furthest = None
+
+    def moment(self, view: View, held: Sequence[Ahead]) -> Moment:
+        """Return what there is to weigh of what is *held*: all of it, the furthest last."""
+        gains = [_gain(view, one.compaction) for one in held]
+        calls = [_calls_behind(view, one.prepared) for one in held]
+        since = [*calls[1:], 0]
+        tokens, correction = view.tokens, view.usage.correction
+        furthest = held[-1]
+        return Moment(
+            shown=math.ceil(tokens * correction),
+            ahead=math.ceil((tokens - gains[-1]) * correction),
+            summary=ahead_of(view, furthest.compaction).compaction_tokens,
+            retained=_retained(view, furthest),
+            calls=calls[-1],
+            forgone=sum(max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, since, strict=True)),
+            idle=self._idle(view),
+        )
+
+    def _idle(self, view: View) -> float | None:
+        """Return the seconds since the newest post; None where there is none."""
+        if not view.total:
+            return None
+        newest, now = view.rounds[view.total - 1], self._now()
+        stamps = [newest.created_at, *(post.created_at for post in newest.post_list)]
+        if isinstance(view.rounds, HostRounds):  # they say nothing of time
+            stamps = [self._seen_first(newest_place(view.rounds), now)]
+        # One without a zone is the machine's; and clocks of two machines may differ.
+        return max((now - max(stamp.astimezone() for stamp in stamps)).total_seconds(), 0.0)
+
+    def _seen_first(self, place: tuple[str, int], now: datetime) -> datetime:
+        with self._lock:
+            if self._seen is None or self._seen[0] != place:
+                self._seen = place, now
+            return self._seen[1]
+
+
+def _is_shown(prepared: CompactionPrepared, view: View) -> bool:
+    made, shown = prepared.compaction, view.compaction
+    return made is not None and shown is not None and is_same(made, shown)
+
+
+def _gain(view: View, compaction: CompactedMessage) -> int:
+    """Return by how many tokens prompts are shorter with *compaction*."""
+    covered = view.compaction_tokens + view.closed_tokens(view.end, compaction.end_index)
+    return covered - ahead_of(view, compaction).compaction_tokens
+
+
+def _seen_end(view: View, prepared: CompactionPrepared) -> int:
+    """Return how many of *view*'s rounds there were when *prepared* was made, as far as that is known."""
+    made = prepared.compaction
+    known = (prepared.seen_round_id, made.end_round_id if made is not None else None)
+    return next((end for one in known if one and (end := view.rounds.end_of(one))), view.end)
+
+
+def _calls_behind(view: View, prepared: CompactionPrepared) -> int:
+    """Return how often the agent's model was called since *prepared* was made."""
+    end = _seen_end(view, prepared)
+    closed = min(end, view.closed)
+    growing = range(max(end, view.closed), view.total)
+    calls = view.sums[view.closed].calls - view.sums[closed].calls
+    calls += sum(calls_in(view.rounds[place], view.role) for place in growing)
+    newest = view.rounds[end - 1] if end else None
+    if newest is None or newest.id != prepared.seen_round_id:
+        return calls
+    behind = tuple(post for post in newest.post_list if post.number > prepared.seen_post)
+    return calls + calls_in(newest.model_copy(update={"post_list": behind}), view.role)
+
+
+def _retained(view: View, held: Ahead) -> int:
+    """Return the tokens that stood behind what is *held* when it was made, in whole rounds."""
+    end = held.compaction.end_index
+    return view.tokens_behind(end) - view.tokens_behind(max(_seen_end(view, held.prepared), end))
