@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from memory.errors import ContextError
 
-__all__ = ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "LeasedElsewhere", "SummaryRejected"]
+__all__ = [
+    "BudgetExceeded",
+    "CompactionFailed",
+    "CompactionTimeout",
+    "LeasedElsewhere",
+    "LimitReached",
+    "SpendExceeded",
+    "SummaryRejected",
+]
 
 
 class BudgetExceeded(ContextError):
@@ -39,6 +50,35 @@ class LeasedElsewhere(CompactionFailed):
         self.seconds = seconds
 
 
+class LimitReached(CompactionTimeout):
+    """The shared limits have no room for another call now. The compactor waits for its turn, and compacts then."""
+
+    def __init__(self, seconds: float | None, cost: float = 0.0, *, first: bool = False) -> None:
+        when = "a call has ended" if seconds is None else f"{math.ceil(seconds)} seconds have passed"
+        super().__init__(
+            f"the shared limits have no room for a call until {when}, and others may be before it; it is compacted when"
+            " its turn comes: give it more time, or raise concurrent= or spend_per_hour= of the Limits"
+        )
+        #: Until there is room for the first that waits; None: until a call has ended, which may be any time.
+        self.seconds = seconds
+        #: What the call would cost, as estimated, and whether it comes before all others that wait.
+        self.cost = cost
+        self.first = first
+
+
+class SpendExceeded(CompactionFailed):
+    """A single call would cost more than may be spent in an hour."""
+
+    def __init__(self, cost: float, limit: float, unit: str) -> None:
+        super().__init__(
+            f"one call costs about {cost:,.6g} {unit}, and spend_per_hour is {limit:,.6g} {unit}: raise that, or lower"
+            " summarizer_input_tokens or target_tokens"
+            + ("" if unit == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)")
+        )
+        self.cost = cost
+        self.limit = limit
+
+
 class SummaryRejected(ContextError):
     """A summarizer's answer did not pass a check; it is never shown, and the summarizer is asked again later."""
 
@@ -48,3 +88,5 @@ class SummaryRejected(ContextError):
         self.check = check
         #: What the answer made up, for ``invented``. Not in the message: it may hold what was said.
         self.identifiers = identifiers
+        #: What all attempts took, where that is known; set where the last of them is refused.
+        self.usage: Mapping[str, int] | None = None
