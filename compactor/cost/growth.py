@@ -38,12 +38,13 @@ class Growth:
 def growth_of(view: View, end: int) -> Growth:
     """Return the growth of *view* where a compaction now would reach up to *end*. It costs what the open round does,
     and looks at few of the closed ones."""
+    in_open_rounds = view.tokens_behind(view.closed)
     return Growth(
         system=PROMPT_TOKENS + view.header_tokens + view.ledger.tool_tokens,
         summary=view.compaction_tokens,
         grown=view.closed_tokens(view.end, end),
-        retained=view.tokens_behind(end),
-        per_call=_per_call(view),
+        retained=view.closed_tokens(end, view.closed) + in_open_rounds,
+        per_call=_per_call(view, in_open_rounds),
     )
 
 
@@ -53,11 +54,11 @@ def calls_behind(view: View, end: int) -> int:
     return closed + _calls_in_open_rounds(view)
 
 
-def _per_call(view: View) -> float:
-    tokens, seen = float(view.tokens_behind(view.closed)), _calls_in_open_rounds(view)
-    calls = float(seen)
+def _per_call(view: View, in_open_rounds: int) -> float:
+    seen, sums = _calls_in_open_rounds(view), view.sums
+    tokens, calls = float(in_open_rounds), float(seen)
     for place in range(view.closed - 1, max(view.end, view.closed - MOST_ROUNDS) - 1, -1):
-        cost, weight = view.sums.cost(place), 0.5 ** (seen / HALF_LIFE)
+        cost, weight = sums.cost(place), 0.5 ** (seen / HALF_LIFE)
         tokens += weight * cost.tokens
         calls += weight * cost.calls
         seen += cost.calls

@@ -64,7 +64,7 @@ class Prices:
         """Return the prices where *share* of the tokens that might be in the cache is not, and is written anew."""
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
-        return replace(self, cached=(1 - share) * self.cached + share * self.written)
+        return self if not share else replace(self, cached=(1 - share) * self.cached + share * self.written)
 
 
 class _Dollars(NamedTuple):
