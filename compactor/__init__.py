@@ -13,12 +13,15 @@ require_siblings("memory", "prompts")
 from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
 from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
+from .cost import Prices, cheapest  # noqa: E402
 from .cycle import Strategy  # noqa: E402
-from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, SummaryRejected  # noqa: E402
+from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SummaryRejected  # noqa: E402
 from .events import Skip  # noqa: E402
+from .limits import Limits, LimitsStatus  # noqa: E402
 from .logs import log_events  # noqa: E402
 from .plan import Plan  # noqa: E402
 from .strategies import (  # noqa: E402
+    compact_notes,
     compact_rounds,
     compact_view,
     compress_tool_runs,
@@ -47,9 +50,13 @@ __all__ = [
     "ConfigError",
     "ContextCompactor",
     "ExtractiveSummarizer",
+    "LimitReached",
+    "Limits",
+    "LimitsStatus",
     "OpenAISummarizer",
     "OverBudget",
     "Plan",
+    "Prices",
     "Prompt",
     "Report",
     "Settings",
@@ -66,6 +73,8 @@ __all__ = [
     "Trigger",
     "View",
     "after_rounds",
+    "cheapest",
+    "compact_notes",
     "compact_rounds",
     "compact_view",
     "compose",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from .config import CompactorConfig, whole_number
 
 if TYPE_CHECKING:
-    from .cost.prices import Prices
     from .events import Weighed
     from .view import View
 
@@ -52,11 +51,6 @@ class Trigger:
         self._name = name
         #: What it was combined of.
         self.parts = parts
-
-    @property
-    def prices(self) -> Prices | None:
-        """The prices by which it, or a part of it, goes; None where none does."""
-        return next((part.prices for part in self.parts if part.prices is not None), None)
 
     def within(self, config: CompactorConfig) -> Trigger:  # noqa: ARG002  (for those that go by more than the view)
         """Return the trigger as it is for a compactor of that configuration."""
