@@ -159,6 +159,8 @@ def _shows_held(memory: Memory, role: str) -> bool:
 
 def _plan(memory: Memory, role: str, plan: object) -> Message | None:
     """Return the message that reminds of a plan; None where nothing in it is pending, or nobody can say."""
+    if plan is None:
+        return None
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
     try:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from memory.events import Event, EventHook, HookFailed
 from memory.forking import renewed_after_fork
 from memory.hooks import Hooks, describe
+from memory.rounds import changed
 
 from .clock import Clock
 
@@ -45,14 +46,17 @@ class EventLog:
 
     def tell(self, event: Event) -> None:
         """Keep *event*, stamped with the clock's time, and tell it to the hooks, on this thread."""
-        event = event.model_copy(update={"at": self._clock.now()})
+        event = changed(event, at=self._clock.now())
         with self._lock:
             self._events.append(event)
-        with self.own_code():
-            try:
-                self._hooks(event)
-            except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
-                self._hook_failed(self._hooks, error)
+        local = self._local  # as in own_code(), for every event there is
+        local.depth += 1
+        try:
+            self._hooks(event)
+        except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
+            self._hook_failed(self._hooks, error)
+        finally:
+            local.depth -= 1
 
     def _hook_failed(self, hook: object, error: BaseException) -> None:
         failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)

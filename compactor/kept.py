@@ -1,4 +1,4 @@
-"""What prompts have in common with the one before, kept: how the newest closed rounds read, and what stands in front."""
+"""What prompts have in common with the one before, kept: how the newest closed rounds read, what stands in front."""
 
 from __future__ import annotations
 

@@ -105,9 +105,8 @@ class Ladder:
                 messages.extend(map(own, piece.unit.messages))
 
         add(draft.ahead)
-        for place in draft.whole:
-            kept = self._view.kept(place) if place != self._asked else None
-            if kept is not None:
+        for place, kept in zip(draft.whole, self._view.kept_among(draft.whole), strict=True):
+            if kept is not None and place != self._asked:
                 messages += kept.own_messages()
             else:
                 add(self._uncounted(place))
@@ -136,6 +135,8 @@ class Ladder:
 
     def _first_growing_dropped(self) -> int:
         view = self._view
+        if not view.reductions.by_round:
+            return 0
         growing = (view.rounds[place] for place in range(max(view.end, view.closed), view.total))
         return next((one.number for one in growing if tells_of_drops(view.reductions.of(one.id))), 0)
 

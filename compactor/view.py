@@ -208,8 +208,14 @@ class View:
     def kept(self, place: int) -> KeptRound | None:
         """Return a closed round of the tail as it reads now, where that is known from the prompt before; its messages
         are everybody's, and nobody's to change."""
-        sums = self.sums
-        return self.ledger.kept(sums.cost(place)) if sums.start <= place < min(self.closed, sums.stop) else None
+        return self.kept_among(range(place, place + 1))[0]
+
+    def kept_among(self, places: range) -> list[KeptRound | None]:
+        """Return the same for rounds one after the other."""
+        sums, kept = self.sums, self.ledger.kept
+        if places.start < sums.start or places.stop > min(self.closed, sums.stop):
+            return [None] * len(places) if len(places) == 1 else [self.kept(place) for place in places]
+        return [kept(cost) for cost in sums.costs[places.start - sums.start : places.stop - sums.start]]
 
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places among a round's messages where it may be cut: behind so many of them no call is parted

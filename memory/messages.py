@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import MessageError
 from .frozen import freeze_mapping, thaw
-from .rounds import USER, Post, Round, ToolCall
+from .rounds import USER, Post, Round, ToolCall, changed
 
 __all__ = [
     "ASSISTANT",
@@ -43,6 +43,10 @@ _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTI
 #: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
 KEPT = "openai"
 _ABSENT = "openai_absent"
+
+
+#: What most of the user's messages leave behind, one for all of them.
+_NOTHING_KEPT = freeze_mapping({KEPT: {}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def parse(message: Mapping[str, Any]) -> Parsed:
     # A user's message always has it: so an empty one leaves a trace, and one said twice is not taken for a repetition.
     extra = ({KEPT: kept} if kept or is_query else {}) | ({_ABSENT: absent} if absent else {})
     if extra:
-        post = post.model_copy(update={"extra": freeze_mapping(extra)})
+        post = changed(post, extra=freeze_mapping(extra) if extra != {KEPT: {}} else _NOTHING_KEPT)
     return Parsed(post, is_header=role in _SYSTEM, is_query=is_query)
 
 

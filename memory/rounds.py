@@ -106,7 +106,10 @@ def made(record: type[R], /, **fields: Any) -> R:
         raise MessageError(f"this is no {record.__name__}, and nothing was stored: {wrong}") from error
 
 
-def changed(record: R, /, **fields: Any) -> R:
+M = TypeVar("M", bound=BaseModel)
+
+
+def changed(record: M, /, **fields: Any) -> M:
     """Return *record* with other *fields*. Nothing is checked: for values that were checked when they came in.
 
     A fraction of what ``model_copy`` takes, and it shares what says which fields were set: nobody asks for that, and

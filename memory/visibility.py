@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, overload
 
 from .overlays import CompactedMessage, Reductions
-from .rounds import Post, Round
+from .rounds import Post, Round, changed
 from .usage import Usage
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def seen_by(role: str, round_: Round) -> Round:
     """Return *round_* with only the posts that *role* sees; the same object where that is all of them."""
     if not role:
         return round_
-    posts = tuple(post for post in round_.post_list if sees(role, post))
-    return round_ if len(posts) == len(round_.post_list) else round_.model_copy(update={"post_list": posts})
+    posts = tuple([post for post in round_.post_list if role in (post.send_from, post.send_to)])
+    return round_ if len(posts) == len(round_.post_list) else changed(round_, post_list=posts)
 
 
 class Rounds(Sequence[Round]):
@@ -159,6 +159,8 @@ class Rounds(Sequence[Round]):
     def _pinned(self, last: int) -> tuple[str, ...]:
         """Return what the pinned posts say up to the round of that number, in the order of the log."""
         now = self._snapshot
+        if not now.pinned:
+            return ()
         covered = takewhile(lambda one: one.round <= last, now.pinned)
         seen = (one.text for one in covered if one.shown_to(self.role) and not now.has_failed(one.round))
         return tuple(dict.fromkeys(seen))  # the query may be said twice
