@@ -19,7 +19,7 @@ from prompts import ABOVE, contract
 
 from ..acceptance import Reading, Source
 from ..changes import SCHEMA, changed, changes_in
-from ..errors import SummaryRejected
+from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
 from ..last_prompt import continued
@@ -95,7 +95,7 @@ class _Noting:
 
     @property
     def target(self) -> int | None:
-        """How long they should be then."""
+        """How long they should be then. Only asked for: what is refused as oversized goes by the whole target."""
         target = self.work.config.target_tokens
         return target and (max(1, int(WRITTEN_SHARE * target)) if self.work.takes_changes else target)
 
@@ -119,24 +119,19 @@ class _Noting:
         in_full = self.room_for(standing.text, changes=False)
         return min(in_full, self.room_for(numbered(standing.notes), changes=True)) if standing.changes else in_full
 
-    def whole(self, step: Step, reached: int) -> Step | None:
-        """Return all rounds up to *reached*, of which *step* holds the last; None where they are too much for one
-        request, or no longer all there."""
-        covered = reached - len(step.rounds)
-        left = self.room_for(None, changes=False) - step.tokens
-        if not step.at_boundary or left < 0 or not self._has_all():
+    def whole(self, reached: int) -> Step | None:
+        """Return all rounds up to *reached* to be read again; None where they are too much for one request, or no
+        longer all there."""
+        if not self._has_all():
             return None
-        whole = Step(whole=reached)
-        for start in range(0, covered, _PAGE):
-            for round_ in self.view.rounds[start : min(start + _PAGE, covered)]:
+        room, whole = self.room_for(None, changes=False), Step(whole=reached)
+        for start in range(0, reached, _PAGE):
+            for round_ in self.view.rounds[start : min(start + _PAGE, reached)]:
                 text = quote(round_)
                 tokens = self.view.ledger.count(text) + 1
-                if whole.tokens + tokens > left:
+                if whole.tokens + tokens > room:
                     return None
                 whole.add(round_, text, tokens)
-        whole.rounds += step.rounds
-        whole.texts += step.texts
-        whole.tokens += step.tokens
         return whole
 
     def _has_all(self) -> bool:
@@ -195,7 +190,10 @@ class _Due:
         try:
             return self._by_changes()
         except SummaryRejected as rejected:  # told by its own event; whatever is wrong with it, changes it is not
-            return replace(self, usage=added(self.usage, rejected.usage))._in_full()
+            try:
+                return replace(self, usage=added(self.usage, rejected.usage))._in_full()
+            except LimitReached:  # to begin anew when there is room would pay for changes again and again
+                raise rejected from None
 
     def _by_changes(self) -> CompactedMessage:
         """Return the compaction with the notes changed. Raises ``SummaryRejected``."""
@@ -208,7 +206,8 @@ class _Due:
     def _in_full(self) -> CompactedMessage:
         """Return the compaction with all notes written anew, or for the first time."""
         noting, standing = self.noting, self.standing
-        whole = noting.whole(self.step, self.reached) if standing.compaction is not None else None
+        again = standing.compaction is not None and self.step.at_boundary
+        whole = noting.whole(self.reached) if again else None
         step, previous = (whole, None) if whole is not None else (self.step, standing.compaction)
         known = standing.notes if previous is not None else ()
         request = self._request(step, previous, previous.summary if previous is not None else None, changes=False)
@@ -237,7 +236,7 @@ class _Due:
             rounds=tuple(step.rounds),
             start_index=self.first if step is self.step else 1,
             end_index=self.reached if self.step.at_boundary else self.reached + 1,
-            target_tokens=config.target_tokens if changes else noting.target,
+            target_tokens=config.target_tokens,
             plan=noting.work.plan,
             messages=noting.asked(step.text, said, changes=changes),
             continued=behind,

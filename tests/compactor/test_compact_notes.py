@@ -1,0 +1,611 @@
+"""compact_notes: a model only says what has to change; all else stays byte for byte, and is sent once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scene import ROLE, ManualExecutor, add_round, memory_of, of_kind, on_command, text_of
+from test_prepared import FullStore
+
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    Summary,
+    SummaryRequest,
+    compact_notes,
+    compact_rounds,
+    compose,
+    count_tokens,
+)
+from compactor.changes import SCHEMA
+from compactor.errors import LimitReached
+from compactor.events import Failed, Prepared, Published, Rejected, Started
+from compactor.notes import INSTRUCTIONS, read_notes, rendered
+from compactor.strategies.compact_notes import WRITTEN
+from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.transcript import quote
+from compactor.units import PROMPT_TOKENS, count_message
+from compactor.view import View
+from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
+from memory.copies.jsonl import export_session, import_session
+from prompts import load
+
+pytestmark = pytest.mark.timeout(60)
+
+CONFIG = CompactorConfig(threshold=4, retain_recent=1)
+FIRST = "## Goal and instructions\n- The user asks what items cost.\n\n## Done\n- Four items were priced."
+USAGE = {"input_tokens": 100, "output_tokens": 10}
+
+
+def changing(request: SummaryRequest) -> str:
+    """A model that does as it is asked: one note more each time."""
+    if request.kind == "changes":
+        return f"add [Done]: Item-{request.end_index} was priced."
+    return FIRST
+
+
+class Scene:
+    """A session with a compactor that works when it is told to."""
+
+    def __init__(self, answers: Iterable[Any] = (), config: CompactorConfig = CONFIG, **more: Any) -> None:
+        self.memory = more.pop("memory", None) or memory_of(0)
+        self.summarizer = more.pop("summarizer", None) or ScriptedSummarizer(answers, default=changing)
+        more = {"strategies": (compact_notes,), "history": 10_000} | more
+        self.compactor, self.executor, self.clock = on_command(self.memory, self.summarizer, config, **more)
+        self.compactor.start()
+
+    def add(self, count: int, add: Callable[[Memory], object] = add_round) -> Scene:
+        for _ in range(count):
+            add(self.memory)
+            self.executor.run_all()
+        return self
+
+    @property
+    def made(self) -> CompactedMessage:
+        made = self.compactor.get_compaction()
+        assert made is not None
+        return made
+
+    @property
+    def kinds(self) -> list[str]:
+        return [request.kind for request in self.summarizer.requests]
+
+    @property
+    def published(self) -> list[Published]:
+        return of_kind(self.compactor.events, Published)
+
+
+def texts(notes: Iterable[Note]) -> list[str]:
+    return [note.text for note in notes]
+
+
+# What is asked
+
+
+def test_the_first_time_the_notes_are_written_in_full() -> None:
+    """By the role's own prompt, and as a list."""
+    scene = Scene().add(5)
+    (request,) = scene.summarizer.requests
+    assert (request.kind, request.previous, request.schema, request.start_index, request.end_index) == (
+        "rounds", None, None, 1, 4,
+    )  # fmt: skip
+    assert "write a list of short notes" in text_of(request)
+    assert scene.made.summary == FIRST
+    assert scene.made.notes == read_notes(FIRST, (1, 4))
+    assert [event.major for event in scene.published] == [False]
+
+
+def test_then_only_changes_are_asked_for() -> None:
+    """Of the numbered notes, because of the new rounds alone; the contract follows the role's prompt."""
+    scene = Scene().add(9)
+    first, request = scene.summarizer.requests
+    assert (request.kind, request.previous, request.start_index, request.end_index) == (
+        "changes",
+        scene_made(scene, 0),
+        5,
+        8,
+    )
+    assert request.notes == read_notes(FIRST, (1, 4))
+    assert (request.schema, request.target_tokens) == (SCHEMA, 1000)
+    (message,) = request.messages
+    said = message["content"]
+    assert said.startswith(
+        "<previous_summary>\n## Goal and instructions\n1. The user asks what items cost.\n\n"
+        "## Done\n2. Four items were priced.\n</previous_summary>\n\n<conversation>\n<round number=\"5\">"
+    )  # fmt: skip
+    assert 0 < said.index(load("default").content[-60:].strip()) < said.index("add [Heading]: a new note")
+    assert said.endswith("Answer with the changes alone.")
+    assert "item-4?" not in said
+    assert "item-8?" in said
+    assert "at most 600 tokens" in text_of(first)
+    assert "at most 1000 tokens" in said
+
+
+def scene_made(scene: Scene, place: int) -> CompactedMessage:
+    """Return the compaction that was published at that place in the history, as requests name it."""
+    made = scene.compactor.history()[place].compaction
+    assert made is not None
+    return made
+
+
+def test_the_summary_is_the_notes_written_out() -> None:
+    """What is new stands last in its section, and says which rounds it comes from."""
+    scene = Scene().add(13)
+    assert scene.made.summary == rendered(scene.made.notes) == f"{FIRST}\n- Item-8 was priced.\n- Item-12 was priced."
+    spans = [(note.first_round, note.last_round) for note in scene.made.notes]
+    assert spans == [(1, 4), (1, 4), (5, 8), (9, 12)]
+    assert scene.made.end_index == 12
+
+
+def test_where_nothing_is_worth_noting_the_end_moves_on() -> None:
+    """And the summary stays, byte for byte."""
+    scene = Scene([FIRST, "none", '{"add": [], "replace": [], "remove": []}']).add(13)
+    assert (scene.made.summary, scene.made.end_index) == (FIRST, 12)
+    assert scene.kinds == ["rounds", "changes", "changes"]
+    assert of_kind(scene.compactor.events, Failed) == []
+
+
+def test_it_asks_a_model_and_so_runs_in_a_compactor() -> None:
+    """Not where a prompt is composed."""
+    view: Any = SimpleNamespace(work=None)
+    with pytest.raises(RuntimeError, match="runs in a compactor"):
+        list(compact_notes(view))
+
+
+def test_without_new_rounds_nothing_is_asked() -> None:
+    """All that may be covered is covered."""
+    scene = Scene().add(5)
+    scene.executor.run_all()
+    assert scene.kinds == ["rounds"]
+    view = View(scene.memory.rounds_getter(ROLE)(), scene.made, scene.compactor._runner._cycle.ledger)  # type: ignore[arg-type]
+    work: Any = SimpleNamespace(config=CONFIG, mark=None)
+    assert list(compact_notes(View(view.rounds, view.compaction, view.ledger, work=work))) == []
+
+
+def test_what_an_agent_was_asked_last_is_gone_on_from() -> None:
+    """The same question behind the beginning of its prompt, where that shows what is new."""
+    scene = Scene(config=CONFIG.merged(model="m-1")).add(5)
+    assert scene.summarizer.requests[0].continued is None, "there was no prompt"
+    for _ in range(4):
+        add_round(scene.memory)
+    prompt = compose(scene.memory, ROLE, budget=50_000, system="Be brief.", model="m-1")
+    scene.executor.run_all()
+    request = scene.summarizer.requests[-1]
+    assert (request.kind, request.end_index) == ("changes", 8)
+    assert request.continued is not None
+    shown, asked = request.continued.messages[:-1], request.continued.messages[-1]["content"]
+    assert shown == prompt.messages[: len(shown)]
+    assert "<previous_summary>\n## Goal and instructions\n1. " in asked
+    assert "item-5 costs" not in asked
+    assert asked.endswith("Answer with the changes alone.")
+
+
+# What stays
+
+
+def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -> None:
+    """Untouched notes stay byte for byte, prompts begin alike up to the first note that changed, and each round is sent
+    exactly once."""
+    sent: list[int] = []
+
+    def model(request: SummaryRequest) -> str:
+        sent.extend(round_.number for round_ in request.rounds)
+        number = request.end_index
+        if request.kind == "rounds":
+            return "## Goal and instructions\n- Prices are asked for.\n## Open\n- Nothing yet."
+        changes = [
+            f"add [Done]: Item-{number} was priced.",
+            f"replace {len(request.notes)}: Item-{number + 1} is next.",
+        ]
+        return "\n".join([*changes, *(["remove 2"] if len(request.notes) > 30 else [])])
+
+    scene, prompts, before = Scene([], summarizer=ScriptedSummarizer(default=model)), [], ()
+    for _ in range(100):
+        scene.add(4 if prompts else 5)
+        after = scene.made.notes
+        stay = [note for note in before[:-1] if note in after]
+        assert len(stay) >= len(before) - 2
+        prompts.append(compose(scene.memory, ROLE, budget=100_000, system="S").messages[1]["content"])
+        if len(prompts) > 1 and len(before) <= 30:
+            first_changed = prompts[-2].index(before[-1].text)
+            reused = next(place for place, pair in enumerate(zip(*prompts[-2:], strict=False)) if len(set(pair)) > 1)
+            assert reused >= first_changed - len("\n\n## Open\n- ")
+        before = after
+    assert len(scene.published) == 100
+    assert not any(event.major for event in scene.published)
+    assert sent == list(range(1, scene.made.end_index + 1)), "in order, and none twice"
+    covered = scene.memory.rounds_getter(ROLE)()[: scene.made.end_index]
+    assert sum(event.sent_tokens for event in scene.published) == sum(count_tokens(quote(one)) + 1 for one in covered)
+    assert scene.kinds == ["rounds"] + ["changes"] * 99
+
+
+def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
+    """On average over 200 turns, majors included: those are made from the raw rounds as long as they fit."""
+    depth: dict[str, int] = {}
+
+    def model(request: SummaryRequest) -> str:
+        raw = set(re.findall(r"KEY-\d+ is \w+", "\n".join(map(quote, request.rounds))))
+        facts = sorted({fact.replace(" is ", "=") for fact in raw})
+        if request.kind == "changes":
+            depth.update(dict.fromkeys(facts, 1))
+            return "\n".join([*(f"add [Facts]: {fact}" for fact in facts), "add [Done]: " + "more was said, " * 8])
+        old = re.findall(r"KEY-\d+=\w+", request.previous.summary) if request.previous else []
+        depth.update({fact: depth[fact] + 1 for fact in old} | dict.fromkeys(facts, 1))
+        return "\n".join(
+            ["## Facts", *(f"- {fact}" for fact in sorted({*old, *facts})), "## Done", "- " + "said " * 150]
+        )
+
+    def turn(memory: Memory) -> None:
+        number = len(memory.conversation.rounds) + 1
+        said = f"Please remember: KEY-{number:03} is VQ{number * 37 % 1000}ZD. " if number % 4 == 0 else ""
+        round_ = memory.create_round(said + f"And what about part {number}? " * 8)
+        memory.add_post(round_, send_from=ROLE, send_to="User", message=f"Part {number} takes a while. " * 40)
+        memory.finish_round(round_)
+
+    config = CompactorConfig(threshold=14, retain_recent=2, target_tokens=500, summarizer_input_tokens=100_000)
+    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=model))
+    for _ in range(200):
+        scene.add(1, turn)
+    covered = [fact for fact in depth if int(fact[4:7]) <= scene.made.end_index]
+    assert len(covered) >= 45
+    assert all(fact in scene.made.summary for fact in covered), "none is lost"
+    assert any(event.major for event in scene.published)
+    assert sum(depth[fact] for fact in covered) / len(covered) <= 1.2
+
+
+# What is wrong with an answer
+
+BAD = ["The user asked for more prices.", "replace 9: Item-8 was priced.", '{"add": [}', "remove 1, 2"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_malformed_changes_become_a_full_rewrite_at_once(bad: str) -> None:
+    """From the raw rounds, which fit; told as major, with what the refused answer took. The next asks for changes."""
+    full = "## Done\n- Eight items were priced."
+    scene = Scene([FIRST, Summary(bad, USAGE), Summary(full, USAGE), "none"]).add(13)
+    assert scene.kinds == ["rounds", "changes", "rounds", "changes"]
+    again = scene.summarizer.requests[2]
+    assert [round_.number for round_ in again.rounds] == list(range(1, 9))
+    assert (again.previous, again.start_index, again.end_index) == (None, 1, 8)
+    assert "previous_summary>\n" not in text_of(again)
+    (rejected,) = of_kind(scene.compactor.events, Rejected)
+    assert (rejected.check, rejected.attempts) == ("malformed", 1)
+    published = scene.published[1]
+    assert (published.major, published.requests) == (True, 2)
+    assert published.usage == {"input_tokens": 200, "output_tokens": 20}
+    assert published.sent_tokens > scene.published[0].sent_tokens * 2
+    assert [event.major for event in scene.published] == [False, True, False]
+    assert scene.made.notes == read_notes(full, (1, 8))
+
+
+def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
+    """Two requests each time; and where the rewrite is refused as well, it is a failure as any other."""
+    scene = Scene(
+        [FIRST], summarizer=ScriptedSummarizer(default=lambda request: f"## Done\n- {request.end_index} items.")
+    ).add(13)
+    assert scene.kinds == ["rounds", "changes", "rounds", "changes", "rounds"]
+    assert scene.made.summary == "## Done\n- 12 items."
+    scene = Scene([FIRST, "Hello!", "", "", "add [Done]: Item-8."]).add(9)
+    assert scene.kinds == ["rounds", "changes", "rounds", "rounds"]
+    (failed,) = of_kind(scene.compactor.events, Failed)
+    assert failed.error == "empty"
+    scene.clock.advance(failed.retry_in)
+    scene.executor.run_all()
+    assert scene.kinds[4:] == ["changes"]
+    assert scene.made.summary == f"{FIRST}\n- Item-8."
+
+
+def test_where_the_limits_leave_no_room_for_the_rewrite_it_is_a_failure() -> None:
+    """Which backs off: else the changes would be paid for each time that there is room for one request."""
+    scene = Scene([FIRST, "no list", LimitReached(60.0)]).add(9)
+    assert scene.kinds == ["rounds", "changes", "rounds"]
+    assert [event.error for event in of_kind(scene.compactor.events, Failed)] == ["malformed"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "check"),
+    [
+        (7, "not_text"),
+        ("", "empty"),
+        (lambda request: "add [Done]: " + request.rounds[0].post_list[1].message * 20, "larger"),
+        ("add [Done]: Booked HAT901, HAT902, HAT903 and HAT904.", "invented"),
+    ],
+)  # fmt: skip
+def test_changes_pass_the_checks_that_every_summary_passes(answer: Any, check: str) -> None:
+    """All notes are measured; what is new in them must come from what was said."""
+    scene = Scene([FIRST, answer]).add(9)
+    assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == [check]
+    assert [event.major for event in scene.published] == [False, True]
+
+
+def test_changes_that_repeat_a_long_stretch_are_refused() -> None:
+    """Word for word what one post said is no note."""
+
+    def wordy(memory: Memory) -> None:
+        round_ = memory.create_round("How is it?")
+        number = round_.number
+        memory.add_post(
+            round_, send_from=ROLE, send_to="User", message=" ".join(f"part{n * number} is fine" for n in range(300))
+        )
+        memory.finish_round(round_)
+
+    config = CompactorConfig(threshold=1, retain_recent=1, target_tokens=None)
+    scene = Scene(["- It is fine.", lambda request: f"add: {request.rounds[0].post_list[0].message}"], config)
+    scene.add(4, wordy)
+    assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == ["echo"]
+
+
+def test_what_notes_said_before_is_not_judged_again() -> None:
+    """Their identifiers come from rounds that are not in this request."""
+    known = "## Done\n- Item-1, item-2, item-3 and item-4 cost 11, 22, 33 and 44 euros."
+    scene = Scene([known, "add [Done]: Item-5 costs 55 euros."]).add(9)
+    assert of_kind(scene.compactor.events, Rejected) == []
+    assert len(scene.made.notes) == 2
+
+
+# When all is written anew
+
+
+def lengthy(request: SummaryRequest) -> str:
+    if request.kind == "changes":
+        return f"add [Done]: Of item-{request.end_index}: " + "it was looked at closely, " * 6
+    return f"## Done\n- Up to item-{request.end_index}: " + "All were looked at. " * 10
+
+
+def test_notes_that_grew_past_the_target_are_written_anew_from_the_raw_rounds() -> None:
+    """As a part of the compaction that is due next; asked for in less, so that there is room for changes again."""
+    scene = Scene(config=CONFIG.merged(target_tokens=120), summarizer=ScriptedSummarizer(default=lengthy)).add(25)
+    assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
+    major = scene.summarizer.requests[3]
+    assert [round_.number for round_ in major.rounds] == list(range(1, 17))
+    assert major.previous is None
+    assert "at most 72 tokens" in text_of(major)
+    assert [event.major for event in scene.published] == [False, False, False, True, False, False]
+    assert scene.made.extra[WRITTEN] == count_tokens(scene_made(scene, 3).summary)
+
+
+def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() -> None:
+    """And the new rounds; no request is longer than it may be."""
+    config = CONFIG.merged(target_tokens=120, summarizer_input_tokens=1_200)
+    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(25)
+    assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
+    major = scene.summarizer.requests[3]
+    assert [round_.number for round_ in major.rounds] == [13, 14, 15, 16]
+    assert major.previous is not None
+    assert "\n- Of item-8: it was looked at" in text_of(major)
+    (note,) = scene_made(scene, 3).notes
+    assert (note.first_round, note.last_round) == (1, 16)
+    for request in scene.summarizer.requests:
+        assert PROMPT_TOKENS + sum(count_message(one, count_tokens) for one in request.messages) <= 1_200
+
+
+def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
+    """Notes that are as long as when they were written may grow by a quarter first."""
+    answers = ScriptedSummarizer(
+        default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 26
+    )
+    scene = Scene(config=CONFIG.merged(target_tokens=120), summarizer=answers).add(25)
+    assert scene.made.extra[WRITTEN] > 120
+    assert scene.kinds == ["rounds"] + ["changes"] * 5
+
+
+def test_where_no_length_is_wished_for_notes_take_a_share_of_a_request() -> None:
+    """Else they would push the conversation out of it, sooner or later."""
+    config = CONFIG.merged(target_tokens=None, summarizer_input_tokens=1_500)
+    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(61)
+    assert [event.major for event in scene.published].count(True) >= 1
+    assert scene.summarizer.requests[0].target_tokens is None
+    assert count_tokens(scene.made.summary) < 600
+
+
+def test_whoever_takes_no_changes_writes_all_each_time() -> None:
+    """At its full length, for there need be no room for changes."""
+
+    class Writer(ScriptedSummarizer):
+        takes_changes = False
+
+    writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
+    scene = Scene(summarizer=writer).add(13)
+    assert scene.kinds == ["rounds"] * 3
+    assert all("at most 1000 tokens" in text_of(request) for request in writer.requests)
+    assert [event.major for event in scene.published] == [False, True, True]
+    assert [request.start_index for request in writer.requests] == [1, 1, 1]
+    assert scene.made.notes == read_notes("## Done\n- 12 items were priced.", (1, 12))
+
+
+def test_it_works_offline() -> None:
+    """The extractive summarizer takes no changes; its summaries are notes all the same."""
+    scene = Scene(summarizer=ExtractiveSummarizer()).add(13)
+    assert scene.made.end_index == 12
+    assert rendered(scene.made.notes) == scene.made.summary
+    assert any("Item-9 costs 99 euros" in text for text in texts(scene.made.notes))
+    assert of_kind(scene.compactor.events, Failed) == []
+
+
+def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> None:
+    """Each of what is new; only what ends with a round is published."""
+
+    def long_round(memory: Memory) -> None:
+        round_ = memory.create_round("A long one.")
+        said = " ".join(f"fact{number} holds" for number in range(700))
+        memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
+        memory.finish_round(round_)
+
+    config = CONFIG.merged(summarizer_input_tokens=2_000)
+    scene = Scene([FIRST, "add [Done]: One.", "add [Done]: Two.", "add [Done]: Three."], config).add(5)
+    scene.add(1, long_round).add(3)
+    assert set(scene.kinds[1:]) == {"changes"}
+    assert len(scene.kinds) >= 4
+    assert [note.text for note in scene.made.notes][2:5] == ["One.", "Two.", "Three."]
+    assert scene.made.end_index == 8
+    posts = [post for request in scene.summarizer.requests[1:] for one in request.rounds for post in one.post_list]
+    sent = "".join(post.message for post in posts)
+    assert all(sent.count(f"fact{number} holds") == 1 for number in range(700))
+    assert not any(event.major for event in scene.published)
+
+
+# What was there before
+
+
+def test_a_summary_that_was_made_otherwise_is_read_as_notes() -> None:
+    """A session may change to notes, and back."""
+    scene = Scene(["The user asks for prices.\n\nFour were found.", "add: Four more."], strategies=(compact_rounds,))
+    scene.add(5)
+    assert scene.made.notes == ()
+    scene.compactor.stop()
+    later = Scene(["replace 2: Eight were found."], memory=scene.memory).add(4)
+    assert later.kinds == ["changes"]
+    assert later.made.summary == "- The user asks for prices.\n- Eight were found."
+    assert [(note.first_round, note.last_round) for note in later.made.notes] == [(1, 4), (1, 8)]
+    later.compactor.stop()
+    before = later.made
+    back = Scene(["All were found."], memory=scene.memory, strategies=(compact_rounds,)).add(4)
+    assert back.kinds == ["rounds"]
+    previous = back.summarizer.requests[0].previous
+    assert previous is not None
+    assert (previous.notes, previous.summary) == (before.notes, before.summary)
+    assert (back.made.summary, back.made.notes) == ("All were found.", ())
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_another_hosts_rounds_are_written_anew_from_what_is_there(gone: int) -> None:
+    """Raw where none was dropped since, and else from the notes: what a host no longer has stays in them."""
+    rounds: list[Any] = []
+
+    def more(count: int) -> None:
+        for number in range(len(rounds) + 1, len(rounds) + count + 1):
+            rounds.append(SimpleNamespace(id=f"h{number}", user_query=f"Question {number}? " * 20, post_list=()))
+
+    summarizer = ScriptedSummarizer([FIRST, "no list", "## Done\n- All."], default="none")
+    executor = ManualExecutor()
+    compactor = ContextCompactor(
+        CONFIG, summarizer, lambda: rounds[gone:] if len(rounds) > 5 else rounds, role=ROLE,
+        strategies=(compact_notes,), executor=executor, clock=FakeClock(),
+    )  # fmt: skip
+    more(5)
+    compactor.start()
+    executor.run_all()
+    more(6)
+    compactor.notify_rounds_changed()
+    executor.run_all()
+    again = summarizer.requests[2]
+    assert (again.kind, again.previous is None) == ("rounds", gone == 0)
+    assert [round_.id for round_ in again.rounds][:1] == ["h1" if gone == 0 else "h5"]
+    assert compactor.get_compaction().summary == "## Done\n- All."  # type: ignore[union-attr]
+
+
+# What the user forbade
+
+
+def test_what_the_user_forbade_becomes_a_note_where_it_was_lost() -> None:
+    """And again where a model removes it."""
+
+    def forbidding(memory: Memory) -> None:
+        round_ = memory.create_round("Never delete the invoices. What does it cost?")
+        memory.add_post(round_, send_from=ROLE, send_to="User", message="It costs 11 euros. " * 9)
+        memory.finish_round(round_)
+
+    scene = Scene([FIRST, "remove 1", "none"]).add(1, forbidding).add(4)
+    forbidden = Note(text="Never delete the invoices.", section=INSTRUCTIONS, first_round=1, last_round=4)
+    assert scene.made.notes[0] == forbidden
+    assert scene.made.summary == f"## {INSTRUCTIONS}\n- Never delete the invoices.\n\n{FIRST}"
+    (prepared,) = of_kind(scene.compactor.events, Prepared)
+    assert prepared.restored == 1
+    scene.add(4)
+    assert scene.made.notes[0] == forbidden.model_copy(update={"first_round": 5, "last_round": 8})
+    scene.add(4)
+    assert scene.made.notes[0].last_round == 8, "it was not lost"
+
+
+# What is kept
+
+
+def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
+    """The raw answer is in the log, and the notes that it makes."""
+    store = FullStore()
+    scene = Scene([FIRST, "add [Done]: Item-8 was priced."], memory=Memory("session", store=store)).add(5)
+    store.refused = frozenset({"compaction published"})
+    scene.add(4)
+    (kept,) = scene.memory.snapshot.prepared[ROLE]
+    assert (kept.kind, kept.text) == ("changes", "add [Done]: Item-8 was priced.")
+    assert kept.compaction is not None
+    assert texts(kept.compaction.notes)[-1] == "Item-8 was priced."
+    assert scene.compactor.history()[-1].happened == "prepared"
+    store.refused = frozenset()
+    nobody = ScriptedSummarizer(default=AssertionError("nobody is to be asked"))
+    later = Scene(summarizer=nobody, memory=Memory("session", store=store))
+    later.executor.run_all()
+    assert later.made.summary == f"{FIRST}\n- Item-8 was priced."
+    assert (later.published[0].reused, later.published[0].sent_tokens) == (True, 0)
+    assert texts(later.made.notes)[-1] == "Item-8 was priced."
+
+
+def test_the_same_question_is_answered_by_what_was_answered_before() -> None:
+    """A step on the way, which is not published, is read by the same reading."""
+    store = FullStore()
+    config = CONFIG.merged(summarizer_input_tokens=2_000)
+    said = " ".join(f"fact{number} holds" for number in range(700))
+
+    def long_round(memory: Memory) -> None:
+        round_ = memory.create_round("A long one.")
+        memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
+        memory.finish_round(round_)
+
+    answers = [FIRST, "add [Done]: One.", "add [Done]: Two.", RuntimeError("gone")]
+    scene = Scene(answers, config, memory=Memory("session", store=store)).add(5).add(1, long_round).add(3)
+    assert of_kind(scene.compactor.events, Failed) != []
+    scene.compactor.stop()
+    later = Scene(config=config, memory=Memory("session", store=store)).add(1)
+    assert [event.reused for event in of_kind(later.compactor.events, Prepared)][:2] == [True, False]
+    assert {"One.", "Two."} <= {*texts(later.made.notes)}
+
+
+def test_notes_survive_a_resume_a_fork_and_an_export(tmp_path: Any) -> None:
+    """Wherever the log goes, with the text."""
+    store = open_store(f"sqlite:///{tmp_path / 'chat.db'}")
+    scene = Scene(memory=Memory("session", store=store)).add(9)
+    notes = scene.made.notes
+    assert len(notes) == 3
+
+    def of(memory: Memory) -> Any:
+        compaction = memory.get_role_rounds(ROLE)[1]
+        return compaction.notes if compaction is not None else None
+
+    again = Memory("session", store=store)
+    again.register_compaction_provider(ROLE, ContextCompactor.for_role(again, ROLE, CONFIG, scene.summarizer))
+    assert of(again) == notes
+    for copy in (scene.memory.fork(at_round=9), Memory.from_state_dict(scene.memory.state_dict())):
+        ContextCompactor.for_role(copy, ROLE, CONFIG, scene.summarizer)
+        assert of(copy) == notes
+    lines, other = tmp_path / "session.jsonl", InMemoryStore()
+    with lines.open("w") as stream:
+        export_session(store, "session", stream)
+    with lines.open() as stream:
+        import_session(other, stream, "copy")
+    copy = Memory("copy", store=other)
+    ContextCompactor.for_role(copy, ROLE, CONFIG, scene.summarizer)
+    assert of(copy) == notes
+    store.close()
+
+
+def test_what_is_redacted_is_gone_from_the_notes(tmp_path: Any) -> None:
+    """They hold what was said: nothing of it stays in the log."""
+    store = InMemoryStore()
+    secret = "the code is hunter2"
+    scene = Scene([FIRST, f"add [Done]: {secret}"], memory=Memory("session", store=store)).add(9)
+    assert any(secret in entry.body for entry in store.read("session"))
+    scene.memory.redact("r6.p2")
+    assert not any(secret in entry.body for entry in store.read("session"))
+    assert texts(scene.made.notes) == texts(read_notes(FIRST, (1, 4))), "made of the rounds before"
+
+
+def test_every_decision_tells_the_strategy() -> None:
+    """As with all that ask a model."""
+    scene = Scene().add(9)
+    for kind in (Started, Prepared, Published):
+        assert {event.strategy for event in of_kind(scene.compactor.events, kind)} == {"compact_notes"}
