@@ -19,14 +19,16 @@ from memory.visibility import sees
 from .clock import SYSTEM_CLOCK, Clock
 from .config import CompactorConfig
 from .cost.prices import Prices
-from .cost.publication import Publication, publication_of
+from .cost.publication import Publication, prices_in, publication_of
 from .cycle import Cycle, Strategy
 from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
+from .holding import Holding
 from .host_rounds import rounds_for
 from .journal import LocalJournal
 from .keeping import Keeping
 from .ledger import Ledger, ledger_of
+from .limits import Limits
 from .noted import Noted
 from .runner import Runner, State
 from .strategies import compact_rounds
@@ -46,6 +48,7 @@ class CompactorStatus:
     state: State
     #: The reason for the last cycle that did nothing; None when the last one did something, or there was none. After a
     #: crash it may be ``LEASED`` for ``call_timeout`` and 30 seconds: nobody knows that the process has ended.
+    #: ``LIMITED``: what is due waits for its turn to ask a model.
     why_idle: Skip | None
     #: What failed last, in our words, or the class of the error where it is not ours; None after a success.
     last_error: str | None
@@ -64,8 +67,9 @@ class ContextCompactor:
     ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
     offline. *publish* says when a compaction that is ready is shown: ``"when_ready"``, at once; ``"when_cheapest"``,
     when *prices* make it worth while (by default those of a trigger that has some); or what ``when_cheapest()`` gives,
-    or any callable like that. *executor*: cycles run there, and no thread of the compactor's own is started. *rng*
-    gives the jitter, from 0 to 1. *plan* gives the agent's plan, as text or a ``Plan``. Making one starts nothing.
+    or any callable like that. *executor*: cycles run there, and no thread of the compactor's own is started. *limits*
+    on calls and spend may be shared by any number of them. *rng* gives the jitter, from 0 to 1. *plan* gives the
+    agent's plan, as text or a ``Plan``. Making one starts nothing.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class ContextCompactor:
         on_event: EventHook | None = None,
         history: int = 512,
         llm_api: object | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if rounds_getter is None:
             raise TypeError(
@@ -107,8 +112,7 @@ class ContextCompactor:
         clock = clock if clock is not None else SYSTEM_CLOCK
         chosen = summarizer if summarizer is not None else llm_api
         count = counter if counter is not None else counter_for(self.config.model)
-        prices = prices if prices is not None else getattr(trigger, "prices", None)
-        self._publication = publication_of(publish, prices, self.config.max_tokens)
+        publication = publication_of(publish, prices or prices_in(trigger), self.config.max_tokens)
         self._events = EventLog(clock, history)
         if on_event is not None:
             self._events.add_hook(on_event)
@@ -118,21 +122,22 @@ class ContextCompactor:
         )
         self._keeping = Keeping(self._journal, role, self._events.tell)
         self._events.add_hook(Noted(self._keeping))
-        cycle = Cycle(
+        self._cycle = Cycle(
             config=self.config,
             rounds_getter=rounds_getter,
             journal=self._journal,
             keeping=self._keeping,
-            trigger=when(trigger) if trigger is not None else default_trigger(self.config),
+            trigger=when(trigger).within(self.config) if trigger is not None else default_trigger(self.config),
             strategies=chosen_strategies,
             ledger=ledger if ledger is not None else Ledger(role, count),
             emit=self._events.tell,
             monotonic=clock.monotonic,
             header_tokens=header_tokens,
             plan=self.current_plan,
+            holding=Holding(publication, self._keeping, clock.now, self._events.tell) if publication else None,
         )
         ask = as_summarizer(chosen) if chosen is not None else ExtractiveSummarizer()
-        self._runner = Runner(cycle, ask, self._events, clock, rng, executor)
+        self._runner = Runner(self._cycle, ask, self._events, clock, rng, executor, limits)
 
     @classmethod
     def for_role(
@@ -194,17 +199,27 @@ class ContextCompactor:
         # A round that failed since then shifts the end. A Memory can say so at once; another host's getter may block.
         return self._rounds_getter().anchored(current) if isinstance(self._rounds_getter, RoundsGetter) else current
 
+    def publish_held(self) -> bool:
+        """Show the compaction that is prepared and held back, if it makes prompts shorter; return whether another one
+        is shown now. Asks no model: ``compose`` calls it where a prompt is too long."""
+        published = self._cycle.publish_held()
+        if published:
+            self._runner.notify(published=True)
+        return published
+
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
 
         Joins a run in flight. None: there was nothing to do. Raises ``CompactionTimeout`` after *timeout* seconds,
-        ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor.
+        ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor. Under
+        *limits* it waits for its turn as all others do; where that does not come in time it raises ``LimitReached``, a
+        ``CompactionTimeout`` that names the seconds, and keeps its place in the line.
         """
         self._refuse_inside("compact_now")
         return self._runner.compact_now(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Return True once everything that happened so far was looked at and nothing runs.
+        """Return True once everything that happened so far was looked at and nothing runs; waits for a turn as well.
 
         False while backing off, while nobody would look (not started), and after *timeout* seconds. Raises
         ``RuntimeError`` within a hook of this compactor.

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.overlays import CompactedMessage, Journal, JournalState
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
-from .errors import LeasedElsewhere
+from .errors import LeasedElsewhere, LimitReached
 from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped
+from .holding import Holding, newest_place
 from .host_rounds import rounds_for
 from .keeping import Keeping
 from .last_prompt import last_prompt_of
 from .lease import MARGIN, Lease, Overtaken
 from .ledger import Ledger
+from .limits import Place
 from .one_pass import Pass, Strategy
 from .plan import plan_text
+from .summarizers.base import SummaryRequest
 from .triggers import Trigger, Verdict
 from .view import View
 from .work import Ask, CycleWork
+from .workers import interpreter_is_exiting
 
 __all__ = ["Ask", "Cycle", "Strategy"]
 
@@ -44,6 +49,8 @@ class Cycle:
     monotonic: Callable[[], float]
     header_tokens: Callable[[], int] = lambda: 0
     plan: Callable[[], object] = lambda: None
+    #: Says when a compaction is shown that is prepared; None: at once.
+    holding: Holding | None = None
 
     @property
     def role(self) -> str:
@@ -68,63 +75,101 @@ class Cycle:
         attempts: int | None = None,
         forced: bool = False,
         paid: bool = True,
+        takes_changes: bool = True,
+        place: Place | None = None,
     ) -> CompactedMessage | None:
-        """Return the last compaction that was published; None where there was a reason not to.
+        """Return the last compaction that was published; None where there was a reason not to, or it is held.
 
         *allowed* says just before each publication why it may not happen any more, or None. A summary is asked for at
-        most *attempts* times; None: as the configuration says. Unless answers are *paid* for, they are not kept, and
-        no other process need wait. Raises what getter, journal, trigger, strategies and summarizer raise,
-        ``SummaryRejected``, ``LeasedElsewhere``, and ``StaleCompaction`` where what was read is no longer current.
+        most *attempts* times; None: as the configuration says; for changes of notes, only if the summarizer
+        *takes_changes*. Unless answers are *paid* for, they are not kept, and no other process need wait, nor is there
+        need of a *place* among those that may ask; None: no limits. Raises what getter, journal, trigger, strategies
+        and summarizer raise, ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` where
+        what was read is no longer current.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         lease = Lease(self.keeping, self.config.call_timeout + MARGIN)
 
-        def before_asking(made: CycleWork) -> None:
+        def before_asking(made: CycleWork, request: SummaryRequest) -> None:
             if paid and allowed() != "late":  # else the lease is that of the run that came after
+                if place is not None:
+                    place.hold(request, self.ledger.count)
                 lease.hold(made.is_current)
 
         def work(verdict: Verdict) -> CycleWork:
-            made = CycleWork(self.config, verdict.mark, self._plan(), ask, self.emit, self.monotonic, attempts)
-            made.keeping, made.before_asking = self.keeping if paid else None, partial(before_asking, made)
+            plan = self._plan()
+            made = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic, attempts, takes_changes)
+            made.keeping = self.keeping if paid or self.holding is not None else None
+            made.before_asking, made.seen = partial(before_asking, made), self.seen
             return made
 
         try:
             while True:
                 try:
-                    return self._look(work, allowed, forced=forced)
+                    passing = self._look(work, allowed, forced=forced)
                 except Overtaken:
                     continue
+                if not passing.prepared or forced:
+                    return passing.published
+                # It is weighed with what has happened while it was made.
         finally:
             if allowed() != "late":
                 lease.release()
 
     def _look(
         self, work_on: Callable[[Verdict], CycleWork], allowed: Callable[[], str | None], *, forced: bool
-    ) -> CompactedMessage | None:
+    ) -> Pass:
         state = self.journal.read()
         view = self.view(state)
         if isinstance(view.rounds, Rounds):
             _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
-        skip, verdict = self._judge(view, state, forced=forced)
+        passing = Pass(self, view, state.generation, allowed)
+        due = passing.weigh() if self.config.enabled else None
+        if due is not None and due.over is None and not forced:
+            passing.show()
+            return passing
+        skip, verdict = self._judge(passing.ahead, state, forced=forced)
+        if due is not None and skip is Skip.BELOW_TRIGGER:  # the tail has outgrown what is held
+            skip, verdict = None, Verdict(True, due.over)
         if skip is not None:
-            self._skipped(skip, view, state.generation)
-            return None
-        work = work_on(verdict)
-        passing = Pass(self, replace(view, work=work), work, state.generation, allowed)
+            self._skipped(skip, passing.ahead, state.generation)
+            return passing
+        passing.begin(work_on(verdict))
         passing.publish_prepared()
         try:
             for strategy in self.strategies:
-                if passing.changed and not forced and not self.trigger(passing.view):
+                if passing.changed and not forced and not self.trigger(passing.ahead):
                     break
                 passing.apply(strategy)
             else:
+                if forced or (due is not None and not passing.changed):  # nothing is left to extend it by
+                    passing.show()
                 passing.end(forced=forced)
-        except LeasedElsewhere as leased:
-            self._skipped(Skip.LEASED, view, state.generation, leased.seconds)
+        except (LeasedElsewhere, LimitReached) as later:
+            reason = Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED
+            self._skipped(reason, passing.ahead, state.generation, later.seconds)
             raise
         if not passing.changed:
-            self._skipped(_nothing_to_cover(view), view, state.generation)
-        return passing.published
+            self._skipped(_nothing_to_cover(passing.ahead), passing.ahead, state.generation)
+        return passing
+
+    def publish_held(self) -> bool:
+        """Publish what is held and makes prompts shorter, for one is too long; return whether another compaction is
+        shown now. Asks no model, and takes no turn: whoever publishes first has done so for all."""
+        state = self.journal.read()
+        if self.holding is None or not self.keeping.prepared(state.generation):
+            return False
+        passing = Pass(self, self.view(state), state.generation, _unless_exiting)
+        try:
+            if passing.weigh(needed=True) is not None:
+                passing.show()
+        except StaleCompaction:
+            pass
+        return self.journal.read().generation != state.generation
+
+    def seen(self) -> tuple[str, int]:
+        """Return the newest round's id and the number of its newest post, now."""
+        return newest_place(rounds_for(self.rounds_getter(), self.role))
 
     def _plan(self) -> str | None:
         try:
@@ -152,6 +197,8 @@ class Cycle:
                 tail=view.tail_length,
             )
         )
+        if verdict.weighed is not None:
+            self.emit(verdict.weighed.model_copy(update={"role": self.role, "generation": state.generation}))
         return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
 
     def index_texts(self) -> bool:
@@ -174,6 +221,10 @@ class Cycle:
                 retry_in=retry_in,
             )
         )
+
+
+def _unless_exiting() -> str | None:
+    return "interpreter_exit" if interpreter_is_exiting() else None
 
 
 def _held(view: View, held_round_id: str | None) -> bool:

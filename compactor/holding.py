@@ -115,7 +115,7 @@ class Holding:
         return found
 
     def forget(self) -> None:
-        """Take note that nothing is held any more, for it was shown."""
+        """Take note that nothing is held any more: it is about to be shown."""
         with self._lock:
             self._furthest = None
 

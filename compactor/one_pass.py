@@ -1,19 +1,20 @@
-"""One pass of a cycle's strategies over one snapshot of the log: what they give is checked, published and told."""
+"""One pass of a cycle's strategies over one snapshot of the log: what they give is checked, and published or held."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
 
-from .errors import LeasedElsewhere, SummaryRejected
-from .events import Discarded, Exhausted, Published, Reduced, StrategyFailed
+from .cost.publication import Decision
+from .errors import LeasedElsewhere, LimitReached, SummaryRejected
+from .events import Discarded, Exhausted, Held, Published, Reduced, StrategyFailed
+from .holding import ahead_of, is_same, reaching_ahead
 from .lease import Overtaken
 from .tokens import TokenCounter
 from .units import Message, count_message
@@ -29,60 +30,153 @@ Strategy = Callable[[View], Iterable[Overlay]]
 
 
 class Pass:
-    """One pass of the strategies over one snapshot of the log."""
+    """One pass of the strategies over one snapshot of the log.
 
-    def __init__(self, cycle: Cycle, view: View, work: CycleWork, base: int, allowed: Callable[[], str | None]) -> None:
+    A compaction is published when it is made, or, where the cycle is ``holding`` them, prepared: then strategies go on
+    from its end, and nobody is shown it yet.
+    """
+
+    def __init__(self, cycle: Cycle, view: View, base: int, allowed: Callable[[], str | None]) -> None:
         self._cycle = cycle
-        self._work = work
         self._base = base
         self._allowed = allowed
+        self._work: CycleWork | None = None
         self._failed: list[Exception] = []
         self._read: dict[int, _RoundRead] = {}
+        self._held: CompactedMessage | None = None
         #: The snapshot, with what this pass has published.
         self.view = view
         self.published: CompactedMessage | None = None
+        #: Whether it has prepared one to be held, and whether it has changed anything at all.
+        self.prepared = False
         self.changed = False
-        work.go_on_from(base, view.end)
+
+    @property
+    def ahead(self) -> View:
+        """What triggers and strategies go by: the view, as it will be when what is held is shown."""
+        return self.view if self._held is None else ahead_of(self.view, self._held)
+
+    def begin(self, work: CycleWork) -> None:
+        """Let strategies ask with *work*."""
+        self._work, self.view = work, replace(self.view, work=work)
+        work.go_on_from(self._base, self.view.end)
+
+    # -- what is held -------------------------------------------------------------------------------------------------
+
+    def weigh(self, *, needed: bool = False) -> Decision | None:
+        """Return why what is held is to be shown now; None where it is not, or nothing is held. *needed*: a prompt is
+        too long, so it is to be shown if only it makes that shorter."""
+        cycle, holding = self._cycle, self._cycle.holding
+        held = holding.look(self.view, self._base) if holding is not None else ()
+        if holding is None or not held:
+            return None
+        self._held = held[-1].compaction
+        moment = holding.moment(self.view, held)
+        made = holding.publication(moment)
+        if needed and moment.ahead < moment.shown:
+            made = replace(made, show=True, reason="budget", over=None, look_in=None)
+        cycle.emit(
+            Held(
+                role=cycle.role,
+                generation=self._base,
+                shows=made.show,
+                reason=made.reason,
+                end=self._held.end_index,
+                tokens_before=moment.shown,
+                tokens_after=moment.ahead,
+                summary=moment.summary,
+                retained=moment.retained,
+                calls=moment.calls,
+                forgone=moment.forgone,
+                saving=made.saving,
+                price=made.price,
+                idle=moment.idle,
+                look_in=made.look_in,
+            )
+        )
+        return made if made.show else None
+
+    def show(self) -> None:
+        """Publish what is held, if anything is. Raises ``Overtaken`` where somebody else did so just now."""
+        holding = self._cycle.holding
+        if holding is None or self._held is None:
+            return
+        for one in reaching_ahead(self.view, self._cycle.keeping.prepared(self._base))[-1:]:
+            origin = Origin(one.prepared.digest, one.prepared.checks, one.prepared.strategy)
+            holding.forget()  # where it is lost now, that is told as an error
+            self._publish(one.compaction, origin, self._work if self.prepared else None)
 
     def publish_prepared(self) -> None:
-        """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still."""
-        answers = self._cycle.keeping.publishable(self._base) if self._work.keeping is not None else ()
-        end, prepared = max(((self._end_of(one), one) for one in answers), key=itemgetter(0), default=(0, None))
-        if prepared is None or prepared.compaction is None or not end:
-            return
-        self._work.begin(prepared.strategy)
-        self._work.origin, self._work.reused = Origin(prepared.digest, prepared.checks, prepared.strategy), True
-        try:
-            self._publish(prepared.compaction.model_copy(update={"end_index": end}), prepared.strategy)
-        except StaleCompaction as stale:
-            if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
-                raise Overtaken from stale
-            if stale.reason not in ("rounds_changed", "behind"):
-                raise
-            # Another process was faster, or a round failed just now: what is due is asked for.
+        """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still.
+        Where compactions are held, that has been weighed."""
+        kept = self._work is not None and self._work.keeping is not None and self._cycle.holding is None
+        answers = self._cycle.keeping.publishable(self._base) if kept else ()
+        for one in reaching_ahead(self.view, answers)[-1:]:
+            origin = Origin(one.prepared.digest, one.prepared.checks, one.prepared.strategy)
+            try:
+                self._publish(one.compaction, origin, None)
+            except StaleCompaction as stale:
+                if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
+                    raise Overtaken from stale
+                if stale.reason not in ("rounds_changed", "behind"):
+                    raise
+                # Another process was faster, or a round failed just now: what is due is asked for.
 
-    def _end_of(self, prepared: CompactionPrepared) -> int:
-        """Return how many rounds *prepared* covers; 0 where it does not fit what there is now."""
-        made, rounds = prepared.compaction, self.view.rounds
-        end = rounds.end_of(made.end_round_id) if made is not None and made.end_round_id is not None else None
-        if end is None or not self.view.end < end <= self.view.closed:
-            return 0
-        return end if tuple(one.id for one in rounds[self.view.end : end]) == prepared.round_ids else 0
+    def _hold(self, made: CompactedMessage, origin: Origin) -> None:
+        """Keep *made* to be shown later, and let strategies go on from its end."""
+        cycle, base = self._cycle, self._base
+        if reason := self._allowed():
+            raise StaleCompaction(reason)
+        kept = (one.compaction for one in cycle.keeping.prepared(base))
+        if not any(one is not None and is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
+            seen_round_id, seen_post = cycle.seen()
+            cycle.keeping.prepare(
+                CompactionPrepared(
+                    role=cycle.role,
+                    digest=origin.digest,
+                    base=base,
+                    strategy=origin.strategy,
+                    text=made.summary,
+                    model=made.model,
+                    usage=made.usage,
+                    checks=origin.checks,
+                    compaction=made,
+                    round_ids=self._newly_covered(made),
+                    seen_round_id=seen_round_id,
+                    seen_post=seen_post,
+                )
+            )
+        if cycle.journal.read().generation != base:
+            raise StaleCompaction("generation")
+        self._held, self.prepared, self.changed = made, True, True
+
+    def _catch_up(self) -> None:
+        """Go on from what is shown now, if a prompt could not wait, and it is what this pass goes on from anyway."""
+        state = self._cycle.journal.read()
+        current, held = state.current, self._held
+        if held is None or current is None or state.generation == self._base:
+            return
+        if current.generation == state.generation and is_same(current, held):
+            self._go_on_from(current, held.end_index)
+
+    # -- what strategies give -----------------------------------------------------------------------------------------
 
     def apply(self, strategy: Strategy) -> None:
-        """Publish what *strategy* gives, as it gives it. Where it fails, that is told, and remembered."""
-        name = name_of(strategy)
-        self._work.begin(name)
+        """Publish or hold what *strategy* gives, as it gives it. Where it fails, that is told, and remembered."""
+        name, work = name_of(strategy), self._work
+        assert work is not None  # noqa: S101  (the pass has begun)
+        work.begin(name)
         self._read = {}  # each reads the rounds anew, and what one gives does not overlap
         try:
-            for overlay in strategy(self.view):
+            for overlay in strategy(self.ahead):
+                self._catch_up()
                 if isinstance(overlay, Reduction):
-                    self._reduce(overlay, name)
+                    self._reduce(overlay, work, name)
                 elif isinstance(overlay, CompactedMessage):
-                    self._publish(overlay, name)
+                    self._take(overlay, work, name)
                 else:
                     raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
-        except (StaleCompaction, LeasedElsewhere):
+        except (StaleCompaction, LeasedElsewhere, LimitReached):
             raise
         except Exception as error:
             self._failed.append(error)
@@ -94,15 +188,15 @@ class Pass:
     def end(self, *, forced: bool) -> None:
         """Tell where all strategies were not enough. Raises the first failure then, so that it is tried again later."""
         cycle, tried = self._cycle, self.changed or self._failed
-        if not tried or (self.published is not None if forced else not cycle.trigger(self.view)):
+        if not tried or (self.published is not None if forced else not cycle.trigger(self.ahead)):
             return
         if not forced and len(cycle.strategies) > 1:
-            tokens, number = self.view.tokens, len(cycle.strategies)
+            tokens, number = self.ahead.tokens, len(cycle.strategies)
             cycle.emit(Exhausted(role=cycle.role, generation=self._base, strategies=number, tokens=tokens))
         if self._failed:
             raise self._failed[0]
 
-    def _reduce(self, made: Reduction, strategy: str) -> None:
+    def _reduce(self, made: Reduction, work: CycleWork, strategy: str) -> None:
         if reason := self._allowed():
             raise StaleCompaction(reason)
         made, why = made.model_copy(update={"generation": self._base}), "overlaid"
@@ -136,59 +230,74 @@ class Pass:
                 posts=len(read.covered_by(made)),
                 tokens_before=before,
                 tokens_after=after,
-                seconds=self._work.seconds,
+                seconds=work.seconds,
                 usage=made.usage,
                 model=made.model,
             )
         )
-        self._work.begin(strategy)
+        work.begin(strategy)
 
-    def _publish(self, made: CompactedMessage, strategy: str) -> None:
-        view, work = self.view, self._work
-        if not view.end < made.end_index <= view.closed:
+    def _take(self, made: CompactedMessage, work: CycleWork, strategy: str) -> None:
+        view, end = self.view, self.ahead.end
+        if not end < made.end_index <= view.closed:
             raise ValueError(
                 f"a strategy gave a compaction that ends at round {made.end_index};"
-                f" it must end behind {view.end} and at most at {view.closed}, the last before an open one"
+                f" it must end behind {end} and at most at {view.closed}, the last before an open one"
             )
-        covered = view.rounds[view.end : made.end_index]
         if made.end_round_id is None:  # a strategy of the host's need not know of ids
-            made = made.model_copy(update={"end_round_id": covered[-1].id, "end_number": covered[-1].number or None})
+            last = view.rounds[made.end_index - 1]
+            made = made.model_copy(update={"end_round_id": last.id, "end_number": last.number or None})
+        if self._cycle.holding is not None:
+            self._hold(made, work.origin)
+        else:
+            self._publish(made, work.origin, work)
+            work.begin(strategy)
+
+    def _publish(self, made: CompactedMessage, origin: Origin, work: CycleWork | None) -> None:
+        """Publish *made*, and go on from there. It was made with *work*; None: in an earlier cycle."""
+        view, cycle = self.view, self._cycle
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         if reason := self._allowed():
             raise StaleCompaction(reason)
-        origin = work.origin._replace(
-            tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens
-        )
-        ids = [round_.id for round_ in covered]
+        origin = origin._replace(tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens)
+        ids = self._newly_covered(made)
         try:
-            published = self._cycle.keeping.publish(made, base=self._base, round_ids=ids, origin=origin)
+            published = cycle.keeping.publish(made, base=self._base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             if stale.reason == "generation" and self._is_shown(made):
                 raise Overtaken from stale
             raise
-        after = replace(view, compaction=published).compaction_tokens
-        self._cycle.emit(
+        cycle.emit(
             Published(
-                role=self._cycle.role,
+                role=cycle.role,
                 generation=published.generation,
-                strategy=strategy,
+                strategy=origin.strategy,
                 start=published.start_index,
                 end=made.end_index,
                 tokens_before=before,
-                tokens_after=after,
-                seconds=work.seconds,
-                requests=work.requests,
+                tokens_after=replace(view, compaction=published).compaction_tokens,
+                seconds=work.seconds if work is not None else 0.0,
+                requests=work.requests if work is not None else 0,
+                major=work.major if work is not None else False,
+                sent_tokens=work.sent_tokens if work is not None else 0,
                 usage=published.usage,
                 model=published.model,
-                reused=work.reused,
+                reused=work.reused if work is not None else True,
             )
         )
-        work.begin(strategy)
-        work.go_on_from(published.generation, made.end_index)
+        self._go_on_from(published, made.end_index)
+        self.published = self.view.compaction
+
+    def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
-        self.published = published.model_copy(update={"end_index": made.end_index})
-        self.view = replace(view, compaction=self.published, as_composed=False)
-        self._base, self.changed = published.generation, True
+        compaction = published.model_copy(update={"end_index": end})
+        self.view = replace(self.view, compaction=compaction, as_composed=False)
+        self._base, self._held, self.changed = published.generation, None, True
+        if self._work is not None:
+            self._work.go_on_from(self._base, end)
+
+    def _newly_covered(self, made: CompactedMessage) -> tuple[str, ...]:
+        return tuple(round_.id for round_ in self.view.rounds[self.view.end : made.end_index])
 
     def _is_shown(self, made: CompactedMessage) -> bool:
         """Return whether another process, which found the same answer in the log, was first to publish it."""

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
@@ -20,12 +20,13 @@ from memory.overlays import CompactedMessage
 from .backoff import Backoff
 from .clock import Clock
 from .cycle import Cycle
-from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, SummaryRejected
+from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .eventlog import EventLog
-from .events import Discarded, Failed, Published, Reduced, Skip, Skipped, Stopped
+from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
+from .limits import Limits, Place, Turn
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .waiting import Waiters, bounded, describe_error
-from .work import attempts_with, is_deterministic
+from .work import attempts_with, is_deterministic, takes_changes
 from .workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]
@@ -50,6 +51,8 @@ class _Run:
     forced: bool
     #: A worker has taken it up.
     begun: bool = False
+    #: What it has of the limits on calls and spend.
+    place: Place = field(default_factory=partial(Place, None))
     #: Stands for the call to the summarizer that is in flight.
     call: object | None = None
     #: Its outcome is known, or it was given up; nothing more that it does counts.
@@ -58,6 +61,8 @@ class _Run:
     rested: bool = False
     #: It has published a reduction.
     reduced: bool = False
+    #: Seconds until what is held is to be looked at again, if nothing happens before.
+    look_in: float | None = None
 
 
 class Runner:
@@ -71,12 +76,14 @@ class Runner:
         clock: Clock,
         rng: Callable[[], float],
         executor: Executor | None,
+        limits: Limits | None = None,
     ) -> None:
         self._cycle = replace(cycle, emit=self.emit)  # the runner learns from what the cycle tells
         self._summarizer = summarizer
         self._events = events
         self._clock = clock
         self._executor = executor
+        self._limits = limits
         self._backoff = Backoff(cycle.config, rng)
         self._renew()
         renewed_after_fork(self)
@@ -94,7 +101,8 @@ class Runner:
         self._discards = 0  # results in a row that were no longer current
         self._unindexed = False  # something was published since old rounds were made quick to search
         self._indexing = False  # a worker is at that, or will be
-        self._lease_over: Callable[[], object] = lambda: None  # cancels the look when another process's lease expires
+        self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
+        self._cancel_look: Callable[[], object] = _nothing  # when a lease expires, or what is held may be shown
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
         self._thread: DaemonThread | None = None
@@ -135,10 +143,11 @@ class Runner:
             if self._run is None:
                 self._come_to_rest()
             self._waiters.resolve(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            lease_over = self._lease_over
+            cancel_look = self._cancel_look
             self._wake.notify_all()
             at_rest = self._wake.wait_for(self._at_rest, bounded(until - time.monotonic()))
-        lease_over()
+        cancel_look()
+        self._turn.leave()
         if not at_rest:
             self._cycle.keeping.release()  # the process may end here; a run that ends gives it back itself
             return False
@@ -147,10 +156,11 @@ class Runner:
     def _at_rest(self) -> bool:
         return self._state is not State.STOPPING and not self._calls
 
-    def notify(self) -> None:
-        """Take note that something happened. Never blocks, never raises."""
+    def notify(self, *, published: bool = False) -> None:
+        """Take note that something happened, or was *published* elsewhere. Never blocks, never raises."""
         with self._wake:
             self._pending = True
+            self._unindexed |= published
             run = self._claim()
         self._dispatch(run)
 
@@ -164,7 +174,10 @@ class Runner:
             waiter = self._waiters.added()
             run = self._claim()
         self._dispatch(run)
-        return self._waiters.outcome(waiter, timeout)
+        try:
+            return self._waiters.outcome(waiter, timeout)
+        except CompactionTimeout as timed_out:
+            raise self._turn.limit() or timed_out from None
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Return True once everything that happened so far was looked at and nothing runs.
@@ -173,8 +186,11 @@ class Runner:
         ``RuntimeError`` within a hook of this compactor.
         """
         with self._wake:
-            self._wake.wait_for(lambda: self._run is None, bounded(timeout))
+            self._wake.wait_for(self._is_through, bounded(timeout))
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
+
+    def _is_through(self) -> bool:
+        return self._run is None and not (self._turn.waiting and self._state is State.IDLE)
 
     @property
     def state(self) -> State:
@@ -201,6 +217,8 @@ class Runner:
     def _claim(self) -> _Run | None:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
+            return None
+        if self._turn.waiting:  # to look before its turn comes would be in vain
             return None
         if self._waiters:
             return self._begin(forced=True)
@@ -255,6 +273,7 @@ class Runner:
             self._come_to_rest()
             self._waiters.resolve(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._wake.notify_all()
+        self._turn.leave()
         self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
 
     def _work(self, run: _Run) -> None:
@@ -276,7 +295,19 @@ class Runner:
             attempts = attempts_with(self._summarizer, self._cycle.config)
             paid = not is_deterministic(self._summarizer)
             ask, forbidden = partial(self._ask, run), partial(self._forbidden, run)
-            result = self._cycle.run(ask, forbidden, attempts=attempts, forced=run.forced, paid=paid)
+            place = run.place = self._turn.place()
+            try:
+                result = self._cycle.run(
+                    ask,
+                    forbidden,
+                    attempts=attempts,
+                    forced=run.forced,
+                    paid=paid,
+                    takes_changes=takes_changes(self._summarizer),
+                    place=place,
+                )
+            finally:  # for one that was given up this is where its call has really ended
+                place.release()
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if not self._close(run):
@@ -307,19 +338,26 @@ class Runner:
             self._run = None
             self._settle(run, result, error, backing_off=delay is not None)
             following = self._claim() if can_go_on else None  # else when something happens
+            unwanted = following is None and not self._turn.waiting
             self._wake.notify_all()
+        if unwanted:
+            self._turn.give_back()
         self._dispatch(following)
 
     def _judge(self, run: _Run, error: BaseException | None) -> float | None:
         """Return the seconds to back off, or None; tell what was discarded or failed."""
         if error is None:
             self._discards = 0
+            self._look_again_in(run.look_in)
             if run.reduced:
                 with self._wake:
                     self._succeeded()
             return None
         if isinstance(error, LeasedElsewhere):  # told already, and no failure
-            self._look_again_in(error.seconds)
+            self._look_again_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
+            return None
+        if isinstance(error, LimitReached):  # likewise
+            self._turn.wait(error)
             return None
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
@@ -348,10 +386,11 @@ class Runner:
     ) -> None:
         """Change state after *run*. Called with the lock held."""
         discarded = error.reason if isinstance(error, StaleCompaction) and not backing_off else None
-        if error is not None and discarded is None and not isinstance(error, LeasedElsewhere):
+        limited = isinstance(error, LimitReached)
+        if error is not None and discarded is None and not limited and not isinstance(error, LeasedElsewhere):
             self._last_error = describe_error(error)
         # Look again: at what is current now, and at whether more is due. At exit that would never end.
-        again = discarded is not None and discarded != "interpreter_exit"
+        again = limited or (discarded is not None and discarded != "interpreter_exit")
         if again or result is not None or run.rested:
             self._pending = True
         if result is not None or (not again and (error is not None or run.forced)):
@@ -388,12 +427,24 @@ class Runner:
             self._wake.notify_all()
         self._dispatch(following)
 
-    def _look_again_in(self, seconds: float) -> None:
-        """Look when another process's lease expires; events that come before are looked at as ever."""
-        cancel = self._clock.call_later(seconds, partial(_notify, weakref.ref(self)))
+    def _look_again_in(self, seconds: float | None) -> None:
+        """Look when another process's lease expires, or when what is held may be shown; None: when something happens,
+        which is looked at as ever."""
+        cancel: Callable[[], object] = _nothing
+        if seconds is not None:
+            cancel = self._clock.call_later(seconds, partial(_notify, weakref.ref(self)))
         with self._wake:
-            before, self._lease_over = self._lease_over, cancel
+            before, self._cancel_look = self._cancel_look, cancel
         before()
+
+    def _take_turn(self) -> bool:
+        """Look, now that there is room for a call; return False where nobody wants to know any more."""
+        with self._wake:
+            run = self._claim()
+            wanted = self._run is not None
+            self._wake.notify_all()
+        self._dispatch(run)
+        return wanted
 
     # -- old rounds quick to search -----------------------------------------------------------------------------------
 
@@ -448,7 +499,7 @@ class Runner:
         try:
             cancel = self._clock.call_later(self._cycle.config.call_timeout, partial(self._give_up, run, call))
             try:
-                answer = self._summarizer(request)
+                answer = run.place.ask(self._summarizer, request)
             finally:
                 cancel()
         finally:
@@ -504,6 +555,8 @@ class Runner:
             elif isinstance(event, Published):
                 self._unindexed = True
                 self._succeeded()
+            elif isinstance(event, Held) and self._run is not None:
+                self._run.look_in = event.look_in
             elif isinstance(event, Reduced) and self._run is not None:
                 self._run.reduced = True  # a success only if what came after it did not fail
         self._events.tell(event)
@@ -517,6 +570,14 @@ def _backoff_over(runner: weakref.ref[Runner], run: _Run) -> None:
     """A compactor that nobody holds is not kept alive by its back-off."""
     if (waiting := runner()) is not None:
         waiting._go_on(run)
+
+
+def _turn_come(runner: weakref.ref[Runner]) -> bool:
+    return (waiting := runner()) is not None and waiting._take_turn()
+
+
+def _nothing() -> None:
+    """There is no look to cancel."""
 
 
 def _notify(runner: weakref.ref[Runner]) -> None:

@@ -15,7 +15,7 @@ from memory.rounds import Round
 from memory.usage import Usage
 from memory.visibility import Rounds
 
-from .acceptance import Source
+from .acceptance import Reading, Source
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .kept import KeptRound
@@ -46,6 +46,10 @@ class Work(Protocol):
     def plan(self) -> str | None:
         """The agent's plan as text, where there is one."""
 
+    @property
+    def takes_changes(self) -> bool:
+        """Whether there is use in asking the summarizer for changes of notes."""
+
     def summarize(
         self,
         request: SummaryRequest,
@@ -53,9 +57,13 @@ class Work(Protocol):
         view: View,
         standing: Sequence[str] | None = None,
         becomes: Callable[[Summary], CompactedMessage] | None = None,
+        reading: Reading | None = None,
+        *,
+        major: bool = False,
     ) -> Summary:
         """Return an accepted summary of *source*, with what the user forbade: *standing*; None: what *request* says of
-        it. *becomes* makes the compaction of it, where it can be published as it is: it is kept until it was.
+        it. *becomes* makes the compaction of it, where it can be published as it is: it is kept until it was. *reading*
+        makes a summary of an answer that is none itself. *major*: it is written in full where changes would have done.
 
         Raises what the summarizer raises, or ``SummaryRejected``."""
 
@@ -82,6 +90,8 @@ class View:
     published: Reductions | None = None
     #: The newest prompt of its role, where it is known and shows all of its tail.
     last_prompt: LastPrompt | None = None
+    #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
+    counted_from: int | None = None
 
     @property
     def role(self) -> str:
@@ -164,7 +174,7 @@ class View:
     @cached_property
     def sums(self) -> Sums:
         """What the tail's closed rounds cost."""
-        return self._sums_from(self.end)
+        return self._sums_from(self.end if self.counted_from is None else min(self.counted_from, self.end))
 
     def _sums_from(self, start: int) -> Sums:
         return self.ledger.sums(self.rounds, self.closed, self.reductions, start)

@@ -12,11 +12,12 @@ from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
 from prompts import escape_tags
 
-from .acceptance import CHECKS, Source, accept
+from .acceptance import CHECKS, Reading, Source, accept
 from .config import CompactorConfig
-from .errors import SummaryRejected
+from .errors import LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
 from .keeping import Keeping, digest_of
+from .notes import rendered, span_of, with_sentences
 from .standing import in_force, lost, restored
 from .summarizers.base import Summary, SummaryRequest, added
 from .tokens import TokenCounter
@@ -33,6 +34,7 @@ __all__ = [
     "attempts_with",
     "is_deterministic",
     "refusal_in",
+    "takes_changes",
 ]
 
 #: Asks the summarizer, within its deadline; raises what the summarizer raises.
@@ -42,6 +44,7 @@ Ask = Callable[[SummaryRequest], "str | Summary"]
 FAULTS = {
     "not_text": "it was no text",
     "empty": "it held no text",
+    "malformed": "it was not the changes that were asked for",
     "greeting": "it replied to the conversation instead of summarising it",
     "voice": 'it was told in the first person; say which calls were made and what came of them, never "I called"',
     "echo": "it repeated the conversation instead of summarising it",
@@ -77,10 +80,14 @@ class CycleWork:
     _monotonic: Callable[[], float]
     #: How often a summary is asked for in all; None: as the configuration says.
     attempts: int | None = None
+    #: Whether there is use in asking for changes of notes.
+    takes_changes: bool = True
     #: Where accepted answers are kept, and found again; None: nowhere.
     keeping: Keeping | None = field(default=None, init=False)
-    #: Called before each request; what it raises goes out.
-    before_asking: Callable[[], object] = field(default_factory=lambda: _nothing, init=False)
+    #: Called with each request before it is made; what it raises goes out.
+    before_asking: Callable[[SummaryRequest], object] = field(default_factory=lambda: _nothing, init=False)
+    #: The newest round's id and the number of its newest post, as they are when it is called.
+    seen: Callable[[], tuple[str, int]] = field(default_factory=lambda: _unseen, init=False)
     #: How the answer that was accepted last came about.
     origin: Origin = field(default=Origin(), init=False)
     #: The generation that is current, and how many of the view's rounds its compaction covers.
@@ -94,11 +101,15 @@ class CycleWork:
     strategy: str = field(default="", init=False)
     began: float = field(default=0.0, init=False)
     requests: int = field(default=0, init=False)
+    #: Likewise: whether what stood before was written anew in full, and the tokens of all rounds that were sent.
+    major: bool = field(default=False, init=False)
+    sent_tokens: int = field(default=0, init=False)
     _asked_at: float = field(default=0.0, init=False)
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from here on, for *strategy*."""
         self.strategy, self.began, self.requests, self.reused = strategy, self._monotonic(), 0, False
+        self.major, self.sent_tokens = False, 0
         self.origin = Origin(strategy=strategy)
 
     def go_on_from(self, base: int, covered: int) -> None:
@@ -121,34 +132,44 @@ class CycleWork:
         view: View,
         standing: Sequence[str] | None = None,
         becomes: Callable[[Summary], CompactedMessage] | None = None,
+        reading: Reading | None = None,
+        *,
+        major: bool = False,
     ) -> Summary:
         """Return an accepted summary, with what the user forbade and it had lost, and with what all attempts took.
 
-        *standing* is what he forbade; None: what *request* says of it.
+        *standing* is what he forbade; None: what *request* says of it. *reading* makes a summary of an answer that is
+        none itself. *major*: it is written in full where changes would have done. Changes are asked for once: whoever
+        fails at them is better asked for something else.
         """
-        before, began = source.previous_tokens + source.tokens, self._monotonic()
+        before, began, sent = source.previous_tokens + source.tokens, self._monotonic(), self.sent_tokens
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "strategy": self.strategy}
         span |= {"start": request.start_index, "end": request.end_index}
         pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
         standing = in_force(request.previous, request.rounds) if standing is None else standing
         attempts = self.config.summary_attempts if self.attempts is None else self.attempts
+        attempts = 1 if request.kind == "changes" else attempts
         judged = partial(
             accepted,
             request=request,
             source=replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
             count=view.ledger.count,
-            standing=lost(standing, pinned) if request.kind == "rounds" else (),
+            standing=lost(standing, pinned) if request.kind in ("rounds", "changes") else (),
             room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
+            reading=reading,
         )
         digest = digest_of(request) if self.keeping is not None else ""
         made = found = self._found(digest, request, judged)
         if made is None:
-            self.before_asking()
+            self.before_asking(request)
             self._emit(Started(**span, tokens_before=before))
-            made = judged(self._counted, attempts=attempts, tell=partial(self._refused, span, attempts))
+            sending = view.ledger.count(source.text) if source.sent is None else source.sent
+            made = judged(
+                partial(self._counted, sending), attempts=attempts, tell=partial(self._refused, request, span, attempts)
+            )
             self._keep(digest, request, made, view, becomes)
-        self.origin = Origin(digest, tuple(CHECKS), self.strategy)
+        self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
         self.reused = found is not None and not self.requests
         self._emit(
             Prepared(
@@ -161,6 +182,8 @@ class CycleWork:
                 restored=made.restored,
                 unknown_identifiers=made.unknown,
                 reused=found is not None,
+                major=major,
+                sent_tokens=self.sent_tokens - sent,
             )
         )
         return made.summary
@@ -186,6 +209,7 @@ class CycleWork:
         if self.keeping is None:
             return
         compaction = becomes(made.summary) if becomes is not None else None
+        seen_round_id, seen_post = self.seen()
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
         self.keeping.prepare(
             CompactionPrepared(
@@ -200,16 +224,25 @@ class CycleWork:
                 checks=tuple(CHECKS),
                 compaction=compaction,
                 round_ids=tuple(round_.id for round_ in covered),
+                seen_round_id=seen_round_id,
+                seen_post=seen_post,
             )
         )
 
-    def _counted(self, request: SummaryRequest) -> str | Summary:
+    def _counted(self, sending: int, request: SummaryRequest) -> str | Summary:
         self.requests += 1
+        self.sent_tokens += sending
         self._asked_at = self._monotonic()
         return self._ask(request)
 
     def _refused(
-        self, span: Mapping[str, Any], attempts: int, rejected: SummaryRejected, attempt: int, answer: object
+        self,
+        request: SummaryRequest,
+        span: Mapping[str, Any],
+        attempts: int,
+        rejected: SummaryRejected,
+        attempt: int,
+        answer: object,
     ) -> None:
         self._emit(
             Rejected(
@@ -224,7 +257,10 @@ class CycleWork:
             )
         )
         if attempt < attempts:
-            self.before_asking()
+            try:
+                self.before_asking(request)
+            except LimitReached:  # to begin anew when there is room would pay for the first attempt again and again
+                raise rejected from None
 
 
 class Answer(NamedTuple):
@@ -241,13 +277,22 @@ class Answer(NamedTuple):
     said: str
 
 
-def _nothing() -> None:
-    """No lease to take."""
+def _nothing(_request: SummaryRequest) -> None:
+    """No lease to take, and no limits."""
+
+
+def _unseen() -> tuple[str, int]:
+    return "", 0
 
 
 def is_deterministic(summarizer: object) -> bool:
     """Return whether *summarizer* says that it would answer the same again, and so for nothing."""
     return bool(getattr(summarizer, "deterministic", False))
+
+
+def takes_changes(summarizer: object) -> bool:
+    """Return whether *summarizer* may be asked for changes of notes: unless it says that it does not take such."""
+    return bool(getattr(summarizer, "takes_changes", True))
 
 
 def attempts_with(summarizer: object, config: CompactorConfig) -> int:
@@ -264,12 +309,14 @@ def accepted(
     attempts: int,
     standing: Sequence[str] = (),
     room: int = 0,
+    reading: Reading | None = None,
     tell: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
 ) -> Answer:
     """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
 
     A refused answer is asked for again at once, with the reason, up to *attempts* in all; *tell* hears of each: why,
-    its number from 1, and the answer. Raises what *ask* raises, and the last ``SummaryRejected``.
+    its number from 1, and the answer. *reading* is that of ``accept``. Raises what *ask* raises, and the last
+    ``SummaryRejected``, with what all of them took.
     """
     source = replace(source, beside=(*source.beside, *standing))
     asked, attempt = request, 1
@@ -278,16 +325,24 @@ def accepted(
         answer = ask(asked)
         usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
         try:
-            made = accept(answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind)
+            made = accept(
+                answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind, reading=reading
+            )
             break
         except SummaryRejected as rejected:
             tell(rejected, attempt, answer)
             if attempt >= attempts:
+                rejected.usage = usage
                 raise
             asked, attempt = asked_again(request, rejected), attempt + 1
-    text, back = restored(made.summary.text, lost(standing, (made.summary.text,)), room, count)
+    text, notes, missing = made.summary.text, made.summary.notes, lost(standing, (made.summary.text,))
+    text, back = restored(text, missing, room, count)
+    if back and notes:
+        span = span_of(request.rounds, request.start_index, request.end_index)
+        notes = with_sentences(notes, missing[-back:], span)
+        text = rendered(notes)
     tokens = count(text) if back else made.tokens
-    return Answer(Summary(text, usage, made.summary.model), tokens, back, made.unknown, made.summary.text)
+    return Answer(Summary(text, usage, made.summary.model, notes), tokens, back, made.unknown, made.said)
 
 
 def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
