@@ -9,8 +9,9 @@ __all__ = ["CACHED_STEP", "LEAST_CACHED", "MOST_STEPS", "STEP", "Usage"]
 #: A count is corrected by whole steps, so that prompts do not wobble; more than so many say nothing about a tokenizer.
 STEP = 0.05
 MOST_STEPS = 40
-#: Providers keep no prompts that are shorter, in tokens, and what they keep ends at a multiple of so many.
-LEAST_CACHED, CACHED_STEP = 1_024, 128
+#: Providers keep no prompts that are shorter, in tokens; and what they keep ends at a multiple of so many.
+LEAST_CACHED = 1_024
+CACHED_STEP = 128
 #: What the newest prompt weighs in the share of tokens that were not in the cache.
 _WEIGHT = 1 / 16
 
