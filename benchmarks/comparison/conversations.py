@@ -65,6 +65,8 @@ class Scenario:
     outage: Outage | None = None
     #: Tokens of the newest turns that ours are told to keep as they are; None: as each variant has it.
     retained: int | None = None
+    #: The place in ``money.LISTS`` of the prices by which ours weighs.
+    prices: int = 0
     #: Whether a prompt of all of it can be sent at all.
     fits: bool = True
 
@@ -236,6 +238,7 @@ def window(turns: int = 2_000) -> Scenario:
         facts=facts,
         summary_tokens=2_000,
         retained=4_000,
+        prices=2,
         fits=False,
     )
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,7 @@ def alone(
 
 def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> dict[str, Any]:
     """Return what the driver is told."""
+    per_turn = scenario.tokens / len(scenario.turns)
     setting = {
         "base_url": f"{url}/v1",
         "model": MODEL,
@@ -127,7 +128,7 @@ def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> d
         "summary_tokens": scenario.summary_tokens,
         "folder": folder,
         "variant": contender.variant,
-        "options": {} if scenario.retained is None else {"retained": scenario.retained},
+        "options": {"prices": asdict(LISTS[scenario.prices].prices), "retained": scenario.retained, "round": per_turn},
     }
     return {"module": contender.module, "setting": setting, "turns": [list(turn) for turn in scenario.turns]}
 

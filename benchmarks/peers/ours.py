@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 from typing import Any
 
 from benchmarks.comparison.adapter import Adapter, Message, Setting
-from compactor import CompactorConfig, ContextCompactor, OpenAISummarizer, State, compose
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    OpenAISummarizer,
+    State,
+    Strategy,
+    compact_view,
+    compose,
+    offload_large,
+)
 from compactor.cost import Prices, cheapest
+from compactor.cost.interval import Style
 from compactor.cost.publication import when_cheapest
 from compactor.events import Failed, Published, Weighed
 from compactor.strategies.compact_notes import compact_notes
@@ -20,6 +30,8 @@ from memory.events import Event
 
 __all__ = ["VARIANTS", "Ours", "make"]
 
+#: The share of the budget at which a compaction is due at the latest, as the configuration has it for `max_tokens`.
+USED = CompactorConfig().token_ratio
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -110,77 +122,59 @@ def _version() -> str:
         return "this tree"
 
 
-def _prices() -> Prices:
-    return Prices(cached=0.1, written=1.0, output=4.0, summarizer_input=1.0, summarizer_output=4.0)
-
-
-def _by_default(setting: Setting) -> Adapter:
+def _default(setting: Setting) -> Adapter:
     return Ours(setting, "ours, by default", CompactorConfig(max_tokens=setting.budget, model=setting.model), None)
 
 
-def _config(setting: Setting) -> CompactorConfig:
-    """The defaults, but that summaries are as long as the model makes them, and requests as long as its window."""
-    return CompactorConfig(
-        retain_recent=setting.options.get("retain_recent", 1),
-        target_tokens=setting.summary_tokens,
-        summarizer_input_tokens=min(setting.window, 100_000),
-        model=setting.model,
-    )
+def _cheapest(
+    name: str, style: Style, *, notes: int | None = None, held: bool = False, strategies: Sequence[Strategy] = ()
+) -> Callable[[Setting], Adapter]:
+    """Return what makes the variant that compacts when that is cheapest: asking in *style*, for *notes* where that is
+    how many tokens of changes are expected; shown when that is cheapest, where it is *held*."""
+    if notes is not None:
+        strategies = [compact_notes]
+
+    def make(setting: Setting) -> Adapter:
+        prices = Prices(**setting.options["prices"])
+        more: dict[str, Any] = {"strategies": strategies} if strategies else {}
+        if held:
+            more["publish"] = when_cheapest(prices, budget=setting.budget)
+        return Ours(
+            setting,
+            f"ours, {name}",
+            CompactorConfig(
+                retain_recent=_rounds_of(setting, style),
+                target_tokens=setting.summary_tokens * (1 if notes is None else 2),
+                summarizer_input_tokens=min(setting.window, 100_000),
+                model=setting.model,
+            ),
+            style,
+            trigger=cheapest(prices, budget=int(USED * setting.budget), style=style, delta_tokens=notes),
+            **more,
+        )
+
+    return make
 
 
-def _separate(setting: Setting) -> Adapter:
-    trigger = cheapest(_prices(), budget=setting.budget)
-    return Ours(setting, "ours, cheapest, separate", _config(setting), "separate", trigger=trigger)
+def _rounds_of(setting: Setting, style: Style) -> int:
+    """Return how many of the newest rounds stay as they are, the open one included.
 
-
-def _continue(setting: Setting) -> Adapter:
-    trigger = cheapest(_prices(), budget=setting.budget, style="continue")
-    return Ours(setting, "ours, cheapest, continue", _config(setting), "continue", trigger=trigger)
-
-
-def _notes(setting: Setting) -> Adapter:
-    trigger = cheapest(_prices(), budget=setting.budget, delta_tokens=60)
-    return Ours(
-        setting,
-        "ours, cheapest, notes",
-        _config(setting).model_copy(update={"target_tokens": 2 * setting.summary_tokens}),
-        "separate",
-        trigger=trigger,
-        strategies=[compact_notes],
-    )
-
-
-def _notes_continue(setting: Setting) -> Adapter:
-    trigger = cheapest(_prices(), budget=setting.budget, style="continue", delta_tokens=60)
-    return Ours(
-        setting,
-        "ours, cheapest, notes, continue",
-        _config(setting).model_copy(update={"target_tokens": 2 * setting.summary_tokens}),
-        "continue",
-        trigger=trigger,
-        strategies=[compact_notes],
-    )
-
-
-def _held(setting: Setting) -> Adapter:
-    trigger = cheapest(_prices(), budget=setting.budget)
-    return Ours(
-        setting,
-        "ours, cheapest, published when cheapest",
-        _config(setting),
-        "separate",
-        trigger=trigger,
-        publish=when_cheapest(_prices(), budget=setting.budget),
-    )
+    That one alone, where nothing else is asked for: what comes while the summarizer is asked stays as well. Behind what
+    the agent's provider has cached one more, for the last answer is not in any prompt yet.
+    """
+    retained = setting.options["retained"]
+    least = 2 if style == "continue" else 1
+    return least if retained is None else max(round(retained / setting.options["round"]) + 1, least)
 
 
 VARIANTS: dict[str, Callable[[Setting], Adapter]] = {
-    "default": _by_default,
-    "separate": _separate,
-    "continue": _continue,
-    "notes": _notes,
-    "notes_continue": _notes_continue,
-    "held": _held,
+    "default": _default,
+    "separate": _cheapest("cheapest, separate", "separate"),
+    "continue": _cheapest("cheapest, continuing", "continue"),
+    "notes": _cheapest("cheapest, notes", "separate", notes=60),
+    "notes_continue": _cheapest("cheapest, notes, continuing", "continue", notes=60),
+    "held": _cheapest("cheapest, separate, held", "separate", held=True),
+    "offload": _cheapest("cheapest, offloading", "separate", strategies=[offload_large(), compact_view]),
 }
 
 
