@@ -13,7 +13,7 @@ require_siblings("memory", "prompts")
 from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
 from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
-from .cost import Prices, cheapest  # noqa: E402
+from .cost import Prices, cheapest, when_cheapest  # noqa: E402
 from .cycle import Strategy  # noqa: E402
 from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SummaryRejected  # noqa: E402
 from .events import Skip  # noqa: E402
@@ -87,4 +87,5 @@ __all__ = [
     "over_tokens",
     "over_usage",
     "when",
+    "when_cheapest",
 ]

@@ -141,7 +141,7 @@ class Holding:
         if not view.total:
             return None
         newest, now = view.rounds[view.total - 1], self._now()
-        stamps = [newest.created_at, *(post.created_at for post in newest.post_list)]
+        stamps = [newest.created_at, *(post.created_at for post in newest.post_list[-1:])]
         if isinstance(view.rounds, HostRounds):  # they say nothing of time
             stamps = [self._seen_first(newest_place(view.rounds), now)]
         # One without a zone is the machine's; and clocks of two machines may differ.
@@ -187,6 +187,5 @@ def _calls_behind(view: View, prepared: CompactionPrepared) -> int:
 
 
 def _retained(view: View, held: Ahead) -> int:
-    """Return the tokens that stood behind what is *held* when it was made, in whole rounds."""
-    end = held.compaction.end_index
-    return view.tokens_behind(end) - view.tokens_behind(max(_seen_end(view, held.prepared), end))
+    """Return the tokens that stood behind what is *held* when it was made, in rounds that are closed by now."""
+    return view.closed_tokens(held.compaction.end_index, _seen_end(view, held.prepared))

@@ -5,5 +5,18 @@ from __future__ import annotations
 from .cheapest import Cheapest, cheapest
 from .interval import Sizes, best_interval, cost_per_token, price_of_compaction
 from .prices import Prices
+from .publication import Decision, Moment, WhenCheapest, when_cheapest
 
-__all__ = ["Cheapest", "Prices", "Sizes", "best_interval", "cheapest", "cost_per_token", "price_of_compaction"]
+__all__ = [
+    "Cheapest",
+    "Decision",
+    "Moment",
+    "Prices",
+    "Sizes",
+    "WhenCheapest",
+    "best_interval",
+    "cheapest",
+    "cost_per_token",
+    "price_of_compaction",
+    "when_cheapest",
+]
