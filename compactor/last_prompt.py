@@ -48,7 +48,10 @@ class LastPrompt:
 
     def beginning(self, rounds: Sequence[Round]) -> list[Message] | None:
         """Return its messages up to the end of the last of *rounds*, the first of the tail; None where it shows any
-        of them otherwise, or not to its end."""
+        of them otherwise.
+
+        Of the last it need not show all: what was said there since, such as the agent's answer, is added.
+        """
         view = self.view
         front = self.length - view.messages - (self.before_plan < self.length)
         messages = list(self.first[:front])
@@ -56,11 +59,13 @@ class LastPrompt:
             return None
         for place, round_ in enumerate(rounds, view.end):
             shown = [message for _, unit in view.units(place) for message in unit.messages]
-            # As a round reads that is closed: where a call waited for its results then, it reads otherwise.
-            if shown != [message for unit in units_of(round_, view.role, last=False) for message in unit.messages]:
+            # As a round reads that is closed: every call has a result, or a line that says that there was none.
+            asked = [message for unit in units_of(round_, view.role, last=False) for message in unit.messages]
+            whole = shown == asked or (round_ is rounds[-1] and shown == asked[: len(shown)])
+            if not whole or len(messages) > self.before_plan:
                 return None
-            messages += shown
-        return messages if len(messages) <= self.before_plan else None
+            messages += asked
+        return messages
 
     def tokens(self, messages: Sequence[Message], count: TokenCounter) -> int:
         """Return what a request with these *messages*, and with the tools of this prompt, takes."""
@@ -73,8 +78,8 @@ def continued(
 ) -> Continued | None:
     """Return the question that *instruction* asks as a continuation of the agent's last prompt, cut behind *rounds*.
 
-    None unless that prompt shows *previous*, and behind it each of *rounds* word for word and to its end; and where it
-    would take over *limit* tokens, or its tool choice leaves the model nothing but to call a tool.
+    None unless that prompt shows *previous*, and behind it *rounds* word for word, of the last one the beginning; and
+    where it would take over *limit* tokens, or its tool choice leaves the model nothing but to call a tool.
     """
     last = view.last_prompt
     if last is None or not rounds or last.tool_choice not in (None, "auto", "none"):

@@ -23,8 +23,8 @@ class Continued:
     Its repr shows no conversation.
     """
 
-    #: The messages that the agent's last prompt began with, as they were sent, up to the last round that is summarised;
-    #: then one user message, the instruction.
+    #: The messages that the agent's last prompt began with, as they were sent, up to the last round that is summarised,
+    #: and what was said in that since; then one user message, the instruction.
     messages: list[dict[str, Any]] = field(repr=False)
     #: The rest of what the provider's cache goes by, as it was sent.
     tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)

@@ -22,8 +22,8 @@ from compactor.ledger import ledger_of
 from compactor.strategies.compact_rounds import compact_view
 from compactor.summarizers.base import Continued
 from compactor.testing import ScriptedSummarizer
-from compactor.units import count_message
-from memory import CompactedMessage, Memory, Reduction, StaleCompaction, open_store
+from compactor.units import count_message, units_of
+from memory import CompactedMessage, InMemoryStore, Memory, Reduction, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load
 
@@ -251,34 +251,68 @@ def test_what_is_erased_is_not_sent_again(memory: Memory) -> None:
     assert request_of(memory, 1) is not None
 
 
-def test_a_round_that_went_on_since_then_is_not_cut_in_its_middle(memory: Memory) -> None:
-    """An answer that is not in the prompt cannot be summarised from it; the round before can."""
-    asked(memory, 6)
+def test_what_was_said_since_in_the_last_round_is_added(memory: Memory) -> None:
+    """A compaction may be due as soon as the user speaks again: the agent's answer before that is in no prompt yet."""
+    prompt = asked(memory, 6)
     memory.append(answer("Answer 6"))
     memory.append(user("Question 7"))
-    assert request_of(memory, 5) is not None
-    assert request_of(memory, 6) is None
+    going_on = request_of(memory, 6)
+    assert going_on is not None
+    assert going_on.messages == [*prompt.messages, answer("Answer 6"), user("Summarise.")]
+    prompted(memory)
+    memory.append(answer("Answer 7"))
+    memory.append(user("Question 8"))
+    memory.finish_round(memory.conversation.rounds[-1])
+    assert request_of(memory, 7) is not None
+    assert request_of(memory, 8) is None
 
 
 def test_a_call_that_waited_for_its_result_is_never_left_open(memory: Memory) -> None:
-    """Providers refuse a call without its result, also where the host never gave it one."""
+    """Providers refuse a call without its result: also where the host never gave it one, or gives some later."""
     memory.append(user("Question 6"))
-    memory.append(calls("c6"))
+    memory.append(calls("c6", "c7"))
     prompt = prompted(memory)
-    assert prompt.messages[-1].get("tool_calls")
+    memory.append(result("c7", "late"))
     memory.append(user("Question 7"))
-    assert request_of(memory, 5) is not None
-    assert request_of(memory, 6) is None
+    going_on = request_of(memory, 6)
+    assert going_on is not None
+    assert going_on.messages[: len(prompt.messages)] == prompt.messages
+    assert_paired(going_on.messages)
+
+
+def test_a_round_that_another_one_followed_is_shown_to_its_end_or_not_at_all() -> None:
+    """In the middle of the beginning nothing may be added: all behind it would be another prompt."""
+    store = InMemoryStore()
+    memory, elsewhere = Memory("s", store=store), Memory("s", store=store)
+    first = memory.create_round("Question 1")
+    second = elsewhere.create_round("Question 2")
+    memory.refresh()
+    prompted(memory)
+    memory.add_post(first, send_from=ASSISTANT, send_to="User", message="Answer 1")
+    memory.finish_round(first)
+    memory.finish_round(second)
+    assert request_of(memory, 1) is not None
+    assert request_of(memory, 2) is None
 
 
 def test_the_plan_is_no_part_of_what_is_continued(memory: Memory) -> None:
-    """It stands before the newest question, and there is none in the log."""
+    """It stands before the newest question, and there is none in the log: so the provider knows the rest up to there."""
     prompt = prompted(memory, plan="1. [ ] book")
-    assert any("[The plan" in str(message["content"]) for message in prompt.messages)
-    going_on = request_of(memory, 4)
-    assert going_on is not None
-    assert going_on.messages[:-1] == prompt.messages[:17]
-    assert request_of(memory, 5) is None
+    assert "[The plan" in prompt.messages[17]["content"]
+    for count in (4, 5):
+        going_on = request_of(memory, count)
+        assert going_on is not None
+        assert going_on.messages[:-1] == (prompt.messages[:17] + prompt.messages[18:])[: 1 + 4 * count]
+
+
+def test_a_plan_between_the_rounds_ends_what_can_be_continued(memory: Memory) -> None:
+    """Behind it, the provider has another conversation in its cache."""
+    for number in (6, 7):  # rounds in which the user is silent
+        memory.finish_round(memory.conversation.rounds[-1])
+        memory.append(answer(f"Answer {number}"))
+    prompted(memory, plan="1. [ ] book")
+    assert request_of(memory, 5) is not None
+    assert request_of(memory, 6) is None
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
@@ -407,9 +441,9 @@ def texts_of(messages: Sequence[Message]) -> str:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, data=st.data())
 def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Message], data: st.DataObject) -> None:
-    """Whatever was said before and happens after: it is what was sent, word for word; it ends where the last covered
-    round does; it holds all that is to be summarised, and no call without its result. Where nothing happens and nothing
-    was cut, every closed round can be continued."""
+    """Whatever was said before and happens after: it is what was sent, word for word, and ends where the last covered
+    round does, with what was said there since; it holds all that is to be summarised, and no call without its result.
+    Where nothing happens and nothing was cut, every closed round can be continued."""
     memory = Memory("s")
     for message in history:
         memory.append(message)
@@ -433,10 +467,18 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
             continue
         *beginning, instruction = going_on.messages
         assert instruction == user("Summarise.")
-        assert beginning == sent[: len(beginning)]
-        assert len(beginning) <= plan_at
+        shared = next((n for n, pair in enumerate(zip(beginning, sent, strict=False)) if pair[0] != pair[1]), len(sent))
+        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.units(place))
+        end = len(sent) - (plan_at < len(sent)) - behind  # of what was sent, without the plan
+        assert min(shared, len(beginning)) >= min(end, plan_at)
+        assert beginning[:end] == [message for place, message in enumerate(sent) if place != plan_at][:end]
         assert_paired([*beginning, instruction])
         for post in (post for round_ in covered for post in round_.post_list):
             assert post.message in texts_of(beginning)
-        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.units(place))
-        assert len(beginning) == len(sent) - (plan_at < len(sent)) - behind
+        read = [
+            message
+            for round_ in covered
+            for unit in units_of(round_, ASSISTANT, last=False)
+            for message in unit.messages
+        ]
+        assert beginning[len(beginning) - len(read) :] == read
