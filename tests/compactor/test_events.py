@@ -120,7 +120,7 @@ def test_facts_leave_out_the_time_and_what_says_nothing() -> None:
     assert began.facts() == {**span, "strategy": "", "tokens_before": 900}
     assert prepared.facts() == {
         **span, "strategy": "", "tokens_before": 900, "tokens_after": 80, "seconds": 0.5, "model": "gpt-x",
-        "restored": 0, "unknown_identifiers": (), "reused": False,
+        "restored": 0, "unknown_identifiers": (), "reused": False, "major": False, "sent_tokens": 0,
     }  # fmt: skip
     assert isinstance(began.at, datetime)
     assert began.at.tzinfo is not None

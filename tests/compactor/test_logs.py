@@ -89,6 +89,8 @@ def test_a_json_line_holds_name_level_time_and_facts() -> None:
         "requests": 1,
         "usage": {"input_tokens": 900},
         "reused": False,
+        "major": False,
+        "sent_tokens": 0,
     }
     assert (skipped["level"], skipped["reason"]) == ("debug", "below_trigger")
     assert (failed["level"], failed["error"]) == ("warning", "TimeoutError")
