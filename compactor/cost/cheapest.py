@@ -203,8 +203,8 @@ class Cheapest(Trigger):
         return next(calls for calls in known if calls is not None)
 
     def _note_asked(self, view: View, mark: int | None) -> None:
-        end, before = due_end(view, self._config, mark), self._asked
-        if end > view.end and (before is None or before.rounds is not view.rounds):
+        end = due_end(view, self._config, mark)
+        if end > view.end:
             self._asked = _Asked(view.rounds[end - 1].id, calls_behind(view, end), view.rounds)
 
     def _measure_latency(self, view: View) -> None:

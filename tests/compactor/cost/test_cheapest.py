@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -187,8 +189,11 @@ def test_the_providers_own_count_is_what_the_budget_limits() -> None:
     """Where it counts more than we do, by as much earlier."""
     memory, due = chat(7), trigger(budget=5_000, least=100_000)
     assert not due(view_of(memory))
-    memory.record_usage("assistant", 4_500, counted=3_500)
-    assert weighed(due, view_of(memory)).why == "budget"
+    memory.record_usage("assistant", 4_500, counted=3_000)
+    one = weighed(due, view_of(memory))
+    assert one.why == "budget"
+    assert one.ceiling == pytest.approx(5_000 - 1.5 * ROUND, abs=1)
+    assert one.tokens == math.ceil(1.5 * view_of(memory).tokens)
 
 
 def test_it_does_not_hold_where_nothing_would_be_covered() -> None:
@@ -234,8 +239,17 @@ def test_a_conversation_that_ends_soon_is_not_compacted() -> None:
 
     assert weighed(trigger(calls_left=enough - 0.01), view).why == "ends_soon"
     assert weighed(trigger(calls_left=enough + 0.01), view).why == "grown"
-    assert weighed(trigger(calls_left=enough + 0.01, latency_calls=1), view).why == "ends_soon", "it comes a call later"
     assert weighed(trigger(calls_left=0, budget=10_000), view).why == "budget"
+
+
+def test_what_is_saved_begins_when_the_compaction_is_there() -> None:
+    """After the calls that go by meanwhile; and the first summary adds itself to what it saves."""
+    first = view_of(chat(40))
+    due = weighed(trigger(latency_calls=5), first)
+    enough = 5 + due.price / (due.cached * (due.grown - due.summary))
+
+    assert weighed(trigger(latency_calls=5, calls_left=enough - 0.01), first).why == "ends_soon"
+    assert weighed(trigger(latency_calls=5, calls_left=enough + 0.01), first).why == "grown"
 
 
 def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
@@ -314,6 +328,37 @@ def test_prices_may_be_named_by_the_model() -> None:
     assert cheapest("gpt-4o").prices == Prices.of_model("gpt-4o")
 
 
+# -- how many calls go by while one is made -------------------------------------------------------------------------------
+
+
+def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
+    """From when a compaction was due until it is there; earlier ones count for half. What comes meanwhile is retained."""
+    due, memory, covered, measured = cheapest(least=0).within(CONFIG), Memory("s"), 0, []
+    for went_by in (3, 5, 5):
+        while not due(view := view_of(memory, covered)):
+            chat(1, memory=memory)
+        covered = due_end(view, CONFIG)
+        summary = view_of(memory, covered).compaction
+        before = weighed(due, replace(view, compaction=summary, as_composed=False)).latency_calls
+        assert before == (measured[-1] if measured else 1), "within the pass that makes it nobody knows yet"
+        chat(went_by, memory=memory)
+        one = weighed(due, view_of(memory, covered))
+        assert one.retained == pytest.approx(2 * ROUND + one.latency_calls * one.per_call, abs=1)
+        measured.append(one.latency_calls)
+    assert measured == [3, 4, 4.5]
+
+
+def test_a_latency_that_is_given_is_not_measured() -> None:
+    due, memory = trigger(latency_calls=2), chat(40)
+    covered = due_end(view_of(memory), CONFIG)
+    assert weighed(due, view_of(memory)).holds
+    assert weighed(due, view_of(chat(7, memory=memory), covered)).latency_calls == 2
+
+
+def test_the_summarizers_prompt_is_paid_for_as_well() -> None:
+    assert trigger().sizes(view_of(chat(3))).instruction == count(CONFIG.prompt.content) > 100
+
+
 # -- growth -----------------------------------------------------------------------------------------------------------------
 
 
@@ -350,15 +395,30 @@ def test_what_no_call_has_read_yet_the_first_will_read() -> None:
     assert growth_of(view, 0).per_call == 100
 
 
-def test_a_long_tail_is_not_read_through_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def silent(rounds: int) -> Memory:
+    """Return rounds in which nobody answers."""
+    memory = Memory("s")
+    for _ in range(rounds):
+        memory.finish_round(memory.create_round("word"))
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("memory", "most"),
+    [
+        (chat(400, 20), 4 * HALF_LIFE),
+        (silent(400), 4 * HALF_LIFE),
+        (Memory.from_messages([user(), *[calls("c"), result("c")] * 9, answer()] * 100), 4 * HALF_LIFE // 10 + 1),
+    ],
+    ids=["chat", "silent", "tools"],
+)
+def test_a_long_tail_is_not_read_through_each_time(memory: Memory, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at after every post."""
-    memory = chat(1_000, 20)
-    view = view_of(memory)
-    looked, cost = [], Sums.cost
+    view, looked, cost = view_of(memory), [], Sums.cost
     monkeypatch.setattr(Sums, "cost", lambda sums, place: looked.append(place) or cost(sums, place))
-    growth_of(view, 900)
-    assert looked == list(range(999 - 1, 999 - 1 - len(looked), -1))
-    assert HALF_LIFE < len(looked) < 200
+    growth_of(view, 0)
+    assert looked == [view.closed - 1 - place for place in range(len(looked))]
+    assert most / 2 < len(looked) <= most
 
 
 # -- in a compactor -----------------------------------------------------------------------------------------------------------
@@ -389,24 +449,6 @@ def test_every_decision_is_told_with_its_numbers() -> None:
     ]
     assert sum(one.holds for one in told) == len(published)
     assert {one.generation for one in told} == set(range(len(published) + 1))
-
-
-def test_the_latency_is_measured_while_compactions_are_made() -> None:
-    """The calls that went by meanwhile: what they added is retained as well."""
-    memory, summarizer = chat(3), ScriptedSummarizer(default=words(300))
-    with compactor_of(memory, summarizer) as compactor:
-        summarizer.hold()
-        while not summarizer.started.is_set():
-            chat(1, memory=memory)
-            assert compactor.wait_idle(0.05) or summarizer.started.wait(10)
-        chat(4, memory=memory)
-        summarizer.release()
-        assert compactor.wait_idle(10)
-        chat(1, memory=memory)
-        assert compactor.wait_idle(10)
-    told = of_kind(compactor, Weighed)
-    assert told[0].latency_calls == 1
-    assert told[-1].latency_calls in {4, 5}, "it may have looked before the last answer of those before"
 
 
 def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
