@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class SystemClock:
         self._due = threading.Condition()  # guards all below it
         self._calls: list[_Call] = []
         self._cancelled = 0  # how many of them
+        self._wakes_at = math.inf  # when the thread looks by itself, if nothing was added before
         self._thread: threading.Thread | None = None
 
     _after_fork = _renew
@@ -72,7 +74,7 @@ class SystemClock:
                 thread.start()
                 self._thread = thread  # not before: one that could not be started is tried again
             heapq.heappush(self._calls, call)
-            if self._calls[0] is call:
+            if call.at < self._wakes_at:  # deadlines of calls are cancelled as a rule: each would wake the thread
                 self._due.notify()
 
         def cancel() -> None:
@@ -96,7 +98,9 @@ class SystemClock:
         while due is self._due:  # a renewed clock has another thread
             with due:
                 while (wait := self._until_next()) is None or wait > 0:
+                    self._wakes_at = math.inf if wait is None else time.monotonic() + wait
                     due.wait(wait)
+                self._wakes_at = -math.inf
                 callback = self._take()
             if callback is not None:
                 run_isolated(callback)
