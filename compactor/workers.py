@@ -6,12 +6,17 @@ import atexit
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 __all__ = ["DaemonThread", "Worker", "interpreter_is_exiting", "run_isolated"]
 
 Job = Callable[[], object]
+
+#: Seconds that a thread lets pass between being woken and its work: what woke it is in the middle of a turn, and would
+#: wait for the interpreter's lock there. So it also looks once at what a turn tells of several times.
+PAUSE = 0.000_5
 
 
 def run_isolated(job: Job) -> None:
@@ -70,7 +75,12 @@ class DaemonThread:
 
 
 def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
-    while (job := jobs.get()) is not None:
+    while True:
+        idle = jobs.empty()
+        if (job := jobs.get()) is None:
+            return
+        if idle:
+            time.sleep(PAUSE)
         run_isolated(job)
         del job  # while it waits, the thread holds on to nothing of the last cycle
 
