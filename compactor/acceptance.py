@@ -11,8 +11,8 @@
 ``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
 ``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
 
-Where changes of notes were asked for, the notes are measured as they are then, all of them; an echo, and what is
-invented, are looked for in the new ones alone.
+Where changes of notes were asked for, the notes are measured as they are then, all of them; a reply, an echo and what
+is invented are looked for in the new ones alone.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _malformed(made: _Candidate) -> str | None:
 
 
 def _greeting(made: _Candidate) -> str | None:
-    if not is_reply(made.said):
+    if (made.kind == "changes" and not made.new) or not is_reply(made.new):
         return None
     return "the summarizer replied to the conversation instead of summarising it; look at its prompt"
 

@@ -10,12 +10,12 @@ import pytest
 from chats import words
 
 from compactor import Summary, SummaryRejected, acceptance
-from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Source, accept, repeats
+from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Reading, Source, accept, repeats
 from compactor.replies import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from compactor.voice import in_own_voice
-from memory import Post, Round
+from memory import Note, Post, Round
 
 SOURCE = words(1_000)
 
@@ -423,3 +423,88 @@ def test_a_megabyte_of_nonsense_is_judged_in_no_time(answer: str) -> None:
     except SummaryRejected:
         pass
     assert time.perf_counter() - began < 10  # what is quadratic takes hours
+
+
+# Changes of notes
+
+
+def reading(*notes: Note) -> Reading:
+    """Return a reading that takes every answer for these notes."""
+    return lambda _answer: Summary("\n".join(f"- {note.text}" for note in notes), notes=notes)
+
+
+def unreadable(_answer: str) -> Summary:
+    raise SummaryRejected("malformed", "the answer is not the changes that were asked for: it is none")
+
+
+def test_what_is_read_is_what_becomes_the_summary() -> None:
+    """With its notes; and the answer is kept as it was said, without the tags around it."""
+    answer = Summary("<think>Hm.</think><summary>add: HAT103</summary>", {"input_tokens": 7}, "gpt-x")
+    made = accept(
+        answer, Source(SOURCE, 900), target_tokens=None, count=count_tokens, kind="changes", reading=reading(Note(text="HAT103"))
+    )  # fmt: skip
+    assert made.summary == Summary("- HAT103", {"input_tokens": 7}, "gpt-x", (Note(text="HAT103"),))
+    assert (made.said, made.tokens) == ("add: HAT103", count_tokens("- HAT103"))
+
+
+def test_what_cannot_be_read_is_malformed() -> None:
+    """Told in the words of whoever could not; before all that looks at what was read."""
+    with pytest.raises(SummaryRejected, match="it is none") as caught:
+        accepted("Hello!", kind="changes", reading=unreadable)
+    assert caught.value.check == "malformed"
+
+
+@pytest.mark.parametrize("answer", ["[]", "{}", "..."])
+def test_changes_need_no_word(answer: str) -> None:
+    """No changes, as JSON; but an answer of nothing is none."""
+    source = Source(SOURCE, 900, notes=frozenset({"a"}))
+    read = reading(Note(text="a"))
+    assert accept(answer, source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+    with pytest.raises(SummaryRejected) as caught:
+        accepted(" ", kind="changes", reading=reading(Note(text="a")))
+    assert caught.value.check == "empty"
+
+
+@pytest.mark.parametrize(
+    ("known", "check"), [((), "invented"), (("HAT901, HAT902, HAT903, HAT904",), ""), (("HAT901",), "invented")]
+)
+def test_of_notes_only_new_ones_can_be_invented(known: tuple[str, ...], check: str) -> None:
+    """What stood before was judged then, beside what it was made from."""
+    source = Source(SOURCE, 900, notes=frozenset(known))
+    read = reading(Note(text="HAT901, HAT902, HAT903, HAT904"))
+    if not check:
+        assert accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read).unknown == ()
+        return
+    with pytest.raises(SummaryRejected) as caught:
+        accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+    assert caught.value.check == check
+
+
+@pytest.mark.parametrize(("known", "check"), [((), "echo"), ((SOURCE,), "")])
+def test_of_notes_only_new_ones_can_be_an_echo(known: tuple[str, ...], check: str) -> None:
+    """A user may say again what a note says already."""
+    source = Source(SOURCE, 10_000, notes=frozenset(known))
+    read = reading(Note(text=SOURCE))
+    if not check:
+        assert accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        return
+    with pytest.raises(SummaryRejected) as caught:
+        accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+    assert caught.value.check == check
+
+
+@pytest.mark.parametrize(
+    ("tokens", "before", "target", "check"),
+    [(101, 0, None, "larger"), (91, 0, None, "no_progress"), (90, 0, 44, "oversized"), (190, 100, 95, ""), (192, 100, 300, "no_progress")],
+)  # fmt: skip
+def test_all_notes_together_are_measured(tokens: int, before: int, target: int | None, check: str) -> None:
+    """Whatever the answer takes: they are what prompts show. Beside the notes before, 100 new tokens are taken in."""
+    note = Note(text=words(tokens - 1).replace("word", "term"))
+    assert count_tokens(f"- {note.text}") == tokens
+    source = Source(words(500), 100, before)
+    if not check:
+        accept("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
+        return
+    with pytest.raises(SummaryRejected) as caught:
+        accept("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
+    assert caught.value.check == check

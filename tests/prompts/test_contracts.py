@@ -1,0 +1,54 @@
+"""Contracts: in which form an answer has to come, said behind any prompt, which is data to them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from compactor.changes import changes_in
+from prompts import CONTRACTS, PromptError, contract, load, shipped
+
+CONVERSATION = "<conversation>\n</conversation>"
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+@pytest.mark.parametrize("prompt", ["default", "planner", "code_interpreter", "assistant"])
+def test_a_contract_follows_whatever_prompt_there_is(name: str, prompt: str) -> None:
+    """Word for word; and adds no closing to it."""
+    (asked,) = load(prompt).render(CONVERSATION, role="Zoë", target_tokens=700)
+    (made,) = contract(name).render(asked["content"])
+    assert made["content"].startswith(f"{asked['content']}\n\n")
+    assert len(made["content"]) - len(asked["content"]) < 1_500
+    assert "Now write the summary" not in made["content"]
+
+
+def test_placeholders_in_a_prompt_are_not_filled_by_its_contract() -> None:
+    """What was said there may look like one."""
+    assert contract("changes").render("{role} {content}")[0]["content"].startswith("{role} {content}\n")
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_contract_is_no_prompt(name: str) -> None:
+    """Nobody gets it by being called so."""
+    assert name not in shipped()
+    with pytest.raises(PromptError, match="not found"):
+        load(name)
+
+
+def test_an_unknown_contract_names_those_that_there_are() -> None:
+    """As with prompts."""
+    with pytest.raises(PromptError, match="no contract 'chnages'; there are changes, notes"):
+        contract("chnages")
+
+
+def test_what_the_contract_shows_is_what_is_read() -> None:
+    """In lines and as JSON: an example that could not be read would be worse than none."""
+    said = contract("changes").content
+    lines = said.partition("One change a line:\n\n")[2].partition("\n\n")[0]
+    as_json = said[said.index("{", said.index("JSON")) :].partition("}.\n")[0] + "}"
+    assert [change.op for change in changes_in(lines)] == ["add", "replace", "remove"]
+    assert [change.op for change in changes_in(as_json)] == ["add", "replace", "remove"]
+    assert list(json.loads(as_json)) == ["add", "replace", "remove"]
+    assert changes_in("none") == ()
+    assert "answer: none" in said
