@@ -30,8 +30,10 @@ from memory.events import Event
 
 __all__ = ["VARIANTS", "Ours", "make"]
 
-#: The share of the budget at which a compaction is due at the latest, as the configuration has it for `max_tokens`.
-USED = CompactorConfig().token_ratio
+#: The share of the budget at which a compaction is due at the latest: one result of a tool may be the rest.
+USED = 0.85
+#: Tokens by which notes may grow, change by change, before they are all written anew.
+GROWTH = 1_200
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -143,8 +145,8 @@ def _cheapest(
             setting,
             f"ours, {name}",
             CompactorConfig(
-                retain_recent=_rounds_of(setting, style),
-                target_tokens=setting.summary_tokens * (1 if notes is None else 2),
+                retain_recent=_rounds_of(setting),
+                target_tokens=setting.summary_tokens + (0 if notes is None else GROWTH),
                 summarizer_input_tokens=min(setting.window, 100_000),
                 model=setting.model,
             ),
@@ -156,15 +158,13 @@ def _cheapest(
     return make
 
 
-def _rounds_of(setting: Setting, style: Style) -> int:
+def _rounds_of(setting: Setting) -> int:
     """Return how many of the newest rounds stay as they are, the open one included.
 
-    That one alone, where nothing else is asked for: what comes while the summarizer is asked stays as well. Behind what
-    the agent's provider has cached one more, for the last answer is not in any prompt yet.
+    That one alone, where nothing else is asked for: what comes while the summarizer is asked stays as well.
     """
     retained = setting.options["retained"]
-    least = 2 if style == "continue" else 1
-    return least if retained is None else max(round(retained / setting.options["round"]) + 1, least)
+    return 1 if retained is None else round(retained / setting.options["round"]) + 1
 
 
 VARIANTS: dict[str, Callable[[Setting], Adapter]] = {
