@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..entries import Entry
+from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict
 from ..forking import renewed_after_fork
+from ..rounds import assembled
 
 __all__ = ["InMemoryStore"]
 
@@ -17,6 +18,39 @@ __all__ = ["InMemoryStore"]
 class _Lease(NamedTuple):
     holder: str
     until: float
+
+
+#: An entry as it is kept: id, kind, stamp, round, version, body; then, where there is no body, what its record's fields
+#: hold. A plain tuple, for of these there are the most: it is one object for the garbage collector to look at, or none
+#: where nothing but text and numbers is in it; an entry with its record are four.
+_Line = tuple[Any, ...]
+_HEAD = 6
+_FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
+
+
+def _line_of(entry: Entry) -> _Line:
+    record, fields = entry._record, _FIELDS.get(entry.kind)
+    head = entry.id, entry.kind, entry.created_at, entry.round, entry.version
+    if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
+        return (*head, entry.body)
+    return (*head, None, *map(record.__dict__.__getitem__, fields))
+
+
+def _entry_of(line: _Line, number: int) -> Entry:
+    entry_id, kind, created_at, round_, version, body = line[:_HEAD]
+    record = None
+    if body is None:
+        record = assembled(KINDS[kind], dict(zip(_FIELDS[kind], line[_HEAD:], strict=True)))
+    return Entry(
+        kind,
+        record=record,
+        body=body,
+        id=entry_id,
+        created_at=created_at,
+        number=number,
+        round=round_,
+        version=version,
+    )
 
 
 class InMemoryStore:
@@ -27,7 +61,7 @@ class InMemoryStore:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sessions: dict[str, list[Entry]] = {}
+        self._sessions: dict[str, list[_Line]] = {}
         self._after_fork()
         renewed_after_fork(self)
 
@@ -40,20 +74,20 @@ class InMemoryStore:
             log = self._sessions.setdefault(session, [])
             if len(log) > after:
                 stored = log[after : after + len(entries)]
-                if [entry.id for entry in stored] == [entry.id for entry in entries]:
+                if [line[0] for line in stored] == [entry.id for entry in entries]:
                     return after + len(entries)
             if len(log) != after:
                 raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
-            if log and entries and entries[0].follows not in ("", log[-1].id):
+            if log and entries and entries[0].follows not in ("", log[-1][0]):
                 raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
             # A list, whose entries come in all at once: a reader never sees half of them.
-            log.extend([entry.numbered(number) for number, entry in enumerate(entries, after + 1)])
+            log.extend([_line_of(entry) for entry in entries])
             return len(log)
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])
         stop = len(log) if limit is None else min(len(log), after + limit)
-        return iter(log[after:stop])
+        return map(_entry_of, log[after:stop], range(after + 1, stop + 1))
 
     def sessions(self) -> Sequence[str]:
         with self._lock:
@@ -64,10 +98,10 @@ class InMemoryStore:
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
-            entry = log[number - 1]
+            entry = _entry_of(log[number - 1], number)
             kind, body = (entry.kind, body) if body else ("redacted", "{}")
-            log[number - 1] = Entry(
-                kind, body=body, id=entry.id, created_at=entry.created_at, number=number, round=entry.round
+            log[number - 1] = _line_of(
+                Entry(kind, body=body, id=entry.id, created_at=entry.created_at, round=entry.round)
             )
 
     def purge(self, session: str) -> None:
