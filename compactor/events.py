@@ -229,9 +229,9 @@ class Published(CompactionEvent):
     #: It was paid for in an earlier cycle, perhaps another process's, whose *usage* it tells.
     reused: bool = False
     #: Notes that stood before were written anew in full, perhaps from rounds that had been sent before. Else what is
-    #: newly covered was sent once, but for what was refused.
+    #: newly covered was sent once, but for what was refused. Of what is *reused*, ``Prepared`` told it.
     major: bool = False
-    #: Tokens of the rounds that were sent for it, in all *requests*, refused ones included.
+    #: Tokens of the rounds that were sent for it now, in all *requests*, refused ones included.
     sent_tokens: int = 0
 
 

@@ -545,6 +545,21 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
     assert texts(later.made.notes)[-1] == "Item-8 was priced."
 
 
+def test_changes_go_on_from_notes_that_are_held() -> None:
+    """Nobody sees those yet; when they are shown, all that was asked for is in them."""
+    scene = Scene(publish="when_cheapest", config=CONFIG.merged(max_tokens=100_000)).add(13)
+    assert scene.kinds == ["rounds", "changes", "changes"]
+    assert len(scene.published) < len(scene.kinds)
+    assert texts(scene.summarizer.requests[2].notes)[-1] == "Item-8 was priced."
+    scene.clock.advance(3_600)
+    scene.executor.run_all()
+    assert scene.made.summary == f"{FIRST}\n- Item-8 was priced.\n- Item-12 was priced."
+    assert scene.made.notes[-1].first_round == 9
+    assert sum(event.sent_tokens for event in of_kind(scene.compactor.events, Prepared)) == sum(
+        count_tokens(quote(one)) + 1 for one in scene.memory.rounds_getter(ROLE)()[:12]
+    )
+
+
 def test_the_same_question_is_answered_by_what_was_answered_before() -> None:
     """A step on the way, which is not published, is read by the same reading."""
     store = FullStore()
