@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from memory.errors import StaleCompaction
@@ -100,7 +99,7 @@ class Cycle:
             plan = self._plan()
             made = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic, attempts, takes_changes)
             made.keeping = self.keeping if paid or self.holding is not None else None
-            made.before_asking, made.seen = partial(before_asking, made), self.seen
+            made.before_asking, made.seen = before_asking, self.seen
             return made
 
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,28 +16,25 @@ from .clock import Clock
 __all__ = ["EventLog"]
 
 
-class _Inside(threading.local):
-    depth = 0
-
-
 class EventLog:
     """The newest *size* events, and the hooks that hear of each. Nothing that a hook raises gets out."""
 
     def __init__(self, clock: Clock, size: int) -> None:
         self._clock = clock
         self._hooks: Hooks[[Event]] = Hooks(self._hook_failed)
-        self._events: deque[Event] = deque(maxlen=size)
+        self._size = size
+        self._events: list[Event] = []  # no deque, whose first block is as large as all that most compactors tell
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # guards _events
-        self._local = _Inside()
+        self._depths: dict[int, int] = {}  # by thread, each its own; thread-locals of many compactors are many
 
     @property
     def events(self) -> tuple[Event, ...]:
         with self._lock:
-            return tuple(self._events)
+            return tuple(self._events[max(len(self._events) - self._size, 0) :])
 
     def add_hook(self, hook: EventHook) -> Callable[[], None]:
         """Call *hook* with each event from now on; return a function that stops that."""
@@ -48,31 +44,47 @@ class EventLog:
         """Keep *event*, stamped with the clock's time, and tell it to the hooks, on this thread."""
         event = changed(event, at=self._clock.now())
         with self._lock:
-            self._events.append(event)
-        local = self._local  # as in own_code(), for every event there is
-        local.depth += 1
+            self._keep(event)
+        depths, thread = self._depths, threading.get_ident()  # as in own_code(), for every event there is
+        depth = depths.get(thread, 0)
+        depths[thread] = depth + 1
         try:
             self._hooks(event)
         except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
             self._hook_failed(self._hooks, error)
         finally:
-            local.depth -= 1
+            _put(depths, thread, depth)
+
+    def _keep(self, event: Event) -> None:
+        """Called with the lock held."""
+        self._events.append(event)
+        if len(self._events) >= 2 * self._size:
+            del self._events[: len(self._events) - self._size]
 
     def _hook_failed(self, hook: object, error: BaseException) -> None:
         failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
         with self._lock:
-            self._events.append(failed)  # and no hook is told: the same one would fail at that
+            self._keep(failed)  # and no hook is told: the same one would fail at that
 
     @property
     def inside(self) -> bool:
         """Whether this thread runs the compactor's own code, hooks included: what waits for that waits for itself."""
-        return self._local.depth > 0
+        return threading.get_ident() in self._depths
 
     @contextmanager
     def own_code(self) -> Iterator[None]:
-        local = self._local  # a child that is forked in here gets another
-        local.depth += 1
+        depths, thread = self._depths, threading.get_ident()  # a child that is forked in here gets another
+        depth = depths.get(thread, 0)
+        depths[thread] = depth + 1
         try:
             yield
         finally:
-            local.depth -= 1
+            _put(depths, thread, depth)
+
+
+def _put(depths: dict[int, int], thread: int, depth: int) -> None:
+    """Go back to *depth*; a thread that is not inside at all is not named."""
+    if depth:
+        depths[thread] = depth
+    else:
+        depths.pop(thread, None)

@@ -399,7 +399,7 @@ class Runner:
             self._come_to_rest()
         elif self._state is State.COMPACTING:
             self._state = State.BACKING_OFF if backing_off and not run.rested else State.IDLE
-            self._backing_off_from = run
+            self._backing_off_from = run if self._state is State.BACKING_OFF else None
         elif self._thread is not None:  # compact_now of a compactor that is not started
             self._thread.close()
             self._thread = None

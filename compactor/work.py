@@ -84,8 +84,8 @@ class CycleWork:
     takes_changes: bool = True
     #: Where accepted answers are kept, and found again; None: nowhere.
     keeping: Keeping | None = field(default=None, init=False)
-    #: Called with each request before it is made; what it raises goes out.
-    before_asking: Callable[[SummaryRequest], object] = field(default_factory=lambda: _nothing, init=False)
+    #: Called with this and each request before it is made; what it raises goes out.
+    before_asking: Callable[[CycleWork, SummaryRequest], object] = field(default_factory=lambda: _nothing, init=False)
     #: The newest round's id and the number of its newest post, as they are when it is called.
     seen: Callable[[], tuple[str, int]] = field(default_factory=lambda: _unseen, init=False)
     #: How the answer that was accepted last came about.
@@ -162,7 +162,7 @@ class CycleWork:
         digest = digest_of(request) if self.keeping is not None else ""
         made = found = self._found(digest, request, judged)
         if made is None:
-            self.before_asking(request)
+            self.before_asking(self, request)
             self._emit(Started(**span, tokens_before=before))
             sending = view.ledger.count(source.text) if source.sent is None else source.sent
             made = judged(
@@ -258,7 +258,7 @@ class CycleWork:
         )
         if attempt < attempts:
             try:
-                self.before_asking(request)
+                self.before_asking(self, request)
             except LimitReached:  # to begin anew when there is room would pay for the first attempt again and again
                 raise rejected from None
 
@@ -277,7 +277,7 @@ class Answer(NamedTuple):
     said: str
 
 
-def _nothing(_request: SummaryRequest) -> None:
+def _nothing(_work: CycleWork, _request: SummaryRequest) -> None:
     """No lease to take, and no limits."""
 
 
