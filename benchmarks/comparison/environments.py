@@ -46,6 +46,7 @@ def made(module: str, folder: Path, peers: Path = PEERS) -> str:
         print(f"making {place} with {base}", file=sys.stderr, flush=True)
         _run([base, "-m", "venv", str(place)], module)
         _run([str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements)], module)
+        place.mkdir(parents=True, exist_ok=True)
         done.write_text("", encoding="utf-8")
     return str(python)
 
