@@ -54,7 +54,7 @@ class LastPrompt:
         """
         view = self.view
         front = self.length - view.messages - (self.before_plan < self.length)
-        messages = list(self.first[:front])
+        messages = [dict(message) for message in self.first[:front]]
         if view.end + len(rounds) > view.total:
             return None
         for place, round_ in enumerate(rounds, view.end):

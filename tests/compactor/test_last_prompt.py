@@ -115,6 +115,19 @@ def test_what_the_host_does_to_its_messages_changes_nothing() -> None:
     assert going_on.messages[:-1] == sent[:17]
 
 
+def test_what_a_summarizer_does_to_its_messages_changes_nothing() -> None:
+    """Nor are they shared by two requests."""
+    memory = Memory("s")
+    talk(memory, 1, 5)
+    prompt = asked(memory, 6)
+    for _ in range(2):
+        going_on = request_of(memory, 4)
+        assert going_on is not None
+        assert going_on.messages[:-1] == prompt.messages[:17]
+        for message in going_on.messages:
+            message["content"] = "changed"
+
+
 def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning() -> None:
     """Whatever compose puts between the head and the tail was sent as well."""
     memory = Memory("s")
