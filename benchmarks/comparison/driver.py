@@ -12,6 +12,7 @@ import gc
 import http.client
 import importlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -172,7 +173,15 @@ def _warm(make: Callable[[Setting], Adapter], setting: Setting) -> None:
         adapter.answered({"role": "assistant", "content": "Good morning, what can I do for you?"})
         adapter.prompt([{"role": "user", "content": "Nothing yet."}])
     finally:
+        _closed(adapter)
+
+
+def _closed(adapter: Adapter) -> None:
+    """Close *adapter*, whose trouble with that is not what is measured."""
+    try:
         adapter.close()
+    except Exception as error:  # noqa: BLE001
+        print(f"{adapter.name} could not be closed: {type(error).__name__}", file=sys.stderr)
 
 
 def main(arguments: list[str]) -> None:
@@ -188,9 +197,20 @@ def main(arguments: list[str]) -> None:
             result = alone(adapter, job) if "marks" in job else play(adapter, door, job)
         finally:
             door.close()
-            adapter.close()
-    print(json.dumps(result))
+            _closed(adapter)
+    print(json.dumps(result), flush=True)
+
+
+def run(arguments: list[str]) -> None:
+    """Do as ``main``, and end the process then: threads that an adapter has left behind would keep it for ever."""
+    try:
+        main(arguments)
+    except BaseException as error:  # noqa: BLE001  (said, and told by the exit code)
+        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(sys.argv[1:])
