@@ -102,21 +102,27 @@ class Cycle:
             made.before_asking, made.seen = before_asking, self.seen
             return made
 
+        kept: int | None = None
         try:
             while True:
                 try:
-                    passing = self._look(work, allowed, forced=forced)
+                    passing = self._look(work, allowed, forced=forced, kept=kept)
                 except Overtaken:
                     continue
                 if not passing.prepared or forced:
                     return passing.published
-                # It is weighed with what has happened while it was made.
+                kept = passing.base  # it is weighed with what has happened while it was made
         finally:
             if allowed() != "late":
                 lease.release()
 
     def _look(
-        self, work_on: Callable[[Verdict], CycleWork], allowed: Callable[[], str | None], *, forced: bool
+        self,
+        work_on: Callable[[Verdict], CycleWork],
+        allowed: Callable[[], str | None],
+        *,
+        forced: bool,
+        kept: int | None,
     ) -> Pass:
         state = self.journal.read()
         view = self.view(state)
@@ -124,6 +130,8 @@ class Cycle:
             _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
         passing = Pass(self, view, state.generation, allowed)
         due = passing.weigh() if self.config.enabled else None
+        if kept == state.generation and not passing.holds:  # or it would be made again and again
+            raise StaleCompaction("rounds_changed")
         if due is not None and due.over is None and not forced:
             passing.show()
             return passing
@@ -150,6 +158,8 @@ class Cycle:
             raise
         if not passing.changed:
             self._skipped(_nothing_to_cover(passing.ahead), passing.ahead, state.generation)
+        elif passing.published is not None and isinstance(view.rounds, Rounds):
+            _ = passing.view.sums  # lets go of what is covered now, rather than at the next look
         return passing
 
     def publish_held(self) -> bool:

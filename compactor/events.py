@@ -183,7 +183,7 @@ class Held(CompactionEvent):
     saving: float
     price: float
     #: Seconds since the newest post, and until it is looked at again if nothing happens before.
-    idle: float | None = None
+    idle: float
     look_in: float | None = None
 
 

@@ -136,10 +136,8 @@ class Holding:
             idle=self._idle(view),
         )
 
-    def _idle(self, view: View) -> float | None:
-        """Return the seconds since the newest post; None where there is none."""
-        if not view.total:
-            return None
+    def _idle(self, view: View) -> float:
+        """Return the seconds since the newest post."""
         newest, now = view.rounds[view.total - 1], self._now()
         stamps = [newest.created_at, *(post.created_at for post in newest.post_list[-1:])]
         if isinstance(view.rounds, HostRounds):  # they say nothing of time

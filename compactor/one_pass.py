@@ -38,7 +38,8 @@ class Pass:
 
     def __init__(self, cycle: Cycle, view: View, base: int, allowed: Callable[[], str | None]) -> None:
         self._cycle = cycle
-        self._base = base
+        #: The generation that is current, as far as it knows.
+        self.base = base
         self._allowed = allowed
         self._work: CycleWork | None = None
         self._failed: list[Exception] = []
@@ -52,6 +53,10 @@ class Pass:
         self.changed = False
 
     @property
+    def holds(self) -> bool:
+        return self._held is not None
+
+    @property
     def ahead(self) -> View:
         """What triggers and strategies go by: the view, as it will be when what is held is shown."""
         return self.view if self._held is None else ahead_of(self.view, self._held)
@@ -59,7 +64,7 @@ class Pass:
     def begin(self, work: CycleWork) -> None:
         """Let strategies ask with *work*."""
         self._work, self.view = work, replace(self.view, work=work)
-        work.go_on_from(self._base, self.view.end)
+        work.go_on_from(self.base, self.view.end)
 
     # -- what is held -------------------------------------------------------------------------------------------------
 
@@ -67,7 +72,7 @@ class Pass:
         """Return why what is held is to be shown now; None where it is not, or nothing is held. *needed*: a prompt is
         too long, so it is to be shown if only it makes that shorter."""
         cycle, holding = self._cycle, self._cycle.holding
-        held = holding.look(self.view, self._base) if holding is not None else ()
+        held = holding.look(self.view, self.base) if holding is not None else ()
         if holding is None or not held:
             return None
         self._held = held[-1].compaction
@@ -78,7 +83,7 @@ class Pass:
         cycle.emit(
             Held(
                 role=cycle.role,
-                generation=self._base,
+                generation=self.base,
                 shows=made.show,
                 reason=made.reason,
                 end=self._held.end_index,
@@ -101,7 +106,7 @@ class Pass:
         holding = self._cycle.holding
         if holding is None or self._held is None:
             return
-        for one in reaching_ahead(self.view, self._cycle.keeping.prepared(self._base))[-1:]:
+        for one in reaching_ahead(self.view, self._cycle.keeping.prepared(self.base))[-1:]:
             origin = Origin(one.prepared.digest, one.prepared.checks, one.prepared.strategy)
             holding.forget()  # where it is lost now, that is told as an error
             self._publish(one.compaction, origin, self._work if self.prepared else None)
@@ -110,7 +115,7 @@ class Pass:
         """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still.
         Where compactions are held, that has been weighed."""
         kept = self._work is not None and self._work.keeping is not None and self._cycle.holding is None
-        answers = self._cycle.keeping.publishable(self._base) if kept else ()
+        answers = self._cycle.keeping.publishable(self.base) if kept else ()
         for one in reaching_ahead(self.view, answers)[-1:]:
             origin = Origin(one.prepared.digest, one.prepared.checks, one.prepared.strategy)
             try:
@@ -124,10 +129,11 @@ class Pass:
 
     def _hold(self, made: CompactedMessage, origin: Origin) -> None:
         """Keep *made* to be shown later, and let strategies go on from its end."""
-        cycle, base = self._cycle, self._base
+        cycle, base = self._cycle, self.base
         if reason := self._allowed():
             raise StaleCompaction(reason)
-        kept = (one.compaction for one in cycle.keeping.prepared(base))
+        ids = self._newly_covered(made)
+        kept = (one.compaction for one in cycle.keeping.prepared(base) if one.round_ids == ids)
         if not any(one is not None and is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
             seen_round_id, seen_post = cycle.seen()
             cycle.keeping.prepare(
@@ -141,7 +147,7 @@ class Pass:
                     usage=made.usage,
                     checks=origin.checks,
                     compaction=made,
-                    round_ids=self._newly_covered(made),
+                    round_ids=ids,
                     seen_round_id=seen_round_id,
                     seen_post=seen_post,
                 )
@@ -154,7 +160,7 @@ class Pass:
         """Go on from what is shown now, if a prompt could not wait, and it is what this pass goes on from anyway."""
         state = self._cycle.journal.read()
         current, held = state.current, self._held
-        if held is None or current is None or state.generation == self._base:
+        if held is None or current is None or state.generation == self.base:
             return
         if current.generation == state.generation and is_same(current, held):
             self._go_on_from(current, held.end_index)
@@ -183,7 +189,7 @@ class Pass:
             if len(self._cycle.strategies) == 1:  # there is no other: the run has failed, and tells so itself
                 raise
             said = error.check if isinstance(error, SummaryRejected) else type(error).__name__
-            self._cycle.emit(StrategyFailed(role=self._cycle.role, generation=self._base, strategy=name, error=said))
+            self._cycle.emit(StrategyFailed(role=self._cycle.role, generation=self.base, strategy=name, error=said))
 
     def end(self, *, forced: bool) -> None:
         """Tell where all strategies were not enough. Raises the first failure then, so that it is tried again later."""
@@ -192,23 +198,23 @@ class Pass:
             return
         if not forced and len(cycle.strategies) > 1:
             tokens, number = self.ahead.tokens, len(cycle.strategies)
-            cycle.emit(Exhausted(role=cycle.role, generation=self._base, strategies=number, tokens=tokens))
+            cycle.emit(Exhausted(role=cycle.role, generation=self.base, strategies=number, tokens=tokens))
         if self._failed:
             raise self._failed[0]
 
     def _reduce(self, made: Reduction, work: CycleWork, strategy: str) -> None:
         if reason := self._allowed():
             raise StaleCompaction(reason)
-        made, why = made.model_copy(update={"generation": self._base}), "overlaid"
+        made, why = made.model_copy(update={"generation": self.base}), "overlaid"
         try:
             kept = self.view.keeps_reductions
-            reductions = self._cycle.journal.reduce(made, base=self._base) if kept else None
+            reductions = self._cycle.journal.reduce(made, base=self.base) if kept else None
         except StaleCompaction as stale:
             if stale.reason == "generation":
                 raise
             reductions, why = None, stale.reason
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
-            self._cycle.emit(Discarded(role=self._cycle.role, generation=self._base, reason=why))
+            self._cycle.emit(Discarded(role=self._cycle.role, generation=self.base, reason=why))
             return
         place = (self.view.rounds.end_of(made.round_id) or 1) - 1
         if place not in self._read:
@@ -219,7 +225,7 @@ class Pass:
         self._cycle.emit(
             Reduced(
                 role=self._cycle.role,
-                generation=self._base,
+                generation=self.base,
                 strategy=strategy,
                 kind=made.kind,
                 round_id=made.round_id,
@@ -262,7 +268,7 @@ class Pass:
         origin = origin._replace(tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens)
         ids = self._newly_covered(made)
         try:
-            published = cycle.keeping.publish(made, base=self._base, round_ids=ids, origin=origin)
+            published = cycle.keeping.publish(made, base=self.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             if stale.reason == "generation" and self._is_shown(made):
                 raise Overtaken from stale
@@ -292,9 +298,9 @@ class Pass:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         compaction = published.model_copy(update={"end_index": end})
         self.view = replace(self.view, compaction=compaction, as_composed=False)
-        self._base, self._held, self.changed = published.generation, None, True
+        self.base, self._held, self.changed = published.generation, None, True
         if self._work is not None:
-            self._work.go_on_from(self._base, end)
+            self._work.go_on_from(self.base, end)
 
     def _newly_covered(self, made: CompactedMessage) -> tuple[str, ...]:
         return tuple(round_.id for round_ in self.view.rounds[self.view.end : made.end_index])

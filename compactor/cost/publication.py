@@ -31,8 +31,8 @@ class Moment:
     #: By how many tokens their prompts were longer than they had to be, all in all, those included since something
     #: was prepared that this one has taken in.
     forgone: int
-    #: Seconds since the newest post; None: not known.
-    idle: float | None
+    #: Seconds since the newest post.
+    idle: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class WhenCheapest:
         prices = self.prices
         saving = prices.cached * moment.forgone
         price = (moment.summary + moment.retained) * max(prices.written - prices.cached, 0.0)
-        left = math.inf if moment.idle is None else self.cache_seconds - max(moment.idle, 0.0)
+        left = self.cache_seconds - max(moment.idle, 0.0)
         over = self.budget if self.budget is not None and moment.ahead > self.budget else None
 
         def now(reason: str) -> Decision:

@@ -14,6 +14,7 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    State,
     after_rounds,
     compact_rounds,
     compose,
@@ -554,6 +555,38 @@ def test_what_a_host_does_in_between_is_noticed_when_it_is_shown() -> None:
     assert scene.compactor.status().failures == 0
 
 
+def test_what_others_publish_while_a_model_is_asked_makes_the_answer_stale() -> None:
+    """It was made from another beginning: it is discarded, and asked for anew from theirs."""
+    made = CompactedMessage(start_index=1, end_index=8, summary="Theirs.", end_round_id="r8")
+    ids = [f"r{number}" for number in range(1, 9)]
+
+    def theirs(_request: object) -> str:
+        scene.memory.journal(ROLE).publish(made, base=0, round_ids=ids)
+        return "Ours."
+
+    scene = Scene(summarizer=ScriptedSummarizer(["First.", theirs, "Third."]))
+    scene.add(5)
+    assert {event.reason for event in scene.events(Discarded)} == {"generation"}
+    assert (scene.end, scene.records(CompactionPrepared)[-1].text) == (8, "First.")
+    scene.add()
+    assert (scene.held.end, requests(scene)[-1]) == (13, (9, 13, "Theirs."))
+
+
+def test_an_answer_after_stop_is_held_by_who_comes_next() -> None:
+    """It was paid for."""
+
+    def stopping(_request: object) -> str:
+        scene.compactor.stop(0)
+        return "Late."
+
+    clock, store = FakeClock(), InMemoryStore()
+    scene = Scene(0, store=store, clock=clock, summarizer=ScriptedSummarizer([stopping]))
+    scene.add(10)
+    assert [event.reason for event in scene.events(Discarded)] == ["stopped"]
+    after = Scene(0, store=store, clock=clock)
+    assert (after.held.end, after.summarizer.requests) == (5, [])
+
+
 # -- one process after another, and beside it -------------------------------------------------------------------------
 
 
@@ -654,15 +687,21 @@ def host_round(number: int, state: str = "finished") -> SimpleNamespace:
 class Host:
     """Rounds of its own, no Memory."""
 
-    def __init__(self, publish: Any = "when_cheapest", **more: Any) -> None:
+    def __init__(self, *, renewed: bool = False) -> None:
+        self.renewed = renewed
         self.rounds = [host_round(number) for number in range(1, 11)]
         self.clock, self.executor, self.summarizer = FakeClock(), ManualExecutor(), ScriptedSummarizer()
         self.compactor = ContextCompactor(
-            CONFIG, self.summarizer, lambda: self.rounds, role=ROLE, publish=publish, prices=DEAR,
-            executor=self.executor, clock=self.clock, rng=lambda: 1.0, **more,
+            CONFIG, self.summarizer, self.read, role=ROLE, publish="when_cheapest", prices=DEAR,
+            executor=self.executor, clock=self.clock, rng=lambda: 1.0,
         )  # fmt: skip
         self.compactor.start()
         self.executor.run_all()
+
+    def read(self) -> list[SimpleNamespace]:
+        if self.renewed:  # each time under other ids
+            self.rounds = [SimpleNamespace(**{**vars(one), "id": f"{one.id}'"}) for one in self.rounds]
+        return self.rounds
 
     def add(self, count: int) -> None:
         for _ in range(count):
@@ -702,6 +741,14 @@ def test_a_hosts_round_that_is_gone_or_another_takes_it_away(place: int) -> None
     host.executor.run_all()
     assert [event.reason for event in of_kind(host.compactor.events, Discarded)] == ["rounds_changed"]
     assert (host.held.end, len(host.summarizer.requests)) == (7, 2)
+
+
+def test_rounds_that_are_others_at_every_reading_are_not_paid_for_without_end() -> None:
+    """What is made of them fits nothing: it is discarded, and then the compactor backs off."""
+    host = Host(renewed=True)
+    assert [event.reason for event in of_kind(host.compactor.events, Discarded)] == ["rounds_changed"] * 2
+    assert len(host.summarizer.requests) == 1, "the same question is found again"
+    assert host.compactor.status().state is State.BACKING_OFF
 
 
 def test_without_a_memory_a_revert_takes_it_away_and_compact_now_shows_it() -> None:
