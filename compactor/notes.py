@@ -1,7 +1,7 @@
-"""A summary as a list of notes in sections: how it is written, numbered for a model, and read again.
+"""A summary as a list of notes in sections: how it is written, and read again.
 
-What a note says is data. It is brought into form when it comes in, and from then on each note is one bullet, its
-further lines indented, so that nothing in it can end the note, open a section or begin another note.
+What a note says is data. It is brought into form when it comes in, and from then on each note is one item of the list,
+its further lines indented, so that nothing in it can end the note, open a section or begin another note.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ __all__ = [
     "arranged",
     "formed",
     "headings",
-    "numbered",
     "read_notes",
     "rendered",
     "section_named",
@@ -37,7 +36,7 @@ _LONGEST_HEADING = 80
 _INDENT = "  "
 _HEADING = re.compile(r"#{1,6}[ \t]+(.+)")
 _BOLD_HEADING = re.compile(r"\*\*([^*]+)\*\*:?")
-_BULLET = re.compile(r"(?:[-*+•]|\d{1,2}[.)])[ \t]+(?=\S)")
+_BULLET = re.compile(r"(?:[-*+•]|(\d+)[.)])[ \t]+(?=\S)", re.ASCII)
 #: What continues a note of somebody else's is indented somehow.
 _INDENTED = re.compile(r" {2}|\s")
 _FENCES = ("```", "~~~")
@@ -82,16 +81,11 @@ def arranged(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
 
 
 def rendered(notes: Sequence[Note]) -> str:
-    """Return what a prompt shows of *notes*, which are arranged. ``read_notes`` gives them back."""
-    return _written(notes, "- ")
+    """Return what prompts show of *notes*, which are arranged: numbered from 1, as a model names those that it changes.
 
-
-def numbered(notes: Sequence[Note]) -> str:
-    """Return the same with a number before each note, from 1: what a model names them by."""
-    return _written(notes, None)
-
-
-def _written(notes: Sequence[Note], mark: str | None) -> str:
+    So nothing need be sent again to have them changed. Where a number changes, another note before it has changed as
+    well, and a provider's cache ends there anyway. ``read_notes`` gives the notes back.
+    """
     lines: list[str] = []
     section = ""
     for number, note in enumerate(notes, 1):
@@ -99,7 +93,7 @@ def _written(notes: Sequence[Note], mark: str | None) -> str:
             section = note.section
             lines += [*([""] if lines else []), f"## {section}"]
         first, *more = note.text.split("\n")
-        lines.append(f"{mark or f'{number}. '}{first}")
+        lines.append(f"{number}. {first}")
         lines += [f"{_INDENT}{line}" if line else "" for line in more]
     return "\n".join(lines)
 
@@ -151,8 +145,8 @@ class _Reading:
             self.blanks += 1
         elif self.lines and line[0].isspace():
             self._go_on(_INDENTED.sub("", line, count=1))
-        elif bullet := _BULLET.match(line.lstrip()):
-            self._begin(line.lstrip()[bullet.end() :])
+        elif said := self._item_in(line.lstrip()):
+            self._begin(said)
         elif heading := _section_in(line.strip()):
             self._end()
             self.section = heading
@@ -171,6 +165,15 @@ class _Reading:
             self._go_on(line)
         elif self.fence or any(map(str.isalnum, line)):  # else a rule between two parts
             self._begin(line)
+
+    def _item_in(self, line: str) -> str:
+        """Return what *line* says behind a mark of a list; empty where it has none. A year is none: large numbers are
+        only where one counts so far."""
+        mark = _BULLET.match(line)
+        counted = len(self.notes) + bool(self.lines) + 1
+        if mark is None or (mark[1] and len(mark[1]) > 2 and mark[1] != str(counted)):
+            return ""
+        return line[mark.end() :]
 
     def _begin(self, line: str) -> None:
         self._end()

@@ -23,7 +23,7 @@ from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
 from ..last_prompt import continued
-from ..notes import Span, arranged, formed, headings, numbered, read_notes, rendered, span_of
+from ..notes import Span, arranged, formed, headings, read_notes, rendered, span_of
 from ..standing import STANDING, in_force
 from ..summarizers.base import RequestKind, Summary, SummaryRequest
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
@@ -93,20 +93,28 @@ class _Noting:
         config = self.work.config
         return config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
 
-    @property
-    def target(self) -> int | None:
-        """How long they should be then. Only asked for: what is refused as oversized goes by the whole target."""
+    def _target(self, changes: bool) -> int | None:
+        """Return how long they are asked to be. What is refused as oversized goes by the whole target."""
         target = self.work.config.target_tokens
-        return target and (max(1, int(WRITTEN_SHARE * target)) if self.work.takes_changes else target)
+        leave_room = target is not None and not changes and self.work.takes_changes
+        return max(1, int(WRITTEN_SHARE * target)) if target is not None and leave_room else target
 
     def asked(self, content: str, previous: str | None, *, changes: bool) -> list[Message]:
         """Return the messages that ask for notes, or for *changes* of those in *previous*."""
-        config = self.work.config
-        target = config.target_tokens if changes else self.target
-        (message,) = config.prompt.render(
-            content, previous_summary=previous, role=self.view.role, target_tokens=target, plan=self.work.plan
+        prompt, work, target = self.work.config.prompt, self.work, self._target(changes)
+        (message,) = prompt.render(
+            content, previous_summary=previous, role=self.view.role, target_tokens=target, plan=work.plan
         )
-        return contract("changes" if changes else "notes").render(message["content"], target_tokens=target)
+        return _contracted(message["content"], changes)
+
+    def asked_behind(self, said: str | None, *, previous: bool, changes: bool) -> str:
+        """Return the same to stand behind the conversation itself, with what the previous summary *said* unless that
+        is shown there."""
+        if said is not None:
+            return str(self.asked(ABOVE, said, changes=changes)[0]["content"])
+        prompt, work, target = self.work.config.prompt, self.work, self._target(changes)
+        asked = prompt.instruct(previous=previous, role=self.view.role, target_tokens=target, plan=work.plan)
+        return str(_contracted(asked, changes)[0]["content"])
 
     def room_for(self, previous: str | None, *, changes: bool) -> int:
         """Return the tokens that rounds may take in such a request."""
@@ -117,7 +125,7 @@ class _Noting:
     def _room(self, standing: _Standing) -> int:
         """Return the tokens that rounds may take in the next request, whichever it will be."""
         in_full = self.room_for(standing.text, changes=False)
-        return min(in_full, self.room_for(numbered(standing.notes), changes=True)) if standing.changes else in_full
+        return min(in_full, self.room_for(rendered(standing.notes), changes=True)) if standing.changes else in_full
 
     def whole(self, reached: int) -> Step | None:
         """Return all rounds up to *reached* to be read again; None where they are too much for one request, or no
@@ -160,7 +168,7 @@ class _Standing:
         written = made.extra.get(WRITTEN)
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
         fits = noting.view.ledger.count(rendered(notes)) <= most
-        fits = fits and noting.room_for(numbered(notes), changes=True) >= LEAST_ROOM
+        fits = fits and noting.room_for(rendered(notes), changes=True) >= LEAST_ROOM
         return cls(made, notes, changes=bool(notes) and fits and noting.work.takes_changes)
 
     @property
@@ -198,7 +206,7 @@ class _Due:
     def _by_changes(self) -> CompactedMessage:
         """Return the compaction with the notes changed. Raises ``SummaryRejected``."""
         noting, notes = self.noting, self.standing.notes
-        before = numbered(notes)
+        before = rendered(notes)
         request = self._request(self.step, self.standing.compaction, before, changes=True)
         source = replace(self._source(self.step), notes=frozenset(note.text for note in notes))
         return self._summarized(request, source, partial(_changed, notes, noting.order, self._span()))
@@ -227,8 +235,9 @@ class _Due:
         noting, config = self.noting, self.noting.work.config
         behind = None
         if step is self.step and step.at_boundary:
-            (asked,) = noting.asked(ABOVE, said, changes=changes)
-            behind = continued(noting.view, previous, step.rounds, asked["content"], config.summarizer_input_tokens)
+            shown = previous is None or previous.summary == said  # else numbered otherwise, or not at all
+            asked = noting.asked_behind(None if shown else said, previous=previous is not None, changes=changes)
+            behind = continued(noting.view, previous, step.rounds, asked, config.summarizer_input_tokens)
         return SummaryRequest(
             role=noting.view.role,
             kind="changes" if changes else "rounds",
@@ -273,6 +282,10 @@ class _Due:
             notes=summary.notes,
             extra={key: value for key, value in ((STANDING, tuple(standing)), (WRITTEN, written)) if value},
         )
+
+
+def _contracted(asked: str, changes: bool) -> list[Message]:
+    return contract("changes" if changes else "notes").render(asked)
 
 
 def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:

@@ -91,14 +91,16 @@ def from_summary(summary: str) -> Iterator[Statement]:
             section = _HEADINGS[heading]
         elif line in {NOTHING, END}:
             continue
-        elif line.startswith("- ") and section is not Section.EARLIER:
-            yield Statement(line[2:], section, _OF_SECTION[section], 0, 0)
+        elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):
+            yield Statement(line[item.end() :], section, _OF_SECTION[section], 0, 0)
         elif line and not line.startswith("#") and not (line.endswith(":") and len(line) < 60):
             # Under a heading of ours too: what is no bullet there was written by somebody else.
             for sentence in sentences(_LIST_MARK.sub("", line), _SENTENCE):
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, 0)
 
 
+#: How this module lists, and how notes are.
+_ITEM_MARK = re.compile(r"(?:-|\d+\.) ")
 #: Without what stands around them, which is not the same where a summary is written as notes.
 _HEADINGS = {section.removesuffix(":"): section for section in Section}
 

@@ -229,12 +229,12 @@ def test_changes_that_are_at_odds_with_the_notes_are_malformed(answer: str, said
 
 def test_what_changes_nothing_is_no_fault() -> None:
     """Removed twice, added though it is there or empty, replaced by the same."""
-    assert after("remove 2\nremove 2") == "## Goal\n- Sell it.\n\n## Open\n- Price?"
+    assert after("remove 2\nremove 2") == "## Goal\n1. Sell it.\n\n## Open\n2. Price?"
     assert after("add [Goal]: Sell it.\nadd [Open]:\nreplace 3: Price?") == rendered(BEFORE)
-    assert after("add [Done]: x\nadd [Done]: x").count("- x") == 1
+    assert after("add [Done]: x\nadd [Done]: x").count("x") == 1
     assert changed(BEFORE, changes_in("replace 3: Price?"), span=(3, 5)) == BEFORE
 
 
 def test_what_was_removed_can_be_said_anew() -> None:
     """At the end of its section, or of another."""
-    assert after("remove 3\nadd [Done]: Price?") == "## Goal\n- Sell it.\n\n## Done\n- Asked Mia.\n- Price?"
+    assert after("remove 3\nadd [Done]: Price?") == "## Goal\n1. Sell it.\n\n## Done\n2. Asked Mia.\n3. Price?"

@@ -39,6 +39,8 @@ pytestmark = pytest.mark.timeout(60)
 
 CONFIG = CompactorConfig(threshold=4, retain_recent=1)
 FIRST = "## Goal and instructions\n- The user asks what items cost.\n\n## Done\n- Four items were priced."
+#: The same as it is shown.
+SHOWN = "## Goal and instructions\n1. The user asks what items cost.\n\n## Done\n2. Four items were priced."
 USAGE = {"input_tokens": 100, "output_tokens": 10}
 
 
@@ -95,7 +97,7 @@ def test_the_first_time_the_notes_are_written_in_full() -> None:
         "rounds", None, None, 1, 4,
     )  # fmt: skip
     assert "write a list of short notes" in text_of(request)
-    assert scene.made.summary == FIRST
+    assert scene.made.summary == SHOWN
     assert scene.made.notes == read_notes(FIRST, (1, 4))
     assert [event.major for event in scene.published] == [False]
 
@@ -136,7 +138,7 @@ def scene_made(scene: Scene, place: int) -> CompactedMessage:
 def test_the_summary_is_the_notes_written_out() -> None:
     """What is new stands last in its section, and says which rounds it comes from."""
     scene = Scene().add(13)
-    assert scene.made.summary == rendered(scene.made.notes) == f"{FIRST}\n- Item-8 was priced.\n- Item-12 was priced."
+    assert scene.made.summary == rendered(scene.made.notes) == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
     spans = [(note.first_round, note.last_round) for note in scene.made.notes]
     assert spans == [(1, 4), (1, 4), (5, 8), (9, 12)]
     assert scene.made.end_index == 12
@@ -145,7 +147,7 @@ def test_the_summary_is_the_notes_written_out() -> None:
 def test_where_nothing_is_worth_noting_the_end_moves_on() -> None:
     """And the summary stays, byte for byte."""
     scene = Scene([FIRST, "none", '{"add": [], "replace": [], "remove": []}']).add(13)
-    assert (scene.made.summary, scene.made.end_index) == (FIRST, 12)
+    assert (scene.made.summary, scene.made.end_index) == (SHOWN, 12)
     assert scene.kinds == ["rounds", "changes", "changes"]
     assert of_kind(scene.compactor.events, Failed) == []
 
@@ -180,8 +182,26 @@ def test_what_an_agent_was_asked_last_is_gone_on_from() -> None:
     assert request.continued is not None
     shown, asked = request.continued.messages[:-1], request.continued.messages[-1]["content"]
     assert shown == prompt.messages[: len(shown)]
-    assert "<previous_summary>\n## Goal and instructions\n1. " in asked
+    assert shown[1]["content"].startswith(f"[Conversation History Summary]\n{SHOWN}")
+    assert "The user asks what items cost" not in asked, "nor are they sent again"
     assert "item-5 costs" not in asked
+    assert asked.endswith("Answer with the changes alone.")
+
+
+def test_notes_that_the_agents_prompt_does_not_number_are_sent() -> None:
+    """A summary that was made otherwise: a model could not name what it has to change."""
+    config = CONFIG.merged(model="m-1")
+    plain = Scene(["The user asks for prices."], config, strategies=(compact_rounds,)).add(5)
+    plain.compactor.stop()
+    for _ in range(4):
+        add_round(plain.memory)
+    compose(plain.memory, ROLE, budget=50_000, system="Be brief.", model="m-1")
+    scene = Scene(config=config, memory=plain.memory)
+    scene.executor.run_all()
+    (request,) = scene.summarizer.requests
+    assert request.continued is not None
+    asked = request.continued.messages[-1]["content"]
+    assert "<previous_summary>\n1. The user asks for prices.\n</previous_summary>" in asked
     assert asked.endswith("Answer with the changes alone.")
 
 
@@ -214,7 +234,7 @@ def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -
         if len(prompts) > 1 and len(before) <= 30:
             first_changed = prompts[-2].index(before[-1].text)
             reused = next(place for place, pair in enumerate(zip(*prompts[-2:], strict=False)) if len(set(pair)) > 1)
-            assert reused >= first_changed - len("\n\n## Open\n- ")
+            assert reused >= first_changed - len("\n\n## Open\n99. ")
         before = after
     assert len(scene.published) == 100
     assert not any(event.major for event in scene.published)
@@ -289,7 +309,7 @@ def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
         [FIRST], summarizer=ScriptedSummarizer(default=lambda request: f"## Done\n- {request.end_index} items.")
     ).add(13)
     assert scene.kinds == ["rounds", "changes", "rounds", "changes", "rounds"]
-    assert scene.made.summary == "## Done\n- 12 items."
+    assert scene.made.summary == "## Done\n1. 12 items."
     scene = Scene([FIRST, "Hello!", "", "", "add [Done]: Item-8."]).add(9)
     assert scene.kinds == ["rounds", "changes", "rounds", "rounds"]
     (failed,) = of_kind(scene.compactor.events, Failed)
@@ -297,7 +317,7 @@ def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
     scene.clock.advance(failed.retry_in)
     scene.executor.run_all()
     assert scene.kinds[4:] == ["changes"]
-    assert scene.made.summary == f"{FIRST}\n- Item-8."
+    assert scene.made.summary == f"{SHOWN}\n3. Item-8."
 
 
 def test_where_the_limits_leave_no_room_for_the_rewrite_it_is_a_failure() -> None:
@@ -377,7 +397,7 @@ def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() 
     major = scene.summarizer.requests[3]
     assert [round_.number for round_ in major.rounds] == [13, 14, 15, 16]
     assert major.previous is not None
-    assert "\n- Of item-8: it was looked at" in text_of(major)
+    assert "\n2. Of item-8: it was looked at" in text_of(major)
     (note,) = scene_made(scene, 3).notes
     assert (note.first_round, note.last_round) == (1, 16)
     for request in scene.summarizer.requests:
@@ -460,7 +480,7 @@ def test_a_summary_that_was_made_otherwise_is_read_as_notes() -> None:
     scene.compactor.stop()
     later = Scene(["replace 2: Eight were found."], memory=scene.memory).add(4)
     assert later.kinds == ["changes"]
-    assert later.made.summary == "- The user asks for prices.\n- Eight were found."
+    assert later.made.summary == "1. The user asks for prices.\n2. Eight were found."
     assert [(note.first_round, note.last_round) for note in later.made.notes] == [(1, 4), (1, 8)]
     later.compactor.stop()
     before = later.made
@@ -496,7 +516,7 @@ def test_another_hosts_rounds_are_written_anew_from_what_is_there(gone: int) -> 
     again = summarizer.requests[2]
     assert (again.kind, again.previous is None) == ("rounds", gone == 0)
     assert [round_.id for round_ in again.rounds][:1] == ["h1" if gone == 0 else "h5"]
-    assert compactor.get_compaction().summary == "## Done\n- All."  # type: ignore[union-attr]
+    assert compactor.get_compaction().summary == "## Done\n1. All."  # type: ignore[union-attr]
 
 
 # What the user forbade
@@ -513,7 +533,8 @@ def test_what_the_user_forbade_becomes_a_note_where_it_was_lost() -> None:
     scene = Scene([FIRST, "remove 1", "none"]).add(1, forbidding).add(4)
     forbidden = Note(text="Never delete the invoices.", section=INSTRUCTIONS, first_round=1, last_round=4)
     assert scene.made.notes[0] == forbidden
-    assert scene.made.summary == f"## {INSTRUCTIONS}\n- Never delete the invoices.\n\n{FIRST}"
+    assert scene.made.summary.startswith(f"## {INSTRUCTIONS}\n1. Never delete the invoices.\n\n## Goal and")
+    assert texts(scene.made.notes)[1:] == texts(read_notes(FIRST, (1, 4)))
     (prepared,) = of_kind(scene.compactor.events, Prepared)
     assert prepared.restored == 1
     scene.add(4)
@@ -540,7 +561,7 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
     nobody = ScriptedSummarizer(default=AssertionError("nobody is to be asked"))
     later = Scene(summarizer=nobody, memory=Memory("session", store=store))
     later.executor.run_all()
-    assert later.made.summary == f"{FIRST}\n- Item-8 was priced."
+    assert later.made.summary == f"{SHOWN}\n3. Item-8 was priced."
     assert (later.published[0].reused, later.published[0].sent_tokens) == (True, 0)
     assert texts(later.made.notes)[-1] == "Item-8 was priced."
 
@@ -554,7 +575,7 @@ def test_changes_go_on_from_notes_that_are_held() -> None:
     assert texts(scene.summarizer.requests[2].notes)[-1] == "Item-8 was priced."
     scene.clock.advance(3_600)
     scene.executor.run_all()
-    assert scene.made.summary == f"{FIRST}\n- Item-8 was priced.\n- Item-12 was priced."
+    assert scene.made.summary == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
     assert scene.made.notes[-1].first_round == 9
     assert sum(event.sent_tokens for event in of_kind(scene.compactor.events, Prepared)) == sum(
         count_tokens(quote(one)) + 1 for one in scene.memory.rounds_getter(ROLE)()[:12]

@@ -11,7 +11,6 @@ from compactor.notes import (
     arranged,
     formed,
     headings,
-    numbered,
     read_notes,
     rendered,
     section_named,
@@ -69,11 +68,10 @@ def test_a_lone_surrogate_becomes_a_mark() -> None:
     assert formed("a\ud800b \ud83d\ude00") == "a\ufffdb 😀"
 
 
-def test_one_note_is_one_bullet() -> None:
+def test_one_note_is_one_item() -> None:
     """Its further lines are indented, so that nothing in it ends it."""
     note = Note(text="# a\n\n- b\n## c\n  {d}", section="Done")
-    assert rendered([note]) == "## Done\n- # a\n\n  - b\n  ## c\n    {d}"
-    assert numbered([note]) == "## Done\n1. # a\n\n  - b\n  ## c\n    {d}"
+    assert rendered([note]) == "## Done\n1. # a\n\n  - b\n  ## c\n    {d}"
 
 
 def test_sections_stand_in_their_order_and_what_seldom_changes_first() -> None:
@@ -88,10 +86,12 @@ def test_sections_stand_in_their_order_and_what_seldom_changes_first() -> None:
 
 
 def test_notes_are_numbered_through() -> None:
-    """From 1, over all sections: as a model is to name them."""
+    """From 1, over all sections: as a model is to name them. However many there are."""
     notes = (Note(text="a"), Note(text="b", section="Done"), Note(text="c", section="Open"))
-    assert numbered(notes) == "1. a\n\n## Done\n2. b\n\n## Open\n3. c"
-    assert numbered(()) == rendered(()) == ""
+    assert rendered(notes) == "1. a\n\n## Done\n2. b\n\n## Open\n3. c"
+    assert rendered(()) == ""
+    many = tuple(Note(text=f"1990. {number}.", section="Years") for number in range(1_100))
+    assert read_notes(rendered(many), (0, 0)) == many
 
 
 def test_the_sections_are_the_headings_of_the_prompt() -> None:
@@ -154,15 +154,16 @@ def test_lost_sentences_stand_with_the_other_instructions() -> None:
     first = with_sentences(notes, ["Never delete files."], (3, 4))
     second = with_sentences(first, ["Do not\npush.", " "], (5, 6))
     assert rendered(second).split("\n") == [
-        "- x", "", f"## {INSTRUCTIONS}", "- Never delete files.", "- Do not", "  push.", "", "## Done", "- Done it.",
+        "1. x", "", f"## {INSTRUCTIONS}", "2. Never delete files.", "3. Do not", "  push.", "", "## Done", "4. Done it.",
     ]  # fmt: skip
     assert (second[1].first_round, second[2].last_round) == (3, 6)
-    assert rendered(with_sentences((), ["No."], (1, 1))) == f"## {INSTRUCTIONS}\n- No."
+    assert rendered(with_sentences((), ["No."], (1, 1))) == f"## {INSTRUCTIONS}\n1. No."
 
 
 def test_the_extractive_summarizer_knows_its_own_headings_again() -> None:
     """Its summaries are written as notes as well, and it goes on from them."""
     note = Note(text="Never delete files.", section=INSTRUCTIONS)
-    (statement,) = from_summary(rendered([note]))
-    assert (statement.text, statement.section) == (note.text, Section.INSTRUCTIONS)
+    for summary in (rendered([note]), f"{Section.INSTRUCTIONS}\n- {note.text}"):
+        (statement,) = from_summary(summary)
+        assert (statement.text, statement.section) == (note.text, Section.INSTRUCTIONS)
     assert strip_tags(rendered([note])) == rendered([note])

@@ -51,4 +51,4 @@ def test_what_the_contract_shows_is_what_is_read() -> None:
     assert [change.op for change in changes_in(as_json)] == ["add", "replace", "remove"]
     assert list(json.loads(as_json)) == ["add", "replace", "remove"]
     assert changes_in("none") == ()
-    assert "answer: none" in said
+    assert "nothing is worth noting: none" in said
