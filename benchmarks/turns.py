@@ -2,7 +2,7 @@
 
 Prints a table in Markdown. Times are rough where a machine is shared; the ratios are within one run.
 
-    python benchmarks/turns.py
+    python -m benchmarks.turns
 """
 
 from __future__ import annotations
