@@ -83,7 +83,7 @@ class GoogleADK(Adapter):
         )
         self._runner = InMemoryRunner(app=App(name="app", root_agent=agent, events_compaction_config=config))
         session = self._runner.session_service.create_session(app_name="app", user_id="user")
-        self._session = loop.events.run_until_complete(session).id
+        self._session = loop.do(session).id
 
     async def _run(self, text: str) -> None:
         said = self._types.Content(role="user", parts=[self._types.Part(text=text)])
@@ -91,16 +91,14 @@ class GoogleADK(Adapter):
             pass
 
     def prompt(self, new: list[Message]) -> list[Message]:
-        said = "\n\n".join(message["content"] for message in new if message["role"] == "user")
-        results = {message["tool_call_id"]: message["content"] for message in new if message["role"] == "tool"}
-        return self._loop.prompt(self._run(said) if said else None, results)
+        return self._loop.prompt(new, self._run)
 
     def answered(self, message: Message) -> None:
         self._loop.answered(message)
 
     def kept(self) -> list[str]:
         found = self._runner.session_service.get_session(app_name="app", user_id="user", session_id=self._session)
-        session = self._loop.events.run_until_complete(found)
+        session = self._loop.do(found)
         contents = (event.content for event in session.events if event.content and not event.actions.compaction)
         return [part.text or part.model_dump_json() for content in contents for part in content.parts]
 

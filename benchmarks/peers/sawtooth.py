@@ -1,9 +1,11 @@
 """sawtooth-memory's SawtoothSyncWrapper, its non-blocking manager for synchronous hosts (sawtooth-memory 0.3.0).
 
-Settings: `hard_limit_tokens` is the budget less the system message and tools, `soft_limit_tokens` 0.4 of it, which is
-the ratio of the defaults (1,000 and 2,500); the worker's model is a `CloudConfig` that points at the server; all else
-is default: chunks of 4 messages, folded without a model (`compression_mode="dte"`), narrated by it within a tenth of
-the prompts' tokens, and entities found by its patterns kept in a ledger.
+Settings: its defaults for what is in tokens and messages (`soft_limit_tokens=1000`, `hard_limit_tokens=2500`,
+`chunk_size=4`), by the factor that makes the hard limit the budget less the system message and tools. Where there are
+tools a chunk stays 4 messages: more, of such a length, would take along what the agent has yet to answer. The worker's
+model is a `CloudConfig` that points at the server. All else is default: chunks are folded without a model
+(`compression_mode="dte"`), narrated by it within a tenth of the prompts' tokens, and entities found by its patterns
+are kept in a ledger.
 https://github.com/jackmannx/sawtooth-memory (README and DOCUMENTATION.md)
 
 It keeps a role and a text of each message. Calls of tools are given to it as JSON text and, where its prompt shows the
@@ -47,12 +49,13 @@ class Sawtooth(Adapter):
         mode = setting.variant or "dte"
         if setting.variant:
             self.name = f"sawtooth-memory, {mode}"
-        self.settings = f"hard limit = budget less system and tools, soft limit 0.4 of it, compression_mode={mode!r}"
+        self.settings = f"limits and chunks by one factor, up to the budget; compression_mode={mode!r}"
         fixed = setting.system + json.dumps(list(setting.tools))
         hard = setting.budget - len(encoding_for_model("gpt-4o").encode(fixed))
         config = ContextManagerConfig(
             hard_limit_tokens=hard,
             soft_limit_tokens=hard * 2 // 5,
+            chunk_size=4 if setting.tools else max(4, hard * 4 // 2_500),
             compression_mode=mode,
             cloud=CloudConfig(
                 provider=Provider.OPENAI,
@@ -115,6 +118,11 @@ class Sawtooth(Adapter):
         return {"failed": stats["worker"]["failed"], "folds": stats["dte"]["fold_cycles"]}
 
     def close(self) -> None:
-        # Its own end waits until the worker is done with its queue.
-        self._memory._portal.call(self._worker()._task.cancel)
+        self._memory._portal.call(self._given_up)
         self._memory.__exit__(None, None, None)
+
+    async def _given_up(self) -> None:
+        """Let go of the worker: the manager's own end waits until its queue is done."""
+        worker = self._worker()
+        worker._running = False
+        worker._task.cancel()

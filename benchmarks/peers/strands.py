@@ -49,9 +49,7 @@ def _read(message: Message) -> dict[str, Any]:
 
 class Strands(Adapter):
     name = "strands"
-    settings = (
-        "SummarizingConversationManager(proactive_compression=True), context_window_limit = budget"
-    )
+    settings = "SummarizingConversationManager(proactive_compression=True), context_window_limit = budget"
 
     def __init__(self, setting: Setting) -> None:
         import asyncio
