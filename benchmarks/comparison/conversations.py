@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,19 @@ from compactor.tokens import count_tokens
 from .facts import planted, told
 from .model_server import Outage
 
-__all__ = ["AIRLINE", "SCENARIOS", "Absent", "Scenario", "Step", "airline", "chat", "outage", "tools", "window"]
+__all__ = [
+    "AIRLINE",
+    "SCENARIOS",
+    "Absent",
+    "Scenario",
+    "Step",
+    "airline",
+    "chat",
+    "outage",
+    "paced",
+    "tools",
+    "window",
+]
 
 Message = dict[str, Any]
 Step = dict[str, Any]
@@ -65,10 +77,20 @@ class Scenario:
     outage: Outage | None = None
     #: Tokens of the newest turns that ours are told to keep as they are; None: as each variant has it.
     retained: int | None = None
+    #: Virtual seconds that the user takes before each turn but the first; and so many before every so-manieth.
+    pause: float = 0.0
+    break_: float = 0.0
+    every: int = 20
     #: The place in ``money.LISTS`` of the prices by which ours weighs.
     prices: int = 0
     #: Whether a prompt of all of it can be sent at all.
     fits: bool = True
+
+    def pause_before(self, place: int) -> float:
+        """Return how long the user takes before the turn at *place*, from 0."""
+        if place == 0:
+            return 0.0
+        return self.break_ if self.break_ and place % self.every == 0 else self.pause
 
     @property
     def tokens(self) -> int:
@@ -136,17 +158,28 @@ def chat(turns: int = 200) -> Scenario:
     )
 
 
+def paced(turns: int = 200) -> Scenario:
+    """The chat, with a user who takes his time, and comes back later."""
+    plain = chat(turns)
+    return replace(
+        plain,
+        name="paced",
+        pause=10.0,
+        break_=600.0,
+        about=f"{plain.about}; the user takes 10 seconds before each turn, and 10 minutes before every 20th, when the"
+        " provider's cache has forgotten him",
+    )
+
+
 def outage(how: str, turns: int = 200) -> Scenario:
     """The chat, where the summarizer fails or hangs for 20 turns in the middle."""
     plain, first = chat(turns), turns * 2 // 5
     out = Outage(first, first + 19, "fails" if how == "fails" else "hangs")
-    return Scenario(
-        **{
-            **vars(plain),
-            "name": f"outage, {how}",
-            "outage": out,
-            "about": f"the same chat; the summarizer {how} in turns {out.first} to {out.last}",
-        }
+    return replace(
+        plain,
+        name=f"outage, {how}",
+        outage=out,
+        about=f"the same chat; the summarizer {how} in turns {out.first} to {out.last}",
     )
 
 
@@ -245,6 +278,7 @@ def window(turns: int = 2_000) -> Scenario:
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "chat": chat,
+    "paced": paced,
     "tools": tools,
     "airline": airline,
     "window": window,

@@ -83,6 +83,11 @@ class Played:
                 self._failed(error)
                 return
 
+    def pause(self, seconds: float) -> None:
+        """Let the user take so long to read, think and type."""
+        self._adapter.advanced(self._door.ask("/pass", {"seconds": seconds})["now"])
+        self._settle({"cpu": 0.0})
+
     def _called(self, times: dict[str, float], act: Any, argument: Any) -> Any:
         """Return what the adapter returns, and add what it took; then have it do what it can do in the background."""
         self._door.ask("/begin", {"turn": self._turn})
@@ -118,7 +123,9 @@ def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]
     played = Played(adapter, door, job["setting"]["tools"])
     door.ask("/adapter", {"background": adapter.background})
     gc.collect()
-    for steps in job["turns"]:
+    for steps, seconds in zip(job["turns"], job["pauses"], strict=True):
+        if seconds:
+            played.pause(seconds)
         played.turn(steps)
     return {
         "name": adapter.name,

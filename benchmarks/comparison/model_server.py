@@ -5,6 +5,7 @@ request with what a provider's cache would have had of it, and a door of its own
     POST /agent                  the agent's: messages and tools as the adapter gave them, and the answer of the script
     POST /adapter                whether it is a background one
     POST /begin, /end            the driver is about to call the adapter; has called it
+    POST /pass                   the user takes so many seconds before he says more
     GET  /held                   how many requests wait for the virtual clock
 """
 
@@ -207,6 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "/adapter":
                 ours.time.serves(background=body["background"])
                 self._reply(200, {})
+            case "/pass":
+                self._reply(200, {"now": ours.time.passed(body["seconds"])})
             case "/begin":
                 self._reply(200, ours.begin(body["turn"]))
             case "/end":

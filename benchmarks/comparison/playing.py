@@ -130,7 +130,12 @@ def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> d
         "variant": contender.variant,
         "options": {"prices": asdict(LISTS[scenario.prices].prices), "retained": scenario.retained, "round": per_turn},
     }
-    return {"module": contender.module, "setting": setting, "turns": [list(turn) for turn in scenario.turns]}
+    return {
+        "module": contender.module,
+        "setting": setting,
+        "turns": [list(turn) for turn in scenario.turns],
+        "pauses": [scenario.pause_before(place) for place in range(len(scenario.turns))],
+    }
 
 
 def _driven(job: dict[str, Any], python: str, folder: str, timeout: float) -> dict[str, Any]:
