@@ -253,7 +253,12 @@ def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
         facts = sorted({fact.replace(" is ", "=") for fact in raw})
         if request.kind == "changes":
             depth.update(dict.fromkeys(facts, 1))
-            return "\n".join([*(f"add [Facts]: {fact}" for fact in facts), "add [Done]: " + "more was said, " * 8])
+            return "\n".join(
+                [
+                    *(f"add [Facts]: {fact}" for fact in facts),
+                    f"add [Done]: To part {request.end_index} " + "more was said, " * 8,
+                ]
+            )
         old = re.findall(r"KEY-\d+=\w+", request.previous.summary) if request.previous else []
         depth.update({fact: depth[fact] + 1 for fact in old} | dict.fromkeys(facts, 1))
         return "\n".join(
