@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from memory.rounds import Round
+from memory.rounds import Post, Round
 
-from .offloading import OffloadRule
+from .offloading import OffloadRule, is_result
 from .tokens import TokenCounter
 from .units import Message, Unit, count_message
 
@@ -53,11 +53,20 @@ def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule
 
 def lighter(round_: Round, unit: Unit, costs: Sequence[int], count: TokenCounter) -> tuple[tuple[int, ...], ...]:
     """Return what each of *unit*'s messages costs on each rung; *costs* are what they cost before the first."""
+    if not any(map(_may_be_long, unit.posts)):
+        return (tuple(costs),) * len(RUNGS)
     found: list[tuple[int, ...]] = []
     for rule in RUNGS:
         unit, costs, _ = shortened(round_, unit, costs, rule, count)
         found.append(tuple(costs))
     return tuple(found)
+
+
+def _may_be_long(post: Post | None) -> bool:
+    """Return whether a rule is worth asking: of most posts, none is."""
+    return post is not None and (
+        len(post.message) > RUNGS[0].threshold or bool(post.attachment_list) or is_result(post)
+    )
 
 
 def costs_by_rung(

@@ -142,7 +142,10 @@ def _orphan(post: Post, role: str) -> tuple[Message]:
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
     """Return the tokens of one chat message: its texts, its calls, and what the format adds. An upper estimate:
     providers do not say how they count ids, names and images."""
-    return MESSAGE_TOKENS + sum(map(count, _texts(message))) + _image_tokens(message.get("content"))
+    content = message.get("content")
+    if isinstance(content, str) and len(message) == 2 and "role" in message:  # as most are
+        return MESSAGE_TOKENS + count(content)
+    return MESSAGE_TOKENS + sum(map(count, _texts(message))) + _image_tokens(content)
 
 
 def _texts(message: Mapping[str, Any]) -> Iterator[str]:

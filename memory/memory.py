@@ -20,6 +20,7 @@ from .entries import (
 )
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
+from .frozen import EMPTY, FrozenMapping
 from .hooks import Hooks, Notifications, describe
 from .journal import SOLE, RoleJournal, withdrawals
 from .log.live import LiveRound
@@ -31,7 +32,7 @@ from .overlays import CompactedMessage, CompactionProvider
 from .reading.references import place_reference, text_behind
 from .reading.search import Hit, words_of
 from .reading.texts import found, in_step
-from .rounds import Clock, Post, Record, Round, changed, made, new_id, utc_now
+from .rounds import Clock, Post, Record, Round, assembled, changed, made, new_id, utc_now
 from .stores import InMemoryStore, Store
 from .usage import Usage
 from .visibility import Rounds, sees
@@ -522,13 +523,16 @@ class Memory(Log):
         self._write(records, lambda _now: None, tell=True)
 
     def _opening(self, user_query: str, round_id: str | None, extra: Mapping[str, Any] | None) -> RoundOpened:
-        return made(
-            RoundOpened,
-            round_id=self._new_id() if round_id is None else round_id,
-            user_query=user_query,
-            created_at=self._clock(),
-            extra={} if extra is None else extra,
-        )
+        made_here = round_id is None and self._new_id is new_id and self._clock is utc_now
+        fields = {
+            "round_id": self._new_id() if round_id is None else round_id,
+            "user_query": user_query,
+            "created_at": self._clock(),
+            "extra": EMPTY if extra is None else extra,
+        }
+        if made_here and isinstance(user_query, str) and isinstance(fields["extra"], FrozenMapping):
+            return assembled(RoundOpened, fields)  # nothing is left to check
+        return made(RoundOpened, **fields)
 
     def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
         """Return whether this Memory opened that very round before, and nothing was said in it yet."""
