@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 
 from benchmarks import many_sessions
 from benchmarks.many_sessions import Measured
+from compactor import ContextCompactor
+from compactor.testing import ScriptedSummarizer
+from compactor.work import CycleWork
+from memory import Memory
 
 SESSIONS, THREADS, CONCURRENT = 40, 4, 2
 
@@ -61,3 +66,18 @@ def test_the_table_has_a_column_for_each_size(
 def test_each_size_is_a_process_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     many_sessions.main(["--sessions", "3", "--threads", "2", "--latency", "0"])
     assert "| 3 sessions |" in capsys.readouterr().out
+
+
+def test_what_a_cycle_worked_with_is_freed_when_it_ends() -> None:
+    """At once, and not when the garbage collector comes by, which it does rarely where sessions are many."""
+    memory = Memory("session")
+    many_sessions.add_rounds(memory, 1)
+    compactor = ContextCompactor.for_role(memory, "Planner", many_sessions.CONFIG, ScriptedSummarizer())
+    gc.collect()
+    gc.disable()
+    try:
+        assert compactor.compact_now(60)
+        assert compactor.stop(60)
+        assert not [one for one in gc.get_objects() if isinstance(one, CycleWork)]
+    finally:
+        gc.enable()
