@@ -62,7 +62,7 @@ class AgentLoop:
     async def _next_prompt(self, run: Coroutine[Any, Any, Any] | None, results: Mapping[str, str]) -> list[Message]:
         if run is not None:
             await self._end()
-            self._run = asyncio.create_task(run)  # type: ignore[arg-type]
+            self._run = asyncio.create_task(run)
         if self._run is None:
             raise RuntimeError("results of tools came, and no run waits for any")
         self._asked.clear()

@@ -71,7 +71,7 @@ class AgentFramework(Adapter):
         shown = self._loop.run_until_complete(
             self._library.apply_compaction(self._messages, strategy=self._strategy, tokenizer=self._tokenizer)
         )
-        return self._client._prepare_messages_for_openai(shown)  # type: ignore[no-any-return]
+        return self._client._prepare_messages_for_openai(shown)
 
     def answered(self, message: Message) -> None:
         self._add([message])

@@ -49,13 +49,13 @@ class GoogleADK(Adapter):
         self._types = types
         self._loop = loop = AgentLoop()
 
-        class Driven(LiteLLMClient):  # type: ignore[misc]
+        class Driven(LiteLLMClient):
             async def acompletion(self, model: Any, messages: Any, tools: Any, **_: Any) -> Any:
                 answer = await loop.answer_to([_plain(message) for message in messages])
                 reason = "tool_calls" if answer.get("tool_calls") else "stop"
                 return ModelResponse(model=model, choices=[{"index": 0, "message": answer, "finish_reason": reason}])
 
-        class Tool(BaseTool):  # type: ignore[misc]
+        class Tool(BaseTool):
             def __init__(self, function: Any) -> None:
                 super().__init__(name=function["name"], description=function.get("description", ""))
                 self._parameters = function["parameters"]

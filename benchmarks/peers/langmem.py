@@ -49,7 +49,7 @@ class LangMem(Adapter):
         self._add(new)
         update = self._node.invoke(self._state)
         self._state["context"] = update.get("context", self._state["context"])
-        return self._write(update["summarized_messages"])  # type: ignore[no-any-return]
+        return self._write(update["summarized_messages"])
 
     def answered(self, message: Message) -> None:
         self._add([message])

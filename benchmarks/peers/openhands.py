@@ -76,7 +76,7 @@ class OpenHands(Adapter):
         for _ in range(STEPS):
             prepared = self._prepared(self._view, condenser=self._condenser, llm=self._llm)
             if not isinstance(prepared, self._condensation):
-                return self._llm.format_messages_for_llm(prepared)  # type: ignore[no-any-return]
+                return self._llm.format_messages_for_llm(prepared)
             self._add(prepared)
         raise RuntimeError(f"{STEPS} condensations, and the prompt is still too long")
 

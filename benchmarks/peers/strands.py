@@ -100,7 +100,7 @@ class Strands(Adapter):
 
     def prompt(self, new: list[Message]) -> list[Message]:
         self._loop.run_until_complete(self._before_model_call(new))
-        return self._model.format_request_messages(self._agent.messages, self._agent.system_prompt)  # type: ignore[no-any-return]
+        return self._model.format_request_messages(self._agent.messages, self._agent.system_prompt)
 
     def answered(self, message: Message) -> None:
         self._loop.run_until_complete(self._agent._append_messages(_read(message)))
