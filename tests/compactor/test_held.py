@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from executors import SOON, ManualExecutor
-from scene import ROLE, add_round, in_thread, of_kind
+from scene import ROLE, Heard, add_round, in_thread, of_kind
 
 from compactor import (
     CompactorConfig,
@@ -25,7 +26,7 @@ from compactor.cost.prices import Prices
 from compactor.cost.publication import Decision, Moment, when_cheapest
 from compactor.events import Discarded, Failed, Held, Published, Reduced
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import CompactedMessage, InMemoryStore, Memory, StoreFull
+from memory import CompactedMessage, InMemoryStore, Memory, Store, StoreFull, open_store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry
 from memory.events import ProviderFailed
 
@@ -44,7 +45,7 @@ class Scene:
         rounds: int = 10,
         summarizer: object = None,
         *,
-        store: InMemoryStore | None = None,
+        store: Store | None = None,
         clock: FakeClock | None = None,
         config: CompactorConfig = CONFIG,
         publish: Any = "when_cheapest",
@@ -615,6 +616,24 @@ def test_who_resumes_after_a_while_shows_it_at_once() -> None:
     assert (after.end, after.held.reason, after.summarizer.requests) == (7, "cold", [])
 
 
+def test_it_is_held_in_a_database_as_well(tmp_path: Path) -> None:
+    """Where old rounds are read when somebody asks, from a checkpoint: the numbers are the same."""
+    url, clock = f"sqlite:///{(tmp_path / 'chat.db').as_posix()}?synchronous=normal", FakeClock()
+    store = open_store(url)
+    scene = Scene(store=store, clock=clock)
+    scene.add(9)
+    assert scene.compactor.stop(0)
+    store.close()
+    again = open_store(url)
+    after = Scene(0, store=again, clock=clock)
+    numbers = {"calls", "forgone", "price", "end", "tokens_before", "tokens_after", "retained"}
+    assert after.held.model_dump(include=numbers) == scene.held.model_dump(include=numbers)
+    assert after.held.forgone > after.held.calls > 0
+    compose(after.memory, ROLE, budget=500)
+    assert (after.end, after.summarizer.requests) == (12, [])
+    again.close()
+
+
 def test_a_process_that_shows_what_is_ready_shows_what_another_has_held() -> None:
     scene = Scene()
     scene.compactor.stop(0)
@@ -673,6 +692,18 @@ def test_an_answer_that_the_log_does_not_take_is_held_in_this_process() -> None:
     scene.clock.advance(300)
     scene.executor.run_all()
     assert scene.end == 7
+
+
+def test_a_timer_of_its_own_shows_it_though_nothing_happens() -> None:
+    """On the compactor's own thread, by the machine's clock."""
+    memory, heard = Memory("session"), Heard()
+    for _ in range(10):
+        add_round(memory)
+    publish = when_cheapest(DEAR, cache_seconds=0.2)
+    with ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), publish=publish, on_event=heard):
+        heard.until(Published)
+        assert heard.until(Held, where=lambda event: event.shows).reason == "cold"
+    assert memory.get_role_rounds(ROLE)[1] is not None
 
 
 # -- another host's rounds --------------------------------------------------------------------------------------------
