@@ -15,6 +15,7 @@ from memory import (
     InMemoryStore,
     JournalState,
     Memory,
+    Note,
     Post,
     Reduction,
     StaleCompaction,
@@ -624,11 +625,12 @@ def test_what_was_erased_can_be_asked_for(store: type[InMemoryStore]) -> None:
 NOTHING_SAID = {
     "round_id", "round_ids", "role", "digest", "base", "kind", "strategy", "model", "usage", "checks",
     "generation", "number", "numbers", "first_number", "last_number", "pinned", "tokens_before", "tokens_after",
-    "input_tokens", "counted", "current", "created_at", "name",
+    "input_tokens", "counted", "current", "cached_tokens", "created_at", "name",
 }  # fmt: skip
 #: A system message is of no round, so nobody can erase it by one; events hold facts without content.
 NOT_OF_POSTS = {HeaderAdded, EventRecorded}
-MADE = CompactedMessage(start_index=1, end_index=1, end_number=1, summary=SECRET, extra={"k": SECRET})
+NOTES = (Note(text=SECRET, section=SECRET),)
+MADE = CompactedMessage(start_index=1, end_index=1, end_number=1, summary=SECRET, notes=NOTES, extra={"k": SECRET})
 SAYING: dict[type[Record], Record] = {
     RoundOpened: RoundOpened(round_id="1", user_query=SECRET, created_at=utc_now(), extra={"k": SECRET}),
     PostAdded: PostAdded(
