@@ -102,6 +102,7 @@ class Runner:
         self._unindexed = False  # something was published since old rounds were made quick to search
         self._indexing = False  # a worker is at that, or will be
         self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
+        self._due = False  # it is to look, whether or not its turn has come to ask a model
         self._cancel_look: Callable[[], object] = _nothing  # when a lease expires, or what is held may be shown
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
@@ -156,10 +157,12 @@ class Runner:
     def _at_rest(self) -> bool:
         return self._state is not State.STOPPING and not self._calls
 
-    def notify(self, *, published: bool = False) -> None:
-        """Take note that something happened, or was *published* elsewhere. Never blocks, never raises."""
+    def notify(self, *, published: bool = False, due: bool = False) -> None:
+        """Take note that something happened, or was *published* elsewhere, or that a look is *due* which may need no
+        model. Never blocks, never raises."""
         with self._wake:
             self._pending = True
+            self._due |= due
             self._unindexed |= published
             run = self._claim()
         self._dispatch(run)
@@ -218,7 +221,7 @@ class Runner:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
             return None
-        if self._turn.waiting:  # to look before its turn comes would be in vain
+        if self._turn.waiting and not self._due:  # to look before its turn comes would be in vain
             return None
         if self._waiters:
             return self._begin(forced=True)
@@ -229,7 +232,7 @@ class Runner:
         return self._begin(forced=False)
 
     def _begin(self, *, forced: bool) -> _Run:
-        self._run = _Run(forced)
+        self._run, self._due = _Run(forced), False
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -357,6 +360,7 @@ class Runner:
             self._look_again_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
             return None
         if isinstance(error, LimitReached):  # likewise
+            self._look_again_in(run.look_in)
             self._turn.wait(error)
             return None
         generation = self._cycle.journal.read().generation
@@ -582,4 +586,4 @@ def _nothing() -> None:
 
 def _notify(runner: weakref.ref[Runner]) -> None:
     if (waiting := runner()) is not None:
-        waiting.notify()
+        waiting.notify(due=True)

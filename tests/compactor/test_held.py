@@ -15,6 +15,8 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    Limits,
+    Skip,
     State,
     after_rounds,
     compact_rounds,
@@ -25,6 +27,7 @@ from compactor import (
 from compactor.cost.prices import Prices
 from compactor.cost.publication import Decision, Moment, when_cheapest
 from compactor.events import Discarded, Failed, Held, Published, Reduced
+from compactor.limits import Place
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, Store, StoreFull, open_store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry
@@ -342,6 +345,25 @@ def test_compact_now_with_nothing_new_shows_what_is_held() -> None:
     assert wait().end_index == scene.end == 7
     assert len(scene.summarizer.requests) == 1
     assert [event.reused for event in scene.events(Published)] == [True]
+
+
+def test_who_waits_for_a_turn_to_ask_shows_what_is_held_all_the_same() -> None:
+    """That takes no model: where the limits have no room for the next summary, the cold cache still shows this one."""
+    clock = FakeClock()
+    limits = Limits(concurrent=1, clock=clock)
+    scene = Scene(clock=clock, limits=limits)
+    other = Place(limits)
+    limits._let_in(other, 0.0)
+    scene.add(5)
+    assert scene.compactor.status().why_idle is Skip.LIMITED
+    assert (scene.held.end, scene.held.shows, scene.clock.waiting) == (7, False, [300.0])
+    scene.clock.advance(300)
+    scene.executor.run_all()
+    assert (scene.end, scene.held.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
+    assert limits.status().waiting == 1, "it keeps its place in the line"
+    other.release()
+    scene.executor.run_all()
+    assert requests(scene)[1:] == [(8, 12, "Summary of rounds 1-7.")]
 
 
 def test_a_policy_of_ones_own_decides() -> None:
