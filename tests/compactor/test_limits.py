@@ -226,7 +226,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 # -- one thing at a time -----------------------------------------------------------------------------------------------
