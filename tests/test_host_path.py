@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -81,3 +82,15 @@ def test_a_turn_counts_the_tokens_of_what_is_new_and_of_nothing_else() -> None:
     query, answer = memory.conversation.rounds[-1].post_list
     assert sorted(counted) == sorted([query.message, answer.message])
     assert ledger.count is count
+
+
+def test_a_round_of_the_past_is_a_few_objects_to_the_garbage_collector() -> None:
+    """Its pause grows with those: a round and its two posts are two each, what holds these one, its entries four."""
+    memory = Memory()
+    host_path.add_round(memory, 1)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(2, 202):
+        host_path.add_round(memory, number)
+    gc.collect()
+    assert (len(gc.get_objects()) - before) / 200 < 11.5

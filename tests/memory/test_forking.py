@@ -220,3 +220,20 @@ def test_what_lives_is_renewed_and_what_is_gone_is_forgotten(monkeypatch: pytest
     assert [one for one in forking._renewables if isinstance(one, Renewed)] == [living]
     forking._renew_all()
     assert living.times == 1
+
+
+@needs_fork
+def test_a_child_makes_other_ids_than_its_parent() -> None:
+    """Ids are drawn ahead; those that the parent has drawn are the parent's."""
+    run("""
+        from memory.rounds import new_id
+
+        new_id()
+        reading, writing = os.pipe()
+        assert in_child(lambda: os.write(writing, "".join(new_id() for _ in range(300)).encode())) == 0
+        told = os.read(reading, 20_000).decode()
+        childs = {told[at : at + 32] for at in range(0, len(told), 32)}
+        assert len(childs) == 300
+        assert childs.isdisjoint(new_id() for _ in range(300))
+        print("well")
+    """)

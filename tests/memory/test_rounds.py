@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from memory import Attachment, CompactedMessage, MessageError, Post, Reduction, Round, ToolCall
 from memory.frozen import EMPTY, MAX_DEPTH, FrozenMapping, freeze, freeze_mapping, thaw
-from memory.rounds import made, new_id, utc_now
+from memory.rounds import changed, made, new_id, utc_now
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
 
@@ -250,7 +250,7 @@ def test_nesting_is_taken_up_to_the_limit() -> None:
 def test_ids_are_random_and_times_are_utc() -> None:
     """Two records made alike are two; stamps compare across machines."""
     assert Post(send_from="a", send_to="b").id != Post(send_from="a", send_to="b").id
-    assert len({new_id() for _ in range(100)}) == 100
+    assert len({new_id() for _ in range(1_000)}) == 1_000  # more than are drawn in one go
     assert utc_now().tzinfo is UTC
     assert Round(user_query="q").created_at.utcoffset() is not None
 
@@ -283,3 +283,16 @@ def test_a_compaction_with_impossible_numbers_is_refused(wrong: dict[str, object
     """Rounds are counted from 1, and generations from 0."""
     with pytest.raises(ValidationError):
         CompactedMessage(**{"start_index": 1, "end_index": 2, "summary": "s"} | wrong)
+
+
+def test_a_record_with_other_fields_is_what_pydantic_makes() -> None:
+    """It compares, copies, pickles and turns into JSON like one that was checked again."""
+    post = Post(send_from="a", send_to="b", message="m", tool_calls=(ToolCall(id="c", name="n"),))
+    other = changed(post, number=3, message="other")
+    assert other == post.model_copy(update={"number": 3, "message": "other"})
+    assert (post.number, post.message) == (0, "m")
+    assert pickle.loads(pickle.dumps(other)) == copy.deepcopy(other) == other  # noqa: S301  (its own)
+    assert Post.model_validate_json(other.model_dump_json()) == other
+    assert changed(other, number=0).model_copy(update={"message": "m"}) == post
+    with pytest.raises(ValidationError, match="frozen"):
+        other.number = 4  # type: ignore[misc]
