@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,3 +169,11 @@ def test_the_extractive_summarizer_knows_its_own_headings_again() -> None:
         (statement,) = from_summary(summary)
         assert (statement.text, statement.section) == (note.text, Section.INSTRUCTIONS)
     assert strip_tags(rendered([note])) == rendered([note])
+
+
+def test_what_people_and_tools_really_say_can_be_noted(data: list[dict[str, Any]]) -> None:
+    """Lists, tables, JSON and signatures: each is one note, and all are read back."""
+    said = [message.get("content") for dialogue in data for message in dialogue["messages"]]
+    found = [Note(text=formed(text), section="Said") for text in said if text and text.strip()]
+    assert len(found) > 1_000
+    assert read_notes(rendered(found), (0, 0)) == tuple(found)
