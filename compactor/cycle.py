@@ -166,7 +166,7 @@ class Cycle:
         """Publish what is held and makes prompts shorter, for one is too long; return whether another compaction is
         shown now. Asks no model, and takes no turn: whoever publishes first has done so for all."""
         state = self.journal.read()
-        if self.holding is None or not self.keeping.prepared(state.generation):
+        if self.holding is None or not self.config.enabled or not self.keeping.prepared(state.generation):
             return False
         passing = Pass(self, self.view(state), state.generation, _unless_exiting)
         try:

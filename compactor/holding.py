@@ -67,7 +67,7 @@ def _end_of(view: View, prepared: CompactionPrepared) -> int:
 def ahead_of(view: View, compaction: CompactedMessage) -> View:
     """Return *view* as it would be if *compaction* were shown: what triggers and strategies go by while it is held."""
     start = view.end if view.counted_from is None else view.counted_from
-    return replace(view, compaction=compaction, counted_from=start, as_composed=False, last_prompt=None)
+    return replace(view, compaction=compaction, counted_from=start, last_prompt=None)
 
 
 def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:
@@ -124,7 +124,7 @@ class Holding:
         gains = [_gain(view, one.compaction) for one in held]
         calls = [_calls_behind(view, one.prepared) for one in held]
         since = [*calls[1:], 0]
-        tokens, correction = view.tokens, view.usage.correction
+        tokens, correction = view.tokens + view.ledger.tool_tokens, view.usage.correction
         furthest = held[-1]
         return Moment(
             shown=math.ceil(tokens * correction),

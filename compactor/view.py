@@ -153,7 +153,8 @@ class View:
     def usage(self) -> Usage:
         """What the provider counted of the newest prompt, and by how much that corrects our own count."""
         usage = self.rounds.usage
-        return usage if self.as_composed else replace(usage, input_tokens=None)
+        as_shown = self.as_composed and self.counted_from is None
+        return usage if as_shown else replace(usage, input_tokens=None)
 
     @property
     def corrected_tokens(self) -> int:

@@ -16,9 +16,10 @@ CACHE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What there is to weigh where a compaction is prepared and not shown: tokens, by our own count."""
+    """What there is to weigh where a compaction is prepared and not shown, in tokens."""
 
-    #: The whole prompt as it is shown, and as it would be with what is prepared.
+    #: The whole prompt as it is shown, and as it would be with what is prepared: by the provider's count, as far as that
+    #: is known, with the tools that the last one had.
     shown: int
     ahead: int
     #: What is prepared, in a prompt.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +24,15 @@ from compactor import (
     compose,
     offload_large,
     over_tokens,
+    over_usage,
 )
 from compactor.cost.prices import Prices
 from compactor.cost.publication import Decision, Moment, when_cheapest
 from compactor.events import Discarded, Failed, Held, Published, Reduced
+from compactor.ledger import ledger_of
 from compactor.limits import Place
 from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore, Memory, Store, StoreFull, open_store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry
 from memory.events import ProviderFailed
@@ -313,7 +317,7 @@ def test_a_compaction_that_makes_nothing_shorter_is_held_for_good() -> None:
     assert requests(scene)[0][0] == 2
 
 
-def test_what_makes_nothing_shorter_and_what_is_switched_off_is_not_shown() -> None:
+def test_what_is_switched_off_shows_nothing() -> None:
     """A configuration that is not ``enabled`` does nothing at all."""
     store = InMemoryStore()
     Scene(store=store)
@@ -321,6 +325,7 @@ def test_what_makes_nothing_shorter_and_what_is_switched_off_is_not_shown() -> N
     scene.clock.advance(1_000)
     scene.executor.run_all()
     assert (scene.end, scene.events(Held)) == (0, [])
+    assert compose(scene.memory, ROLE, budget=300).report.omitted_rounds
 
 
 def test_compact_now_shows_it_at_once() -> None:
@@ -489,6 +494,33 @@ def shown_meanwhile(scene: Scene) -> str:
     compose(scene.memory, ROLE, budget=400)
     assert scene.end == 7
     return "Second."
+
+
+def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:
+    """What is weighed against the budget is what the provider counts: schemas of tools, and more than we count."""
+    scene = Scene()
+    before = scene.held
+    tools = [{"type": "function", "function": {"name": "count", "description": "Count items. " * 20}}]
+    compose(scene.memory, ROLE, budget=8_000, tools=tools)
+    scene.memory.record_usage(ROLE, 2_000, counted=1_000)
+    scene.executor.run_all()
+    ledger = ledger_of(scene.memory, ROLE, counter_for(""))
+    assert ledger.tool_tokens > 40
+    correction = scene.memory.usage(ROLE).correction
+    assert correction > 1
+    assert scene.held.tokens_before == math.ceil((before.tokens_before + ledger.tool_tokens) * correction)
+    assert scene.held.tokens_after == math.ceil((before.tokens_after + ledger.tool_tokens) * correction)
+
+
+def test_a_trigger_by_usage_does_not_take_the_shown_prompt_for_the_one_ahead() -> None:
+    """The provider counted what is shown; what is held makes it shorter, and is not extended for that."""
+    scene = Scene(rounds=0, trigger=over_usage(400, until=50))
+    scene.add(10)
+    scene.memory.record_usage(ROLE, 450)
+    scene.executor.run_all()
+    assert len(scene.summarizer.requests) == 1
+    scene.add()
+    assert len(scene.summarizer.requests) == 1
 
 
 # -- when it is lost --------------------------------------------------------------------------------------------------
