@@ -435,6 +435,7 @@ def outcome_of(name: str, log: list[Answered], **more: Any) -> Outcome:
             "settings": "",
             "background": False,
             "held": (0.001, 0.002, 6.5),
+            "busy": (0.001,) * 3,
             "cpu": (0.001,) * 3,
             "log": tuple(log),
             "costs": tuple(cost_of(log, one.prices) for one in LISTS),
@@ -460,8 +461,12 @@ def test_a_table_has_a_row_for_each_and_a_picture_a_dot() -> None:
     ]
     assert rows[0]["relative"] == [1.0, 1.0, 1.0]
     assert (rows[1]["depth"], rows[1]["held_p50"], rows[1]["held_p99"]) == (1.5, 0.002, 6.5)
-    printed = table(replace(scenario, outage=Outage(1, 2, "fails")), rows).splitlines()
-    assert {line.count("|") for line in printed if line.startswith("|")} == {14}
+    failing = replace(scenario, outage=Outage(1, 2, "fails"))
+    assert numbers(failing, outcome_of("a", log), None)["until_again"] is None
+    later = [*log, Answered("summarizer", 5, 900, 0, 400, 6.3)]
+    assert numbers(failing, outcome_of("a", later), None)["until_again"] == 3
+    printed = table(failing, rows).splitlines()
+    assert {line.count("|") for line in printed if line.startswith("|")} == {15}
     assert "| 2.00 ms | 6.5 s |" in printed[-2]
     drawn = ET.fromstring(plotted("a picture", rows))  # noqa: S314  (made here)
     dots = [element for element in drawn.iter() if element.tag.endswith("circle")]
@@ -475,8 +480,9 @@ def test_what_ours_cost_stands_beside_the_least() -> None:
     """For the sizes that were met; for a run that compacted nothing there is none."""
     scenario = small(3)
     agent = Answered("agent", 1, 2_000, 1_024, 50, 1.0)
-    for cached, style in ((0, "separate"), (800, "continue")):
-        outcome = outcome_of("ours", [agent, Answered("summarizer", 1, 900, cached, 400, 6.3)])
+    for continues, style in ((0.0, "separate"), (1.0, "continue")):
+        log = [agent, Answered("summarizer", 1, 900, 0, 400, 6.3)]
+        outcome = outcome_of("ours", log, measures={"continues": continues})
         met = shape_of(scenario, outcome)
         assert met is not None
         assert (met.style, met.shape.answer) == (style, 400)

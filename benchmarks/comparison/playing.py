@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from compactor.tokens import count_tokens
+
 from .conversations import Scenario
 from .facts import raw_in
 from .model_server import MODEL, Answered, ModelServer
@@ -45,8 +47,10 @@ class Outcome:
     version: str
     settings: str
     background: bool
-    #: Of each turn, in seconds: what the chat loop waited for the adapter, models included; and its own CPU.
+    #: Of each turn, in seconds: what the chat loop waited for the adapter, models included; how much of that was CPU
+    #: of the loop's own thread; and the CPU of the whole process, background included.
     held: tuple[float, ...]
+    busy: tuple[float, ...]
     cpu: tuple[float, ...]
     log: tuple[Answered, ...]
     costs: tuple[Cost, ...]
@@ -91,6 +95,7 @@ def played(scenario: Scenario, contender: Contender, *, real: bool = False, time
         settings=found["settings"],
         background=found["background"],
         held=tuple(turn["wall"] + turn["waited"] for turn in found["turns"]),
+        busy=tuple(turn["thread"] for turn in found["turns"]),
         cpu=tuple(turn["cpu"] for turn in found["turns"]),
         log=log,
         costs=tuple(cost_of(log, one.prices) for one in LISTS),
@@ -128,7 +133,12 @@ def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> d
         "summary_tokens": scenario.summary_tokens,
         "folder": folder,
         "variant": contender.variant,
-        "options": {"prices": asdict(LISTS[scenario.prices].prices), "retained": scenario.retained, "round": per_turn},
+        "options": {
+            "prices": asdict(LISTS[scenario.prices].prices),
+            "retained": scenario.retained,
+            "round": per_turn,
+            "seconds": _seconds(scenario),
+        },
     }
     return {
         "module": contender.module,
@@ -136,6 +146,13 @@ def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> d
         "turns": [list(turn) for turn in scenario.turns],
         "pauses": [scenario.pause_before(place) for place in range(len(scenario.turns))],
     }
+
+
+def _seconds(scenario: Scenario) -> float:
+    """Return the virtual seconds from one turn to the next, about: what the agent and the user take."""
+    calls = [step["answer"] for turn in scenario.turns for step in turn]
+    answers = sum(count_tokens(shown(answer)) for answer in calls)
+    return (Latency().of(0, 0) * len(calls) + Latency().per_output * answers) / len(scenario.turns) + scenario.pause
 
 
 def _driven(job: dict[str, Any], python: str, folder: str, timeout: float) -> dict[str, Any]:

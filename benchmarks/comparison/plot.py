@@ -22,7 +22,9 @@ _STYLE = """
 def plotted(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the picture of *rows*, ``numbers`` with a relative cost: cost to the right, waiting upwards, in powers of
     ten. What is best stands at the bottom left."""
-    points = [(row["name"], row["relative"][0], max(row["held_total"], 1e-4)) for row in rows if row["relative"]]
+    points: list[tuple[str, float, float]] = [
+        (row["name"], row["relative"][0], max(row["held_total"], 1e-4)) for row in rows if row["relative"]
+    ]
     if not points:
         raise ValueError("nothing to plot: no row has a cost relative to the control")
     right = math.ceil(max(cost for _, cost, _ in points) * 5 + 0.01) / 5

@@ -42,6 +42,7 @@ def numbers(scenario: Scenario, outcome: Outcome, baseline: Sequence[Cost] | Non
         "held_p99": quantile(outcome.held, 0.99),
         "held_max": max(outcome.held),
         "held_total": sum(outcome.held),
+        "held_cpu": sum(outcome.busy),
         "cpu_total": sum(outcome.cpu),
         "cost": [cost.total for cost in outcome.costs],
         "relative": [
@@ -61,12 +62,21 @@ def numbers(scenario: Scenario, outcome: Outcome, baseline: Sequence[Cost] | Non
         "over_budget": outcome.over_budget,
         "failed_turns": len(outcome.failed),
         "failures": list(outcome.failed[:3]),
+        "until_again": _until_again(scenario, outcome),
         "facts": len(scenario.facts),
         "facts_in_prompt": outcome.facts_in_prompt,
         "facts_kept": outcome.facts_kept,
         "depth": statistics.fmean(outcome.depths.values()) if outcome.depths else None,
         "measures": outcome.measures,
     }
+
+
+def _until_again(scenario: Scenario, outcome: Outcome) -> int | None:
+    """Return how many turns after an outage a summary was asked for and given; None where that never was."""
+    if scenario.outage is None:
+        return None
+    last = scenario.outage.last
+    return min((one.turn - last for one in outcome.summarizer if one.status == 200 and one.turn > last), default=None)
 
 
 def table(scenario: Scenario, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -87,7 +97,7 @@ def table(scenario: Scenario, rows: Iterable[Mapping[str, Any]]) -> str:
         "over budget",
     ]
     if scenario.outage is not None:
-        heads.append("failed turns")
+        heads += ["failed turns", "turns until the next summary"]
     if scenario.facts:
         heads += ["facts in the last prompt / kept raw", "summaries each went through"]
     lines = [_line(heads), _line(["---", *["--:"] * (len(heads) - 1)])]
@@ -113,7 +123,7 @@ def _cells(scenario: Scenario, row: Mapping[str, Any]) -> list[str]:
         str(row["over_budget"]),
     ]
     if scenario.outage is not None:
-        cells.append(str(row["failed_turns"]))
+        cells += [str(row["failed_turns"]), "–" if row["until_again"] is None else str(row["until_again"])]
     if scenario.facts:
         cells.append(f"{row['facts_in_prompt']}/{row['facts']}, {row['facts_kept']}/{row['facts']}")
         cells.append("–" if row["depth"] is None else f"{row['depth']:.1f}")

@@ -40,7 +40,7 @@ def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
     growth = scenario.tokens / len(outcome.agent)
     retained = outcome.measures.get("retained", 0.0) if scenario.retained is None else float(scenario.retained)
     output = sum(one.output for one in answered) / len(answered)
-    style = "continue" if sum(one.cached for one in answered) > sum(one.input for one in answered) / 2 else "separate"
+    style = "continue" if outcome.measures.get("continues") else "separate"
     shape = Shape(
         growth=growth,
         system=count_tokens(scenario.system) + 8,

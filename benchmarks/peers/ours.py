@@ -34,6 +34,8 @@ __all__ = ["VARIANTS", "Ours", "make"]
 USED = 0.85
 #: Tokens by which notes may grow, change by change, before they are all written anew.
 GROWTH = 1_200
+#: Seconds in which a model writes a token, about.
+WRITING = 0.015
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -53,6 +55,7 @@ class Ours(Adapter):
         self._compactor = ContextCompactor.for_role(
             self._memory, "assistant", config, self._summarizer, clock=self._clock, rng=lambda: 0.5, **more
         )
+        self._continues = float(style != "separate")
         self._published: list[Published] = []
         self._weighed: list[Weighed] = []
         self._failures = 0
@@ -94,6 +97,7 @@ class Ours(Adapter):
         minor = [one for one in made if not one.major]
         sizes = [one for one in self._weighed if one.holds]
         found: dict[str, float] = {
+            "continues": self._continues,
             "compactions": len(made),
             "majors": len(made) - len(minor),
             "failures": self._failures,
@@ -145,7 +149,7 @@ def _cheapest(
             setting,
             f"ours, {name}",
             CompactorConfig(
-                retain_recent=_rounds_of(setting),
+                retain_recent=_rounds_of(setting, setting.summary_tokens if notes is None else notes),
                 target_tokens=setting.summary_tokens + (0 if notes is None else GROWTH),
                 summarizer_input_tokens=min(setting.window, 100_000),
                 model=setting.model,
@@ -158,13 +162,17 @@ def _cheapest(
     return make
 
 
-def _rounds_of(setting: Setting) -> int:
+def _rounds_of(setting: Setting, answer: int) -> int:
     """Return how many of the newest rounds stay as they are, the open one included.
 
-    That one alone, where nothing else is asked for: what comes while the summarizer is asked stays as well.
+    So many that at least what the scenario wants retained stands behind a summary when it is shown; the turns that go
+    by while a model writes *answer* tokens are part of that. That one alone, where nothing is asked for.
     """
     retained = setting.options["retained"]
-    return 1 if retained is None else round(retained / setting.options["round"]) + 1
+    if retained is None:
+        return 1
+    meanwhile = WRITING * answer / float(setting.options["seconds"])
+    return max(round(float(retained) / float(setting.options["round"]) - meanwhile) + 1, 1)
 
 
 VARIANTS: dict[str, Callable[[Setting], Adapter]] = {
