@@ -16,7 +16,7 @@ Job = Callable[[], object]
 
 #: Seconds that a thread lets pass between being woken and its work: what woke it is in the middle of a turn, and would
 #: wait for the interpreter's lock there. So it also looks once at what a turn tells of several times.
-PAUSE = 0.000_5
+PAUSE = 0.001
 
 
 def run_isolated(job: Job) -> None:
