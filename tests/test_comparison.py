@@ -373,7 +373,7 @@ def test_who_waits_for_a_model_is_charged_and_who_fails_has_failed_a_turn() -> N
 
 
 def test_cpu_is_measured_without_an_agent() -> None:
-    """Of the median turn up to each mark, as far as time allows."""
+    """The mean of the turns up to each mark, as far as time allows."""
     scenario = small(8)
     with ModelServer() as server:
         job = job_of(scenario, Contender("nothing"), server.url, "") | {"marks": [2, 20], "window": 5, "patience": 60}
@@ -389,6 +389,8 @@ def test_an_adapter_has_a_process_of_its_own() -> None:
     assert all(0 < seconds < 5 for seconds in outcome.held)
     with pytest.raises(RuntimeError, match="no_such_peer"):
         played(small(1), Contender("no_such_peer"))
+    with pytest.raises(RuntimeError, match="given up after"):
+        played(small(1), Contender("nothing"), timeout=0.01)
 
 
 # -- money ------------------------------------------------------------------------------------------------------------
@@ -552,7 +554,18 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
     """One for each scenario; what cannot be played is said to be left out."""
     monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(20))
     monkeypatch.setitem(command.SCENARIOS, "airline", lambda: airline(path=tmp_path / "nowhere"))
-    arguments = ["--only", "nothing", "ours:separate", "--scenarios", "chat", "airline", "--docs", str(tmp_path)]
+    arguments = [
+        "--only",
+        "nothing",
+        "ours:separate",
+        "--scenarios",
+        "chat",
+        "airline",
+        "--docs",
+        str(tmp_path),
+        "--repeat",
+        "2",
+    ]
     assert command.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "| no compaction |" in printed

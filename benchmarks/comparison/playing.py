@@ -163,9 +163,12 @@ def _driven(job: dict[str, Any], python: str, folder: str, timeout: float) -> di
     # What this process was told of endpoints and keys is none of the adapter's business.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PYTHON"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "OPENAI_API_KEY": "none"}
-    done = subprocess.run(  # noqa: S603  (a Python and a module of ours)
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603  (a Python and a module of ours)
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{job['module']} was given up after {timeout:g} seconds") from error
     if done.returncode != 0:
         raise RuntimeError(f"{job['module']} ended with {done.returncode}:\n{done.stderr[-3_000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
