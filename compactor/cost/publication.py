@@ -18,8 +18,8 @@ CACHE_SECONDS = 300.0
 class Moment:
     """What there is to weigh where a compaction is prepared and not shown, in tokens."""
 
-    #: The whole prompt as it is shown, and as it would be with what is prepared: by the provider's count, as far as that
-    #: is known, with the tools that the last one had.
+    #: The whole prompt as it is shown, and as it would be with what is prepared: with the tools that the last one had,
+    #: and by the provider's count as far as that is known.
     shown: int
     ahead: int
     #: What is prepared, in a prompt.

@@ -80,9 +80,7 @@ def test_what_makes_nothing_shorter_is_never_shown() -> None:
     shown=st.integers(0, 10_000), ahead=st.integers(0, 10_000), forgone=st.integers(0, 10**7),
     idle=st.floats(0, 1_000), budget=st.none() | st.integers(1, 10_000),
 )  # fmt: skip
-def test_it_is_shown_only_for_a_reason(
-    shown: int, ahead: int, forgone: int, idle: float, budget: int | None
-) -> None:
+def test_it_is_shown_only_for_a_reason(shown: int, ahead: int, forgone: int, idle: float, budget: int | None) -> None:
     """It makes the prompt shorter, and the cache is cold, or the budget needs it, or it is repaid."""
     moment = replace(MOMENT, shown=shown, ahead=ahead, forgone=forgone, idle=idle)
     made = when_cheapest(budget=budget)(moment)
