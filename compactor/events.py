@@ -160,14 +160,14 @@ class Prepared(CompactionEvent):
 
 
 class Held(CompactionEvent):
-    """It was weighed whether to show a compaction that is prepared, or to hold it. All but times and prices in tokens."""
+    """It was weighed whether to show a compaction that is prepared, or to hold it. Tokens, but for times and prices."""
 
     name: ClassVar[str] = "compaction.held"
     level: ClassVar[str] = "debug"
     #: Whether it is shown now; where it makes prompts too long even so, it is extended first.
     shows: bool
     #: To show it: the provider's cache is ``cold``, the ``budget`` needs it, or what longer prompts have cost has
-    #: ``repaid`` a new beginning. To hold it: there is ``no_gain``, or that is still ``saving``. Or a policy's own word.
+    #: ``repaid`` a new beginning. To hold it: there is ``no_gain``, or it is ``saving`` still. Or a policy's own word.
     reason: str
     #: Where it ends.
     end: int
