@@ -22,7 +22,7 @@ from benchmarks.comparison.environments import Unavailable, made, python_for, re
 from benchmarks.comparison.facts import planted, raw_in, told, told_in
 from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
 from benchmarks.comparison.model_server import MODEL, Answered, ModelServer, Outage
-from benchmarks.comparison.money import LISTS, Shape, cost_of, least, modelled
+from benchmarks.comparison.money import LISTS, cost_of
 from benchmarks.comparison.playing import Contender, Outcome, job_of, played
 from benchmarks.comparison.plot import plotted
 from benchmarks.comparison.prefixes import Prefixes, reusable
@@ -412,20 +412,6 @@ def test_what_requests_cost_follows_the_prices() -> None:
     assert cost.total == cost.agent_input + cost.agent_output + cost.summarizer_input + cost.summarizer_output
 
 
-@pytest.mark.parametrize(
-    ("style", "answer", "every", "best"),
-    [("separate", 2_000, 13_900, 6.8), ("continue", 2_000, 13_600, 5.9), ("continue", 400, 10_200, 5.2)],
-)
-def test_the_least_cost_is_that_of_the_formula(style: str, answer: float, every: float, best: float) -> None:
-    """In a window of 128,000: s 3,000, S 2,000, R 4,000, r 500, cached 0.1, written 1.25, output 5."""
-    shape = Shape(growth=500, system=3_000, summary=2_000, retained=4_000, instruction=500, answer=answer)
-    prices = LISTS[2].prices
-    found = least(shape, prices, style)
-    assert found[0] == pytest.approx(every, rel=0.01)
-    assert found[1] == pytest.approx(best, rel=0.02)
-    assert all(modelled(shape, prices, style, found[0] * factor) > found[1] for factor in (0.8, 1.25))
-
-
 # -- what is printed --------------------------------------------------------------------------------------------------
 
 
@@ -487,13 +473,13 @@ def test_what_ours_cost_stands_beside_the_least() -> None:
         outcome = outcome_of("ours", log, measures={"continues": continues})
         met = shape_of(scenario, outcome)
         assert met is not None
-        assert (met.style, met.shape.answer) == (style, 400)
+        assert (met.style, met.sizes.delta) == (style, 400)
         row = numbers(scenario, outcome, None) | {"least": [met.told(one.prices) for one in LISTS]}
         assert least_table([row]).count("|") == 3 * 8
     assert shape_of(scenario, outcome_of("ours", [agent])) is None
     retaining = shape_of(replace(scenario, retained=700), outcome)
     assert retaining is not None
-    assert retaining.shape.retained == 700
+    assert retaining.sizes.retained == 700
 
 
 def test_times_are_written_as_people_do() -> None:

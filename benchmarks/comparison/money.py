@@ -1,8 +1,7 @@
-"""What a conversation costs by a list of prices, and what it would cost at the very least."""
+"""What a conversation costs by a list of prices."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from compactor.cost.prices import Prices
 
 from .model_server import Answered
 
-__all__ = ["LISTS", "Cost", "PriceList", "Shape", "cost_of", "least", "modelled"]
+__all__ = ["LISTS", "Cost", "PriceList", "cost_of"]
 
 
 @dataclass(frozen=True)
@@ -66,42 +65,3 @@ def cost_of(log: Iterable[Answered], prices: Prices) -> Cost:
             asked += read + new * (prices.written if one.cached else prices.summarizer_input)
             answered += one.output * prices.summarizer_output
     return Cost(agent_input, agent_output, asked, answered)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the cost per token of a conversation depends on, in tokens."""
-
-    #: By how much the conversation grows with each call of the agent.
-    growth: float
-    system: float
-    summary: float
-    retained: float
-    #: The summarizer's instruction.
-    instruction: float = 350.0
-    #: What the summarizer answers: the summary, or its changes.
-    answer: float = 400.0
-
-
-def _one(shape: Shape, prices: Prices, style: str) -> float:
-    """Return the price of one compaction, apart from reading what is new."""
-    prefix = (shape.summary + shape.retained) * (prices.written - prices.cached)
-    output = prices.summarizer_output * shape.answer
-    if style == "continue":
-        behind = prices.cached * (shape.system + shape.summary + shape.retained)
-        return prefix + behind + prices.written * shape.instruction + output
-    return prefix + prices.summarizer_input * (shape.summary + shape.instruction) + output
-
-
-def modelled(shape: Shape, prices: Prices, style: str, every: float) -> float:
-    """Return J: the cost of a token of conversation, without the agent's output, compacting *every* so many tokens."""
-    read = prices.cached if style == "continue" else prices.summarizer_input
-    standing = prices.cached * (shape.system + shape.summary + shape.retained) / shape.growth
-    growing = prices.cached * every / (2 * shape.growth)
-    return prices.written + read - prices.cached / 2 + standing + growing + _one(shape, prices, style) / every
-
-
-def least(shape: Shape, prices: Prices, style: str) -> tuple[float, float]:
-    """Return W*, the tokens after which compacting is cheapest, and J* there."""
-    best = math.sqrt(2 * shape.growth * _one(shape, prices, style) / prices.cached)
-    return best, modelled(shape, prices, style, best)

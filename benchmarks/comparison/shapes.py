@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from compactor.cost.interval import Sizes, Style, best_interval, cost_per_token
 from compactor.cost.prices import Prices
+from compactor.tokens import count_tokens
 
 from .conversations import Scenario
-from .money import Shape, least
 from .playing import Outcome
 
 __all__ = ["Met", "shape_of"]
+
+#: Tokens of the prompts that ask for summaries, about.
+INSTRUCTION = 350.0
 
 
 @dataclass(frozen=True)
 class Met:
     """What a run of ours was like, and how its summarizer was asked."""
 
-    shape: Shape
-    style: str
+    sizes: Sizes
+    style: Style
 
-    def told(self, prices: Prices) -> dict[str, float]:
+    def told(self, prices: Prices) -> dict[str, float | None]:
         """Return W* and J* by *prices*, and the sizes that they follow from."""
-        every, cost = least(self.shape, prices, self.style)
-        return {"every": every, "least": cost} | vars(self.shape)
+        every = best_interval(prices, self.sizes, self.style)
+        return {"every": every, "least": cost_per_token(every, prices, self.sizes, self.style)} | asdict(self.sizes)
 
 
 def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
@@ -35,18 +39,13 @@ def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
     answered = [one for one in outcome.summarizer if one.status == 200]
     if not answered or not outcome.agent:
         return None
-    from compactor.tokens import count_tokens
-
-    growth = scenario.tokens / len(outcome.agent)
     retained = outcome.measures.get("retained", 0.0) if scenario.retained is None else float(scenario.retained)
-    output = sum(one.output for one in answered) / len(answered)
-    style = "continue" if outcome.measures.get("continues") else "separate"
-    shape = Shape(
-        growth=growth,
+    sizes = Sizes(
+        per_call=scenario.tokens / len(outcome.agent),
         system=count_tokens(scenario.system) + 8,
         summary=outcome.measures.get("summary", float(scenario.summary_tokens)),
         retained=retained,
-        instruction=outcome.measures.get("instruction", Shape.instruction),
-        answer=output,
+        instruction=outcome.measures.get("instruction", INSTRUCTION),
+        delta=sum(one.output for one in answered) / len(answered),
     )
-    return Met(shape, style)
+    return Met(sizes, "continue" if outcome.measures.get("continues") else "separate")

@@ -47,7 +47,7 @@ class Ours(Adapter):
     def __init__(self, setting: Setting, name: str, config: CompactorConfig, style: str | None, **more: Any) -> None:
         self.name = name
         self.version = _version()
-        self._setting = setting
+        self._setting, self._config = setting, config
         self._clock = FakeClock(_START)
         self._memory = Memory(clock=lambda: _START + timedelta(seconds=self._clock.monotonic()))
         asking: dict[str, Any] = {"style": style} if style is not None else {}
@@ -101,6 +101,7 @@ class Ours(Adapter):
             "compactions": len(made),
             "majors": len(made) - len(minor),
             "failures": self._failures,
+            "retained": self._config.retain_recent * float(self._setting.options["round"]),
             "sent_minor": sum(one.sent_tokens for one in minor),
             "sent_major": sum(one.sent_tokens for one in made if one.major),
         }
