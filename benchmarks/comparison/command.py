@@ -23,6 +23,9 @@ from .shapes import shape_of
 __all__ = ["contenders", "main"]
 
 BASELINE = "nothing"
+#: What stands below it on the page is written by ``--docs``.
+RESULTS = "## Results\n"
+PICTURE = "\n![What 200 turns of chat cost, and how long the chat loop is held up](comparison.svg)\n"
 #: Not adapters.
 _PARTS = ("__init__",)
 #: Turns at which the CPU of one is told, and of how many up to it that is the mean.
@@ -49,18 +52,24 @@ def contenders(only: Sequence[str] = (), peers: Path = PEERS) -> list[tuple[str,
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments, argparse.Namespace(shown=[]))
     results: dict[str, Any] = {"prices": [one.name for one in LISTS], "scenarios": {}}
     for name in options.scenarios:
         try:
             found = _OTHERS[name](options) if name in _OTHERS else _scenario(SCENARIOS[name](), options)
         except Absent as absent:
-            print(f"### {name}\n\nLeft out: {absent}.\n", flush=True)
+            _show(options, f"### {name}\n\nLeft out: {absent}.\n")
             continue
         results["scenarios"][name] = found
     if options.docs is not None:
-        _write(options.docs, results)
+        _write(options.docs, results, options.shown)
     return 0
+
+
+def _show(options: argparse.Namespace, text: str) -> None:
+    """Print *text*, and remember it for the page."""
+    options.shown.append(text)
+    print(text, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, default=1, help="play so many times; of each turn, the shortest times")
     parser.add_argument("--timeout", type=float, default=1_800.0, help="seconds after which an adapter is given up")
     parser.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER")
-    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="write comparison.json and comparison.svg there")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        metavar="FOLDER",
+        help="write results and a picture there",
+    )
     parser.add_argument("--marks", nargs="+", type=int, default=MARKS, help="turns at which CPU is measured")
     parser.add_argument("--patience", type=float, default=900.0, help="seconds for the turns that measure one's CPU")
     return parser
@@ -100,16 +114,16 @@ def _scenario(scenario: Scenario, options: argparse.Namespace) -> list[dict[str,
             outcome = _best_of(scenario, contender, options)
         except RuntimeError as error:
             print(f"{contender.label} did not end well: {error}", file=sys.stderr, flush=True)
-            print(f"{contender.label} did not end well in {scenario.name}.\n", flush=True)
+            _show(options, f"{contender.label} did not end well in {scenario.name}.\n")
             continue
         if contender.module == BASELINE:
             baseline = outcome.costs
         rows.append({"label": contender.label} | numbers(scenario, outcome, baseline))
-        if contender.module == "ours":
-            rows[-1]["least"] = [shape.told(one.prices) for one in LISTS if (shape := shape_of(scenario, outcome))]
-    print(table(scenario, rows), flush=True)
+        if contender.module == "ours" and (met := shape_of(scenario, outcome)) is not None:
+            rows[-1]["least"] = [met.told(one.prices) for one in LISTS]
+    _show(options, table(scenario, rows))
     if any("least" in row for row in rows):
-        print(least_table(rows), flush=True)
+        _show(options, least_table(rows))
     return rows
 
 
@@ -133,14 +147,14 @@ def _cpu(options: argparse.Namespace) -> list[Mapping[str, Any]]:
             rows.append(alone(chat(), contender, options.marks, WINDOW, options.patience))
         except RuntimeError as error:
             print(f"{contender.label} did not end well: {error}", file=sys.stderr, flush=True)
-    print(cpu_table(options.marks, rows), flush=True)
+    _show(options, cpu_table(options.marks, rows))
     return rows
 
 
-def _quality(_options: argparse.Namespace) -> list[dict[str, Any]]:
+def _quality(options: argparse.Namespace) -> list[dict[str, Any]]:
     print("quality", file=sys.stderr, flush=True)
     rows = list(measured())
-    print(tables(rows), flush=True)
+    _show(options, tables(rows))
     return rows
 
 
@@ -148,9 +162,15 @@ _OTHERS: dict[str, Callable[[argparse.Namespace], Any]] = {CPU: _cpu, QUALITY: _
 _NAMES = [*SCENARIOS, *_OTHERS]
 
 
-def _write(folder: Path, results: Mapping[str, Any]) -> None:
+def _write(folder: Path, results: Mapping[str, Any], shown: Sequence[str]) -> None:
+    """Write the numbers and the picture to *folder*, and what was *shown* to its page, if it has one for that."""
     (folder / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     rows = results["scenarios"].get("chat")
     if rows and any(row["relative"] for row in rows):
         title = "200 turns of chat: what they cost, and how long they wait"
         (folder / "comparison.svg").write_text(plotted(title, rows), encoding="utf-8")
+    page = folder / "benchmarks.md"
+    if page.is_file():
+        head, found, _ = page.read_text(encoding="utf-8").partition(RESULTS)
+        if found:
+            page.write_text("\n".join([f"{head}{RESULTS}{PICTURE}", *shown]).rstrip() + "\n", encoding="utf-8")
