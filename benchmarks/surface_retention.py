@@ -90,7 +90,10 @@ def precision(summary: str, sources: Iterable[str]) -> Precision:
     The numbers before the items of a list say nothing, and do not count.
     """
     said = _ITEM.sub("", summary)
-    names = dict.fromkeys((*identifiers(said), *_NUMBERS.findall(said)))
+    names = identifiers(said)
+    for name in sorted(names, key=len, reverse=True):
+        said = said.replace(name, " ")
+    names = (*names, *dict.fromkeys(_NUMBERS.findall(said)))
     return Precision(len(names), unknown(names, ("\n".join(sources),)))
 
 
