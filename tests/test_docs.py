@@ -113,8 +113,16 @@ def names_in_use() -> set[str]:
     return names
 
 
+#: Names of the libraries that are compared, and of their settings: those that their adapters use and speak of.
+COMPARED = {
+    name
+    for path in [*(ROOT / "benchmarks").glob("peers/*.py"), *(ROOT / "benchmarks").glob("comparison/*.py")]
+    for name in re.findall(r"\w+", f"{path.stem} {path.read_text(encoding='utf-8')}")
+}
+
 #: Names on the pages that are not ours: other projects', the shell's, and those that examples make up.
 FOREIGN = {
+    "benchmarks": COMPARED,
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
