@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,10 @@ CPU, QUALITY = "cpu", "quality"
 
 def contenders(only: Sequence[str] = (), peers: Path = PEERS) -> list[tuple[str, str]]:
     """Return module and variant of every adapter, the controls and ours first; of *only*, where that names any."""
-    from benchmarks.peers.ours import VARIANTS
-
     names = sorted(file.stem for file in peers.glob("*.py") if file.stem not in _PARTS)
     first = [BASELINE, "sliding_window", "ours"]
     ordered = [name for name in first if name in names] + [name for name in names if name not in first]
-    found = [(name, variant) for name in ordered for variant in (VARIANTS if name == "ours" else [""])]
+    found = [(name, variant) for name in ordered for variant in _variants(name)]
     if not only:
         return found
     wanted = [one for one in found if one[0] in only or ":".join(one) in only]
@@ -49,6 +48,12 @@ def contenders(only: Sequence[str] = (), peers: Path = PEERS) -> list[tuple[str,
     if missing:
         raise SystemExit(f"no such adapter: {', '.join(sorted(missing))}; there are {', '.join(ordered)}")
     return wanted
+
+
+def _variants(name: str) -> Iterable[str]:
+    """Return the variants that an adapter's file has; most have one, without a name."""
+    variants: Iterable[str] = getattr(importlib.import_module(f"benchmarks.peers.{name}"), "VARIANTS", ("",))
+    return variants
 
 
 def main(arguments: Sequence[str]) -> int:
