@@ -553,12 +553,13 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
         "2",
     ]
     page = tmp_path / "benchmarks.md"
-    page.write_text(f"# Page\n\n{command.RESULTS}\nold", encoding="utf-8")
+    page.write_text(f"# Page\n\n{command.RESULTS}\nold\n\n## More\n\nkept\n", encoding="utf-8")
     assert command.main(arguments) == 0
     written = page.read_text(encoding="utf-8")
     assert written.startswith(f"# Page\n\n{command.RESULTS}")
     assert "| ours, cheapest, separate |" in written
     assert "old" not in written
+    assert written.endswith("\n\n## More\n\nkept\n")
     printed = capsys.readouterr().out
     assert "| no compaction |" in printed
     assert "| ours, cheapest, separate |" in printed

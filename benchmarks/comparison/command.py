@@ -176,6 +176,8 @@ def _write(folder: Path, results: Mapping[str, Any], shown: Sequence[str]) -> No
         (folder / "comparison.svg").write_text(plotted(title, rows), encoding="utf-8")
     page = folder / "benchmarks.md"
     if page.is_file():
-        head, found, _ = page.read_text(encoding="utf-8").partition(RESULTS)
+        head, found, after = page.read_text(encoding="utf-8").partition(RESULTS)
+        _, heading, rest = after.partition("\n## ")
         if found:
-            page.write_text("\n".join([f"{head}{RESULTS}{PICTURE}", *shown]).rstrip() + "\n", encoding="utf-8")
+            results_here = "\n".join([f"{head}{RESULTS}{PICTURE}", *shown]).rstrip() + "\n"
+            page.write_text(results_here + heading + rest, encoding="utf-8")
