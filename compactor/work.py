@@ -29,7 +29,6 @@ __all__ = [
     "Ask",
     "CycleWork",
     "accepted",
-    "added",
     "asked_again",
     "attempts_with",
     "is_deterministic",

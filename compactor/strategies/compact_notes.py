@@ -25,11 +25,10 @@ from ..journal import ANCHORS
 from ..last_prompt import continued
 from ..notes import Span, arranged, formed, headings, read_notes, rendered, span_of
 from ..standing import STANDING, in_force
-from ..summarizers.base import RequestKind, Summary, SummaryRequest
+from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
 from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View, Work
-from ..work import added
 from .compact_rounds import planned_end
 
 __all__ = ["compact_notes"]

@@ -14,11 +14,10 @@ from prompts import PromptTemplate
 from ..acceptance import Source
 from ..last_prompt import continued
 from ..standing import STANDING, in_force
-from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest
+from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
-from ..work import added
 
 __all__ = ["Asking", "fold"]
 
