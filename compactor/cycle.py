@@ -130,7 +130,7 @@ class Cycle:
             _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
         passing = Pass(self, view, state.generation, allowed)
         due = passing.weigh() if self.config.enabled else None
-        if kept == state.generation and not passing.holds:  # or it would be made again and again
+        if kept == state.generation and not passing.is_holding:  # or it would be made again and again
             raise StaleCompaction("rounds_changed")
         if due is not None and due.over is None and not forced:
             passing.show()
@@ -193,8 +193,8 @@ class Cycle:
             return Skip.DISABLED, Verdict(False)
         if view.total == 0:
             return Skip.EMPTY, Verdict(False)
-        if not forced and _held(view, state.held_round_id):
-            return Skip.HELD, Verdict(False)
+        if not forced and _is_reverted(view, state.held_round_id):
+            return Skip.REVERTED, Verdict(False)
         verdict = Verdict(True) if forced else self.trigger.verdict(view)
         self.emit(
             Evaluated(
@@ -236,8 +236,9 @@ def _unless_exiting() -> str | None:
     return "interpreter_exit" if interpreter_is_exiting() else None
 
 
-def _held(view: View, held_round_id: str | None) -> bool:
-    """Return whether no round is newer than *held_round_id*, which may have failed since and be hidden."""
+def _is_reverted(view: View, held_round_id: str | None) -> bool:
+    """Return whether no round is newer than *held_round_id*, the newest at a revert; it may have failed since and be
+    hidden."""
     end = view.rounds.end_of(held_round_id) if held_round_id is not None else None
     return end is not None and end >= view.total
 

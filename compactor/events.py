@@ -45,7 +45,7 @@ class Skip(StrEnum):
 
     DISABLED = "disabled"  # config.enabled is False
     EMPTY = "empty"  # there is no round
-    HELD = "held"  # reverted, and no round is newer than the revert
+    REVERTED = "reverted"  # no round is newer than the revert
     BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
     NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
     NOTHING_NEW = "nothing_new"  # retaining the recent rounds leaves none to cover

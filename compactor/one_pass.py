@@ -53,7 +53,7 @@ class Pass:
         self.changed = False
 
     @property
-    def holds(self) -> bool:
+    def is_holding(self) -> bool:
         return self._held is not None
 
     @property

@@ -228,7 +228,7 @@ def test_a_revert_holds_until_a_round_is_newer() -> None:
     table.run()
     table.cycle.journal.revert()
     assert table.run() is None
-    assert of_kind(table.events, Skipped)[-1].reason is Skip.HELD
+    assert of_kind(table.events, Skipped)[-1].reason is Skip.REVERTED
     assert table.run(forced=True) is not None
     table.cycle.journal.revert()
     add_round(table.memory, close=False)

@@ -575,7 +575,7 @@ def test_a_revert_takes_away_what_was_made_from_the_reverted() -> None:
     scene.clock.advance(300)
     scene.executor.run_all()
     assert [event.reason for event in scene.events(Discarded)] == ["generation"]
-    assert (scene.end, scene.compactor.status().why_idle) == (0, "held")
+    assert (scene.end, scene.compactor.status().why_idle) == (0, Skip.REVERTED)
     scene.add()
     assert (scene.end, scene.held.end) == (0, 13)
 

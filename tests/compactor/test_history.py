@@ -161,7 +161,7 @@ def test_a_revert_after_a_restart_goes_where_it_would_have_gone_before(store: St
     assert compactor.revert().end_index == 7  # type: ignore[union-attr]
     assert of_kind(compactor.events, Reverted)[0].generation == 3
     memory, after = process(store)
-    assert (after.status().generation, after.status().why_idle, end_of(after)) == (3, Skip.HELD, 7)
+    assert (after.status().generation, after.status().why_idle, end_of(after)) == (3, Skip.REVERTED, 7)
     add_round(memory)
     _, last = process(store)
     assert (last.status().generation, end_of(last)) == (4, 13)
