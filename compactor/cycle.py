@@ -59,7 +59,7 @@ class Cycle:
         """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
         between only lengthen the tail."""
         rounds = rounds_for(self.rounds_getter(), self.role)
-        header = max(self.header_tokens(), self.ledger.header_tokens)
+        header = max(self.header_tokens(), self.ledger.header_tokens) + self.ledger.tool_tokens
         # A host's own journal may know of compactions alone.
         compaction, kept = rounds.anchored(state.current), bool(getattr(self.journal, "keeps_reductions", False))
         prompt = last_prompt_of(getattr(self.rounds_getter, "memory", None), self.role)

@@ -124,7 +124,7 @@ class Holding:
         gains = [_gain(view, one.compaction) for one in held]
         calls = [_calls_behind(view, one.prepared) for one in held]
         since = [*calls[1:], 0]
-        tokens, correction = view.tokens + view.ledger.tool_tokens, view.usage.correction
+        tokens, correction = view.tokens, view.usage.correction
         furthest = held[-1]
         return Moment(
             shown=math.ceil(tokens * correction),
@@ -173,10 +173,7 @@ def _seen_end(view: View, prepared: CompactionPrepared) -> int:
 def _calls_behind(view: View, prepared: CompactionPrepared) -> int:
     """Return how often the agent's model was called since *prepared* was made."""
     end = _seen_end(view, prepared)
-    closed = min(end, view.closed)
-    growing = range(max(end, view.closed), view.total)
-    calls = view.sums[view.closed].calls - view.sums[closed].calls
-    calls += sum(calls_in(view.rounds[place], view.role) for place in growing)
+    calls = view.calls_behind(end)
     newest = view.rounds[end - 1] if end else None
     if newest is None or newest.id != prepared.seen_round_id:
         return calls

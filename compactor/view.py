@@ -19,7 +19,7 @@ from .acceptance import Reading, Source
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .kept import KeptRound
-from .ledger import Ledger, Sums
+from .ledger import Ledger, Sums, calls_in
 from .overlaid import overlaid
 from .rungs import is_pinned
 from .summarizers.base import Summary, SummaryRequest
@@ -76,7 +76,7 @@ class View:
     #: The published compaction, its indices in the numbering of ``rounds``.
     compaction: CompactedMessage | None
     ledger: Ledger
-    #: Tokens of what always stands in front: system messages.
+    #: Tokens of what always stands in front: system messages, and the tools that go with the prompt.
     header_tokens: int = 0
     #: Whose window counts; empty: the default's.
     model: str = ""
@@ -197,6 +197,25 @@ class View:
         """Return the tokens of all rounds after the first *end*."""
         growing = sum(sum(self.costs(round_, unit)) for round_, unit in self._growing())
         return self.closed_tokens(end, self.closed) + growing
+
+    def calls_behind(self, end: int) -> int:
+        """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
+        closed = self.sums[self.closed].calls - self.sums[min(end, self.closed)].calls
+        growing = (self.rounds[place] for place in range(max(end, self.closed), self.total))
+        return closed + sum(calls_in(round_, self.role) for round_ in growing)
+
+    def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
+        """Return how many visible rounds the next compaction should cover, as many as the present one at least.
+
+        All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the prompt
+        has passed *mark* tokens, fewer are retained: as few as it takes to reach half of it.
+        """
+        end = max(min(self.closed, self.total - config.retain_recent), self.end)
+        if mark is not None:
+            ahead = self.header_tokens + (config.target_tokens or self.compaction_tokens)
+            while end < self.closed and ahead + self.tokens_behind(end) > mark // 2:
+                end += 1
+        return end
 
     def closed_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of the closed ones among rounds *start* to *stop*, as a slice counts them."""

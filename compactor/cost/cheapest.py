@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from ..config import CompactorConfig, whole_number
 from ..events import Weighed, Why
-from ..strategies.compact_rounds import due_end
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
-from .growth import Growth, calls_behind, growth_of
+from .growth import Growth, growth_of
 from .interval import Sizes, Style, best_interval, price_of_compaction
 from .prices import Prices
 
@@ -122,11 +121,11 @@ class Cheapest(Trigger):
 
     def sizes(self, view: View) -> Sizes:
         """Return the sizes of the conversation as they are estimated now, which ``best_interval`` takes."""
-        return self._sizes(view, growth_of(view, due_end(view, self._config)))
+        return self._sizes(view, growth_of(view, view.due_end(self._config)))
 
     def _weigh(self, view: View) -> Verdict:
         self._measure_latency(view)
-        growth, style = growth_of(view, due_end(view, self._config)), self.terms.style
+        growth, style = growth_of(view, view.due_end(self._config)), self.terms.style
         sizes, prices = self._sizes(view, growth), self.prices.with_cold(view.usage.cold)
         best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
         tokens, ceiling = math.ceil(growth.tokens * view.usage.correction), self._ceiling(view, sizes)
@@ -159,7 +158,7 @@ class Cheapest(Trigger):
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
     ) -> tuple[Why, int | None]:
         """Return why it holds, or does not, and the number of tokens that the prompt has *passed*, if that is why."""
-        if passed is not None and due_end(view, self._config, passed) > view.end:
+        if passed is not None and view.due_end(self._config, passed) > view.end:
             return "budget", passed
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
         if chosen.holds:
@@ -203,15 +202,15 @@ class Cheapest(Trigger):
         return next(calls for calls in known if calls is not None)
 
     def _note_asked(self, view: View, mark: int | None) -> None:
-        end = due_end(view, self._config, mark)
+        end = view.due_end(self._config, mark)
         if end > view.end:
-            self._asked = _Asked(view.rounds[end - 1].id, calls_behind(view, end), view.rounds)
+            self._asked = _Asked(view.rounds[end - 1].id, view.calls_behind(end), view.rounds)
 
     def _measure_latency(self, view: View) -> None:
         made, asked = view.compaction, self._asked
         if asked is None or made is None or made.end_round_id != asked.end_round_id or view.rounds is asked.rounds:
             return
-        went_by = max(calls_behind(view, view.end) - asked.calls, 0)
+        went_by = max(view.calls_behind(view.end) - asked.calls, 0)
         self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
         self._asked = None
 

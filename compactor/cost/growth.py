@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ledger import calls_in
 from ..units import PROMPT_TOKENS
 from ..view import View
 
-__all__ = ["Growth", "calls_behind", "growth_of"]
+__all__ = ["Growth", "growth_of"]
 
 #: A call weighs half as much as one that is so many calls newer; older than four times that, it is not looked at.
 HALF_LIFE = 32
@@ -40,7 +39,7 @@ def growth_of(view: View, end: int) -> Growth:
     and looks at few of the closed ones."""
     in_open_rounds = view.tokens_behind(view.closed)
     return Growth(
-        system=PROMPT_TOKENS + view.header_tokens + view.ledger.tool_tokens,
+        system=PROMPT_TOKENS + view.header_tokens,
         summary=view.compaction_tokens,
         grown=view.closed_tokens(view.end, end),
         retained=view.closed_tokens(end, view.closed) + in_open_rounds,
@@ -48,14 +47,8 @@ def growth_of(view: View, end: int) -> Growth:
     )
 
 
-def calls_behind(view: View, end: int) -> int:
-    """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
-    closed = view.sums[view.closed].calls - view.sums[min(end, view.closed)].calls
-    return closed + _calls_in_open_rounds(view)
-
-
 def _per_call(view: View, in_open_rounds: int) -> float:
-    seen, sums = _calls_in_open_rounds(view), view.sums
+    seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
     tokens, calls = float(in_open_rounds), float(seen)
     for place in range(view.closed - 1, max(view.end, view.closed - MOST_ROUNDS) - 1, -1):
         cost, weight = sums.cost(place), 0.5 ** (seen / HALF_LIFE)
@@ -65,8 +58,3 @@ def _per_call(view: View, in_open_rounds: int) -> float:
         if seen > 4 * HALF_LIFE:
             break
     return tokens / max(calls, 1)  # where there were none: the first will read it all
-
-
-def _calls_in_open_rounds(view: View) -> int:
-    places = range(max(view.closed, view.end), view.total)
-    return sum(calls_in(view.rounds[place], view.role) for place in places)

@@ -29,7 +29,6 @@ from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
 from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View, Work
-from .compact_rounds import planned_end
 
 __all__ = ["compact_notes"]
 
@@ -51,7 +50,7 @@ def compact_notes(view: View) -> Iterator[CompactedMessage]:
     """
     if view.work is None:
         raise RuntimeError("compact_notes asks a model, so it runs in a compactor, not where a prompt is composed")
-    rounds = view.rounds[view.end : planned_end(view, view.work)]
+    rounds = view.rounds[view.end : view.due_end(view.work.config, view.work.mark)]
     if rounds:
         yield from _Noting(view, view.work).compacted(rounds)
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
-from ..config import CompactorConfig
 from ..view import View, Work
 from .folding import Asking, fold
 
-__all__ = ["compact_rounds", "compact_view", "due_end", "planned_end"]
+__all__ = ["compact_rounds", "compact_view"]
 
 
 def compact_rounds(view: View) -> Iterator[CompactedMessage]:
@@ -37,7 +36,7 @@ def _planned(view: View, strategy: str) -> tuple[Work, range]:
     """Return what to ask with, and the places of the rounds that are due."""
     if view.work is None:
         raise RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
-    return view.work, range(view.end, planned_end(view, view.work))
+    return view.work, range(view.end, view.due_end(view.work.config, view.work.mark))
 
 
 def _compacted(
@@ -48,22 +47,3 @@ def _compacted(
     asking = Asking(work.config.prompt, target_tokens=work.config.target_tokens)
     made = fold(view, work, asking, rounds, start=view.end, previous=view.compaction, logged=logged)
     yield from (compaction for compaction, at_boundary in made if at_boundary)
-
-
-def planned_end(view: View, work: Work) -> int:
-    """Return how many visible rounds the next compaction should cover, as many as the present one at least.
-
-    All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the trigger
-    names a number of tokens that the prompt has passed, fewer are retained: as few as it takes to reach half of it.
-    """
-    return due_end(view, work.config, work.mark)
-
-
-def due_end(view: View, config: CompactorConfig, mark: int | None = None) -> int:
-    """Return the same for whoever only looks; *mark* is the number of tokens that the prompt has passed."""
-    end = max(min(view.closed, view.total - config.retain_recent), view.end)
-    if mark is not None:
-        ahead = view.header_tokens + (config.target_tokens or view.compaction_tokens)
-        while end < view.closed and ahead + view.tokens_behind(end) > mark // 2:
-            end += 1
-    return end

@@ -28,11 +28,11 @@ from compactor import (
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.ledger import Ledger
 from compactor.standing import STANDING
-from compactor.strategies.compact_rounds import compact_view, planned_end
+from compactor.strategies.compact_rounds import compact_view
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from compactor.units import PROMPT_TOKENS, count_message
-from memory import Attachment, CompactedMessage, Memory, Post, Reduction, Round, ToolCall
+from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -439,50 +439,23 @@ def view_of(memory: Memory, **more: Any) -> View:
     return View(rounds, compaction, Ledger(ROLE, count_tokens), **more)
 
 
-class Wanted:
-    """What of the work of a cycle a plan looks at."""
-
-    plan = None
-
-    def __init__(self, config: CompactorConfig, mark: int | None = None) -> None:
-        self.config, self.mark = config, mark
-
-    def summarize(self, *_: object, **__: object) -> Summary:
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("mark", [1, 500, 10**6])
-def test_a_token_mark_retains_at_most_the_usual_and_as_few_as_it_takes(mark: int) -> None:
-    """The smallest end that leaves half of the mark, at least the usual, never past what is closed."""
-    memory = memory_of(20, close_last=False)
-    config = CompactorConfig(retain_recent=10, target_tokens=50)
-    view = view_of(memory, header_tokens=20)
-    end = planned_end(view, Wanted(config, mark))
-    assert 10 <= end <= 19
-
-    def fits(end: int) -> bool:
-        return 20 + 50 + view.tokens_behind(end) <= mark // 2
-
-    assert end == next((place for place in range(10, 20) if fits(place)), 19)
-    assert planned_end(view, Wanted(config)) == 10
-
-
-@pytest.mark.parametrize("mark", [None, 1, 10**6])
-def test_what_is_covered_stays_covered(mark: int | None) -> None:
-    """Where more is to be retained than there is behind the compaction, its end is what is planned; rounds before it
-    are not even counted."""
-    memory = memory_of(20, close_last=False)
-    view = replace(view_of(memory), compaction=CompactedMessage(start_index=1, end_index=15, summary="s"))
-    planned = planned_end(view, Wanted(CompactorConfig(retain_recent=10, target_tokens=50), mark))
-    assert planned == (19 if mark == 1 else 15)
-    assert view.sums.start == 15
-
-
 def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None:
     """A strategy without work to use says so."""
     for strategy in (compact_rounds, compact_view):
         with pytest.raises(RuntimeError, match=f"{strategy.__name__} asks a model, so it runs in a compactor"):
             list(strategy(view_of(memory_of(3))))
+
+
+class Wanted:
+    """What of the work of a cycle a strategy looks at before it asks."""
+
+    plan = mark = None
+
+    def __init__(self, config: CompactorConfig) -> None:
+        self.config = config
+
+    def summarize(self, *_: object, **__: object) -> Summary:
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize("strategy", [compact_rounds, compact_view])

@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 from chats import answer, calls, result, user, words
+from executors import ManualExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, View, after_rounds, over_messages, over_tokens, over_usage, when
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    View,
+    after_rounds,
+    compose,
+    over_messages,
+    over_tokens,
+    over_usage,
+    when,
+)
 from compactor.ledger import Ledger
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
 from compactor.triggers import Trigger, Verdict, default_trigger
@@ -77,6 +88,23 @@ def test_over_tokens_counts_the_whole_prompt() -> None:
     assert view.tokens > 100
     assert over_tokens(view.tokens - 1).verdict(view) == Verdict(True, view.tokens - 1)
     assert over_tokens(view.tokens).verdict(view) == Verdict(False)
+
+
+def test_over_tokens_counts_the_tools_of_the_newest_prompt() -> None:
+    """They are in every request, like what the system says: in a compactor's view they stand in front."""
+    memory, tools = chat(10), [{"type": "function", "function": {"name": "count", "description": words(300)}}]
+    bare = compose(memory, budget=8_000).tokens
+    config = CompactorConfig(retain_recent=1)
+    compactor = ContextCompactor.for_role(
+        memory, "assistant", config=config, trigger=over_tokens(bare + 100), executor=(executor := ManualExecutor())
+    )
+    with compactor:
+        executor.run_all()
+        assert compactor.get_compaction() is None
+        assert compose(memory, budget=8_000, tools=tools).tokens > bare + 300
+        memory.append(answer("!"))
+        executor.run_all()
+        assert compactor.get_compaction() is not None
 
 
 @pytest.mark.parametrize(

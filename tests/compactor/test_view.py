@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from chats import answer, calls, note_of, result, user, words
 
-from compactor import View, compose
+from compactor import CompactorConfig, View, compose
 from compactor.host_rounds import rounds_for
 from compactor.ledger import Ledger
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
@@ -73,6 +73,37 @@ def test_the_header_counts() -> None:
     view = view_of(chat(2))
 
     assert replace(view, header_tokens=100).tokens == view.tokens + 100
+
+
+@pytest.mark.parametrize("mark", [1, 500, 10**6])
+def test_a_token_mark_retains_at_most_the_usual_and_as_few_as_it_takes(mark: int) -> None:
+    """The smallest end that leaves half of the mark, at least the usual, never past what is closed."""
+    view, config = replace(view_of(chat(20)), header_tokens=20), CompactorConfig(retain_recent=10, target_tokens=50)
+    end = view.due_end(config, mark)
+    assert 10 <= end <= 19
+
+    def fits(end: int) -> bool:
+        return 20 + 50 + view.tokens_behind(end) <= mark // 2
+
+    assert end == next((place for place in range(10, 20) if fits(place)), 19)
+    assert view.due_end(config) == 10
+
+
+@pytest.mark.parametrize("mark", [None, 1, 10**6])
+def test_what_is_covered_stays_covered(mark: int | None) -> None:
+    """Where more is to be retained than there is behind the compaction, its end is what is due; rounds before it are
+    not even counted."""
+    view = view_of(chat(20), 15)
+    assert view.due_end(CompactorConfig(retain_recent=10, target_tokens=50), mark) == (19 if mark == 1 else 15)
+    assert view.sums.start == 15
+
+
+@pytest.mark.parametrize(("end", "calls"), [(0, 5), (3, 2), (4, 1), (5, 0)])
+def test_calls_of_the_model_are_counted_in_closed_rounds_and_in_open_ones(end: int, calls: int) -> None:
+    """Also behind the open one, where there are none."""
+    view = view_of(chat(5))
+    assert view.closed == 4
+    assert view.calls_behind(end) == calls
 
 
 def test_the_summary_costs_its_text_as_the_prompt_shows_it() -> None:

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, Prices, View, after_rounds, cheapest, compose, over_messages
 from compactor.cost import Cheapest, best_interval, price_of_compaction
-from compactor.cost.growth import HALF_LIFE, calls_behind, growth_of
+from compactor.cost.growth import HALF_LIFE, growth_of
 from compactor.cost.publication import prices_in
 from compactor.events import Evaluated, Published, Weighed
 from compactor.ledger import Ledger, Sums
-from compactor.strategies.compact_rounds import due_end
 from compactor.testing import ScriptedSummarizer
 from compactor.triggers import Trigger
 from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS
@@ -91,8 +90,7 @@ def test_it_holds_from_the_interval_on_where_the_conversation_costs_least() -> N
 def test_the_numbers_are_those_of_the_prompt() -> None:
     """Together they are the prompt as the agent's model reads it, tools included."""
     memory = chat(12)
-    view = view_of(memory, 4, header_tokens=70)
-    view.ledger.tool_tokens = 30
+    view = view_of(memory, 4, header_tokens=100)
     one = weighed(trigger(latency_calls=3), view)
 
     assert one.system == PROMPT_TOKENS + 100
@@ -100,7 +98,7 @@ def test_the_numbers_are_those_of_the_prompt() -> None:
     assert one.grown == 6 * ROUND
     assert one.retained == 2 * ROUND + 3 * ROUND
     assert one.per_call == ROUND
-    assert one.tokens == view.tokens + 30 == one.system + one.summary + one.grown + one.retained - 3 * ROUND
+    assert one.tokens == view.tokens == one.system + one.summary + one.grown + one.retained - 3 * ROUND
 
 
 def test_before_the_first_summary_it_is_as_long_as_is_wished_for() -> None:
@@ -168,7 +166,7 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
     assert verdict.weighed.why == "budget"
     assert verdict.mark == verdict.weighed.ceiling == 5_000 - 2 * ROUND
     assert verdict.weighed.ceiling <= verdict.weighed.tokens < 5_000 - ROUND
-    assert due_end(view_of(chat(first)), CompactorConfig(retain_recent=6), verdict.mark) > 0
+    assert view_of(chat(first)).due_end(CompactorConfig(retain_recent=6), verdict.mark) > 0
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,7 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
     one = weighed(due, view)
 
     assert budget // 2 <= one.ceiling <= budget
-    can_cover = due_end(view, CONFIG, one.ceiling) > view.end
+    can_cover = view.due_end(CONFIG, one.ceiling) > view.end
     if one.tokens >= one.ceiling and can_cover:
         assert one.why == "budget"
     elif one.holds:
@@ -337,7 +335,7 @@ def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
     for went_by in (3, 5, 5):
         while not due(view := view_of(memory, covered)):
             chat(1, memory=memory)
-        covered = due_end(view, CONFIG)
+        covered = view.due_end(CONFIG)
         summary = view_of(memory, covered).compaction
         before = weighed(due, replace(view, compaction=summary, as_composed=False)).latency_calls
         assert before == (measured[-1] if measured else 1), "within the pass that makes it nobody knows yet"
@@ -350,7 +348,7 @@ def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
 
 def test_a_latency_that_is_given_is_not_measured() -> None:
     due, memory = trigger(latency_calls=2), chat(40)
-    covered = due_end(view_of(memory), CONFIG)
+    covered = view_of(memory).due_end(CONFIG)
     assert weighed(due, view_of(memory)).holds
     assert weighed(due, view_of(chat(7, memory=memory), covered)).latency_calls == 2
 
@@ -386,8 +384,8 @@ def test_it_grows_with_calls_of_the_model_not_with_rounds() -> None:
     view = view_of(Memory.from_messages(turn * 3))
 
     assert growth_of(view, 0).per_call == pytest.approx(view.tokens_behind(0) / 9, rel=0.03)
-    assert calls_behind(view, 0) == 9
-    assert calls_behind(view, 2) == 3
+    assert view.calls_behind(0) == 9
+    assert view.calls_behind(2) == 3
 
 
 def test_what_no_call_has_read_yet_the_first_will_read() -> None:
