@@ -270,11 +270,16 @@ class Entry:
 
     def numbered(self, number: int) -> Entry:
         """Return the same entry at its place in the log."""
-        entry = Entry.__new__(Entry)
-        entry.id, entry.kind, entry.number, entry.round = self.id, self.kind, number, self.round
-        entry.version, entry.follows, entry.created_at = self.version, "", self.created_at
-        entry._record, entry._body = self._record, self._body
-        return entry
+        return Entry(
+            self.kind,
+            record=self._record,
+            body=self._body,
+            id=self.id,
+            created_at=self.created_at,
+            number=number,
+            round=self.round,
+            version=self.version,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):
