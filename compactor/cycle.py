@@ -7,24 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory.errors import StaleCompaction
-from memory.events import Event
-from memory.overlays import CompactedMessage, Journal, JournalState
+from memory.overlays import CompactedMessage, JournalState
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached
 from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped
-from .holding import Holding, newest_place
+from .holding import newest_place
 from .host_rounds import rounds_for
-from .keeping import Keeping
 from .last_prompt import last_prompt_of
 from .lease import MARGIN, Lease, Overtaken
-from .ledger import Ledger
 from .limits import Place
-from .one_pass import Pass, Strategy
+from .one_pass import Desk, Pass, Strategy
 from .plan import plan_text
 from .summarizers.base import SummaryRequest
-from .triggers import Trigger, Verdict
+from .triggers import Verdict
 from .view import View
 from .work import Ask, CycleWork
 from .workers import interpreter_is_exiting
@@ -32,28 +29,15 @@ from .workers import interpreter_is_exiting
 __all__ = ["Ask", "Cycle", "Strategy"]
 
 
-@dataclass(frozen=True)
-class Cycle:
+@dataclass(frozen=True, kw_only=True)
+class Cycle(Desk):
     """What a cycle needs; ``run`` is one."""
 
     config: CompactorConfig
     rounds_getter: Callable[[], Sequence[Any]]
-    journal: Journal
-    #: What the journal keeps beside publications: one a compactor.
-    keeping: Keeping
-    trigger: Trigger
-    strategies: Sequence[Strategy]
-    ledger: Ledger
-    emit: Callable[[Event], None]
     monotonic: Callable[[], float]
     header_tokens: Callable[[], int] = lambda: 0
     plan: Callable[[], object] = lambda: None
-    #: Says when a compaction is shown that is prepared; None: at once.
-    holding: Holding | None = None
-
-    @property
-    def role(self) -> str:
-        return self.ledger.role
 
     def view(self, state: JournalState) -> View:
         """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
@@ -133,7 +117,7 @@ class Cycle:
         if kept == state.generation and not passing.is_holding:  # or it would be made again and again
             raise StaleCompaction("rounds_changed")
         if due is not None and due.over is None and not forced:
-            passing.show()
+            passing.publish_held()
             return passing
         skip, verdict = self._judge(passing.ahead, state, forced=forced)
         if due is not None and skip is Skip.BELOW_TRIGGER:  # the tail has outgrown what is held
@@ -150,7 +134,7 @@ class Cycle:
                 passing.apply(strategy)
             else:
                 if forced or (due is not None and not passing.changed):  # nothing is left to extend it by
-                    passing.show()
+                    passing.publish_held()
                 passing.end(forced=forced)
         except (LeasedElsewhere, LimitReached) as later:
             reason = Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED
@@ -171,7 +155,7 @@ class Cycle:
         passing = Pass(self, self.view(state), state.generation, _unless_exiting)
         try:
             if passing.weigh(needed=True) is not None:
-                passing.show()
+                passing.publish_held()
         except StaleCompaction:
             pass
         return self.journal.read().generation != state.generation

@@ -11,7 +11,7 @@ from datetime import datetime
 from memory.entries import CompactionPrepared
 from memory.events import Event
 from memory.forking import renewed_after_fork
-from memory.overlays import CompactedMessage
+from memory.overlays import CompactedMessage, Origin
 from memory.visibility import Rounds
 
 from .cost.publication import Moment, Publication
@@ -31,6 +31,10 @@ class Ahead:
     #: As it would be shown now: its indices in the numbering of the view.
     compaction: CompactedMessage
     prepared: CompactionPrepared
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.prepared.digest, self.prepared.checks, self.prepared.strategy)
 
 
 def is_same(one: CompactedMessage, other: CompactedMessage) -> bool:

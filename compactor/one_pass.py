@@ -5,28 +5,48 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
-from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
+from memory.events import Event
+from memory.overlays import CompactedMessage, Journal, Origin, Overlay, Reduction
 
 from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, Exhausted, Held, Published, Reduced, StrategyFailed
-from .holding import ahead_of, is_same, reaching_ahead
+from .holding import Holding, ahead_of, is_same, reaching_ahead
+from .keeping import Keeping
 from .lease import Overtaken
+from .ledger import Ledger
+from .summarizers.base import Summary
 from .tokens import TokenCounter
+from .triggers import Trigger
 from .units import Message, count_message
 from .view import View
 from .work import CycleWork
 
-if TYPE_CHECKING:
-    from .cycle import Cycle
-
-__all__ = ["Pass", "Strategy", "name_of"]
+__all__ = ["Desk", "Pass", "Strategy", "name_of"]
 
 Strategy = Callable[[View], Iterable[Overlay]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What a cycle has at hand, in each of its passes."""
+
+    journal: Journal
+    #: What the journal keeps beside publications: one a compactor.
+    keeping: Keeping
+    trigger: Trigger
+    strategies: Sequence[Strategy]
+    ledger: Ledger
+    emit: Callable[[Event], None]
+    #: Says when a compaction is shown that is prepared; None: at once.
+    holding: Holding | None = None
+
+    @property
+    def role(self) -> str:
+        return self.ledger.role
 
 
 class Pass:
@@ -36,8 +56,8 @@ class Pass:
     from its end, and nobody is shown it yet.
     """
 
-    def __init__(self, cycle: Cycle, view: View, base: int, allowed: Callable[[], str | None]) -> None:
-        self._cycle = cycle
+    def __init__(self, desk: Desk, view: View, base: int, allowed: Callable[[], str | None]) -> None:
+        self._desk = desk
         #: The generation that is current, as far as it knows.
         self.base = base
         self._allowed = allowed
@@ -71,7 +91,7 @@ class Pass:
     def weigh(self, *, needed: bool = False) -> Decision | None:
         """Return why what is held is to be shown now; None where it is not, or nothing is held. *needed*: a prompt is
         too long, so it is to be shown if only it makes that shorter."""
-        cycle, holding = self._cycle, self._cycle.holding
+        desk, holding = self._desk, self._desk.holding
         held = holding.look(self.view, self.base) if holding is not None else ()
         if holding is None or not held:
             return None
@@ -80,9 +100,9 @@ class Pass:
         made = holding.publication(moment)
         if needed and moment.ahead < moment.shown:
             made = replace(made, show=True, reason="budget", over=None, look_in=None)
-        cycle.emit(
+        desk.emit(
             Held(
-                role=cycle.role,
+                role=desk.role,
                 generation=self.base,
                 shows=made.show,
                 reason=made.reason,
@@ -101,64 +121,48 @@ class Pass:
         )
         return made if made.show else None
 
-    def show(self) -> None:
+    def publish_held(self) -> None:
         """Publish what is held, if anything is. Raises ``Overtaken`` where somebody else did so just now."""
-        holding = self._cycle.holding
-        if holding is None or self._held is None:
-            return
-        for one in reaching_ahead(self.view, self._cycle.keeping.prepared(self.base))[-1:]:
-            origin = Origin(one.prepared.digest, one.prepared.checks, one.prepared.strategy)
-            holding.forget()  # where it is lost now, that is told as an error
-            self._publish(one.compaction, origin, self._work if self.prepared else None)
+        if self._held is not None:
+            self._publish_furthest(self._desk.keeping.prepared(self.base), self._work if self.prepared else None)
 
     def publish_prepared(self) -> None:
         """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still.
         Where compactions are held, that has been weighed."""
-        kept = self._work is not None and self._work.keeping is not None and self._cycle.holding is None
-        answers = self._cycle.keeping.publishable(self.base) if kept else ()
-        for one in reaching_ahead(self.view, answers)[-1:]:
-            origin = Origin(one.prepared.digest, one.prepared.checks, one.prepared.strategy)
-            try:
-                self._publish(one.compaction, origin, None)
-            except StaleCompaction as stale:
-                if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
-                    raise Overtaken from stale
-                if stale.reason not in ("rounds_changed", "behind"):
-                    raise
-                # Another process was faster, or a round failed just now: what is due is asked for.
+        if self._work is None or self._work.keeping is None or self._desk.holding is not None:
+            return
+        try:
+            self._publish_furthest(self._desk.keeping.publishable(self.base), None)
+        except StaleCompaction as stale:
+            if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
+                raise Overtaken from stale
+            if stale.reason not in ("rounds_changed", "behind"):
+                raise
+            # Another process was faster, or a round failed just now: what is due is asked for.
 
-    def _hold(self, made: CompactedMessage, origin: Origin) -> None:
+    def _publish_furthest(self, answers: Iterable[CompactionPrepared], work: CycleWork | None) -> None:
+        """Publish of *answers* the one that reaches furthest, if any could be shown."""
+        for one in reaching_ahead(self.view, answers)[-1:]:
+            if self._desk.holding is not None:
+                self._desk.holding.forget()  # where it is lost now, that is told as an error
+            self._publish(one.compaction, one.origin, work)
+
+    def _hold(self, made: CompactedMessage, work: CycleWork) -> None:
         """Keep *made* to be shown later, and let strategies go on from its end."""
-        cycle, base = self._cycle, self.base
+        desk, base = self._desk, self.base
         if reason := self._allowed():
             raise StaleCompaction(reason)
         ids = self._newly_covered(made)
-        kept = (one.compaction for one in cycle.keeping.prepared(base) if one.round_ids == ids)
+        kept = (one.compaction for one in desk.keeping.prepared(base) if one.round_ids == ids)
         if not any(one is not None and is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
-            seen_round_id, seen_post = cycle.seen()
-            cycle.keeping.prepare(
-                CompactionPrepared(
-                    role=cycle.role,
-                    digest=origin.digest,
-                    base=base,
-                    strategy=origin.strategy,
-                    text=made.summary,
-                    model=made.model,
-                    usage=made.usage,
-                    checks=origin.checks,
-                    compaction=made,
-                    round_ids=ids,
-                    seen_round_id=seen_round_id,
-                    seen_post=seen_post,
-                )
-            )
-        if cycle.journal.read().generation != base:
+            work.keep(self.view, Summary(made.summary, made.usage, made.model), made)
+        if desk.journal.read().generation != base:
             raise StaleCompaction("generation")
         self._held, self.prepared, self.changed = made, True, True
 
     def _catch_up(self) -> None:
         """Go on from what is shown now, if a prompt could not wait, and it is what this pass goes on from anyway."""
-        state = self._cycle.journal.read()
+        state = self._desk.journal.read()
         current, held = state.current, self._held
         if held is None or current is None or state.generation == self.base:
             return
@@ -186,19 +190,19 @@ class Pass:
             raise
         except Exception as error:
             self._failed.append(error)
-            if len(self._cycle.strategies) == 1:  # there is no other: the run has failed, and tells so itself
+            if len(self._desk.strategies) == 1:  # there is no other: the run has failed, and tells so itself
                 raise
             said = error.check if isinstance(error, SummaryRejected) else type(error).__name__
-            self._cycle.emit(StrategyFailed(role=self._cycle.role, generation=self.base, strategy=name, error=said))
+            self._desk.emit(StrategyFailed(role=self._desk.role, generation=self.base, strategy=name, error=said))
 
     def end(self, *, forced: bool) -> None:
         """Tell where all strategies were not enough. Raises the first failure then, so that it is tried again later."""
-        cycle, tried = self._cycle, self.changed or self._failed
-        if not tried or (self.published is not None if forced else not cycle.trigger(self.ahead)):
+        desk, tried = self._desk, self.changed or self._failed
+        if not tried or (self.published is not None if forced else not desk.trigger(self.ahead)):
             return
-        if not forced and len(cycle.strategies) > 1:
-            tokens, number = self.ahead.tokens, len(cycle.strategies)
-            cycle.emit(Exhausted(role=cycle.role, generation=self.base, strategies=number, tokens=tokens))
+        if not forced and len(desk.strategies) > 1:
+            tokens, number = self.ahead.tokens, len(desk.strategies)
+            desk.emit(Exhausted(role=desk.role, generation=self.base, strategies=number, tokens=tokens))
         if self._failed:
             raise self._failed[0]
 
@@ -208,13 +212,13 @@ class Pass:
         made, why = made.model_copy(update={"generation": self.base}), "overlaid"
         try:
             kept = self.view.keeps_reductions
-            reductions = self._cycle.journal.reduce(made, base=self.base) if kept else None
+            reductions = self._desk.journal.reduce(made, base=self.base) if kept else None
         except StaleCompaction as stale:
             if stale.reason == "generation":
                 raise
             reductions, why = None, stale.reason
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
-            self._cycle.emit(Discarded(role=self._cycle.role, generation=self.base, reason=why))
+            self._desk.emit(Discarded(role=self._desk.role, generation=self.base, reason=why))
             return
         place = (self.view.rounds.end_of(made.round_id) or 1) - 1
         if place not in self._read:
@@ -222,9 +226,9 @@ class Pass:
         read = self._read[place]
         before, after = read.tokens(made, self.view.ledger.count)
         self.view, self.changed = replace(self.view, published=reductions, as_composed=False), True
-        self._cycle.emit(
+        self._desk.emit(
             Reduced(
-                role=self._cycle.role,
+                role=self._desk.role,
                 generation=self.base,
                 strategy=strategy,
                 kind=made.kind,
@@ -253,29 +257,29 @@ class Pass:
         if made.end_round_id is None:  # a strategy of the host's need not know of ids
             last = view.rounds[made.end_index - 1]
             made = made.model_copy(update={"end_round_id": last.id, "end_number": last.number or None})
-        if self._cycle.holding is not None:
-            self._hold(made, work.origin)
+        if self._desk.holding is not None:
+            self._hold(made, work)
         else:
             self._publish(made, work.origin, work)
             work.begin(strategy)
 
     def _publish(self, made: CompactedMessage, origin: Origin, work: CycleWork | None) -> None:
         """Publish *made*, and go on from there. It was made with *work*; None: in an earlier cycle."""
-        view, cycle = self.view, self._cycle
+        view, desk = self.view, self._desk
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         if reason := self._allowed():
             raise StaleCompaction(reason)
         origin = origin._replace(tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens)
         ids = self._newly_covered(made)
         try:
-            published = cycle.keeping.publish(made, base=self.base, round_ids=ids, origin=origin)
+            published = desk.keeping.publish(made, base=self.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             if stale.reason == "generation" and self._is_shown(made):
                 raise Overtaken from stale
             raise
-        cycle.emit(
+        desk.emit(
             Published(
-                role=cycle.role,
+                role=desk.role,
                 generation=published.generation,
                 strategy=origin.strategy,
                 start=published.start_index,
@@ -307,8 +311,8 @@ class Pass:
 
     def _is_shown(self, made: CompactedMessage) -> bool:
         """Return whether another process, which found the same answer in the log, was first to publish it."""
-        current = self._cycle.journal.read().current
-        return current is not None and (current.end_round_id, current.summary) == (made.end_round_id, made.summary)
+        current = self._desk.journal.read().current
+        return current is not None and is_same(current, made)
 
 
 @dataclass(frozen=True, slots=True)

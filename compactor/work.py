@@ -19,7 +19,7 @@ from .events import Prepared, Rejected, Started
 from .keeping import Keeping, digest_of
 from .notes import rendered, span_of, with_sentences
 from .standing import in_force, lost, restored
-from .summarizers.base import Summary, SummaryRequest, added
+from .summarizers.base import RequestKind, Summary, SummaryRequest, added
 from .tokens import TokenCounter
 from .view import View
 
@@ -167,7 +167,9 @@ class CycleWork:
             made = judged(
                 partial(self._counted, sending), attempts=attempts, tell=partial(self._refused, request, span, attempts)
             )
-            self._keep(digest, request, made, view, becomes)
+            self.origin = Origin(digest, tuple(CHECKS), self.strategy)
+            compaction = becomes(made.summary) if becomes is not None and self.keeping is not None else None
+            self.keep(view, replace(made.summary, text=made.said), compaction, request.kind)
         self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
         self.reused = found is not None and not self.requests
         self._emit(
@@ -197,30 +199,25 @@ class CycleWork:
         except SummaryRejected:
             return None
 
-    def _keep(
-        self,
-        digest: str,
-        request: SummaryRequest,
-        made: Answer,
-        view: View,
-        becomes: Callable[[Summary], CompactedMessage] | None,
+    def keep(
+        self, view: View, said: Summary, compaction: CompactedMessage | None, kind: RequestKind = "rounds"
     ) -> None:
+        """Keep what was *said*, and the *compaction* that could be published of it, if answers are kept at all."""
         if self.keeping is None:
             return
-        compaction = becomes(made.summary) if becomes is not None else None
         seen_round_id, seen_post = self.seen()
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
         self.keeping.prepare(
             CompactionPrepared(
                 role=view.role,
-                digest=digest,
+                digest=self.origin.digest,
                 base=self.base,
-                kind=request.kind,
-                strategy=self.strategy,
-                text=made.said,
-                model=made.summary.model,
-                usage=made.summary.usage,
-                checks=tuple(CHECKS),
+                kind=kind,
+                strategy=self.origin.strategy,
+                text=said.text,
+                model=said.model,
+                usage=said.usage,
+                checks=self.origin.checks,
                 compaction=compaction,
                 round_ids=tuple(round_.id for round_ in covered),
                 seen_round_id=seen_round_id,
