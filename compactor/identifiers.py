@@ -80,14 +80,17 @@ def unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
 
 def _found(text: str) -> Iterator[str]:
     text = _THOUSANDS.sub("", text)
-    for url in _URL.finditer(text):
-        if len(url[0]) <= _LONGEST:
-            yield url[0].rstrip(".,;:!?)]/_")
-    text = _URL.sub(" ", text)
+    if "://" in text or "www." in text.lower():
+        for url in _URL.finditer(text):
+            if len(url[0]) <= _LONGEST:
+                yield url[0].rstrip(".,;:!?)]/_")
+        text = _URL.sub(" ", text)
     for match in _CHUNK.finditer(text):
         chunk = match[0].strip(".-+#&?!_~%" + _MONEY)
         if not _SHORTEST <= len(chunk) <= _LONGEST:
             continue
+        if chunk.isalpha() and not chunk.isupper():
+            continue  # a word, as most are: what follows would find so, for ten times the time
         start = match.start() + match[0].index(chunk)
         if chunk[0].isdigit() and _counted(text, start, start + len(chunk)):
             continue
@@ -173,16 +176,18 @@ def _stands_in(name: str, text: str) -> bool:
         if _begins(text, at) and (_ends(text, at + len(name)) or _HASH.fullmatch(name)):
             return True
         at = text.find(name, at + 1)
-    runs = _RUN.findall(name)
     # With other separators, or none: "HAT 103", "https:\/\/", "1.234".
-    written = r"[\W_]{0,6}".join(_grouped(run) if run.isdecimal() else re.escape(run) for run in runs)
+    runs = [_thousands(run) if run.isdecimal() else [run] for run in _RUN.findall(name)]
+    if not all(piece in text for run in runs for piece in run):
+        return False
+    written = r"[\W_]{0,6}".join(r"[.,' ]?".join(run) for run in runs)
     return any(_begins(text, match.start()) and _ends(text, match.end()) for match in re.finditer(written, text))
 
 
-def _grouped(digits: str) -> str:
-    """Return a pattern of *digits* with or without marks between the thousands."""
+def _thousands(digits: str) -> list[str]:
+    """Return *digits* in pieces, as they may stand with marks between the thousands."""
     head = len(digits) % 3 or 3
-    return r"[.,' ]?".join([digits[:head], *(digits[at : at + 3] for at in range(head, len(digits), 3))])
+    return [digits[:head], *(digits[at : at + 3] for at in range(head, len(digits), 3))]
 
 
 def _begins(text: str, at: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Round
@@ -78,8 +79,9 @@ def _newest(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _said(round_: Round) -> Iterator[str]:
-    yield round_.user_query
-    yield from (post.message for post in round_.post_list if post.send_from == USER)
+    """Yield what the user said in *round_*. A query is mostly posted as well: said twice running, it is read once."""
+    said = [round_.user_query, *(post.message for post in round_.post_list if post.send_from == USER)]
+    yield from (text for text, _ in groupby(said))
 
 
 def _prohibitions(text: str) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.identifiers import MOST_IDENTIFIERS, identifiers, unknown
+from compactor.identifiers import _URL, MOST_IDENTIFIERS, _folded, _names, identifiers, unknown
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,41 @@ def test_every_text_knows_its_own_identifiers(text: str) -> None:
     found = identifiers(text)
     assert unknown(found, [text]) == ()
     assert len({name.casefold() for name in found}) == len(found)
+
+
+# What is passed over, because it would come to nothing
+
+
+@given(st.text(st.characters(categories=["L"]), min_size=1, max_size=24))
+def test_a_word_of_letters_names_nothing_unless_all_are_capitals(word: str) -> None:
+    """So such words are passed over."""
+    assert word.isupper() or list(_names(word)) == []
+
+
+@given(
+    st.lists(
+        st.sampled_from(["http", "ſ", "HTTPS", ":", "/", "://", "www", "Www.", "ww", "w.", " ", "x.org"]), max_size=7
+    )
+)
+def test_there_is_no_url_without_its_marks(parts: list[str]) -> None:
+    """So it is not looked for without them."""
+    text = "".join(parts)
+    assert _URL.search(text) is None or "://" in text or "www." in text.lower()
+
+
+@given(
+    st.lists(st.sampled_from(["hat", "103", "4821", "12345", "1234567"]), min_size=1, max_size=3),
+    st.lists(
+        st.sampled_from(["HAT", "103", "48", "21", "12", "345", "1", "234", "567", ",", "-", " ", "x"]), max_size=12
+    ),
+)
+def test_a_name_whose_parts_stand_nowhere_is_unknown(runs: list[str], parts: list[str]) -> None:
+    """And a name is known where all of them stand, with nothing between but what may."""
+    source = "".join(parts)
+    apart = (r"[.,' ]?".join(re.findall(r"\d{1,3}(?=(?:\d{3})*$)", run)) if run.isdecimal() else run for run in runs)
+    written = r"[\W_]{0,6}".join(apart)
+    known = re.search(rf"(?<![a-z0-9]){written}(?![a-z0-9])", _folded(source)) is not None
+    assert unknown(["-".join(runs)], [source]) == (() if known else ("-".join(runs),))
 
 
 def test_only_so_many_are_looked_at() -> None:

@@ -41,6 +41,15 @@ def test_prohibitions_of_the_user_are_found_in_queries_and_posts() -> None:
     )
 
 
+@given(st.lists(st.sampled_from(["Never call.", "No meat.", "NEVER call!", "Hello.", ""]), max_size=6), st.booleans())
+def test_what_is_posted_as_it_was_asked_is_read_once(said_before: list[str], posted: bool) -> None:
+    """A query that its first post repeats, or does not, gives the same sentences in the same order."""
+    query = " ".join(reversed(said_before))
+    before = said(" ".join(said_before), ("User", "Don't pay. No meat."))
+    again = [("User", query)] * (2 if posted else 1)
+    assert standing_sentences([before, said(query, *again)]) == standing_sentences([before, said(query)])
+
+
 def test_prohibitions_in_other_words_and_languages_are_found() -> None:
     """Each in the midst of what only asks or tells."""
     query = "Hello. I forbid you to call them. Only use the staging server. Не удаляй файлы. Lösche nichts. It rains."
