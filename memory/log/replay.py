@@ -29,8 +29,8 @@ from .snapshot import Publication, Snapshot
 
 __all__ = ["applied", "reverted"]
 
-#: So many of a role's newest answers are at hand: where single posts are summarised and no compaction is published,
-#: they would pile up.
+#: So many of a role's newest answers are at hand, and so many of its newest compactions that are not published yet:
+#: where single posts are summarised meanwhile, their answers would pile up, and push out what is held.
 MOST_PREPARED = 64
 
 
@@ -61,15 +61,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
     """Return the snapshot after an entry that says how the log reads, or by how much to correct a count."""
     match record:
         case CompactionPrepared(role=role, base=base):
-            if base != now.journal(role).generation:
-                return now
-            return now.but(
-                prepared={**now.prepared, role: (*now.prepared.get(role, ()), record)[-MOST_PREPARED:]},
-                prepared_entries={
-                    **now.prepared_entries,
-                    role: (*now.prepared_entries.get(role, ()), now.number)[-MOST_PREPARED:],
-                },
-            )
+            return now if base != now.journal(role).generation else _with_prepared(now, role, record)
         case CompactionPublished(role=role, compaction=compaction):
             kept = (*now.published.get(role, ()), Publication(now.number, compaction.end_number or 0))
             made = _without_stale(now, role).with_publications(role, compaction.generation, kept, current=compaction)
@@ -90,6 +82,17 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             return now.with_pin(round_id, place) if pinned else now.without_pins(round_id, (place,))
         case _:  # an entry that only a newer version knows
             return now
+
+
+def _with_prepared(now: Snapshot, role: str, record: CompactionPrepared) -> Snapshot:
+    answers = (*now.prepared.get(role, ()), record)
+    alike = [at for at, one in enumerate(answers) if (one.compaction is None) == (record.compaction is None)]
+    out = alike[0] if len(alike) > MOST_PREPARED else len(answers)
+    entries = (*now.prepared_entries.get(role, ()), now.number)
+    return now.but(
+        prepared={**now.prepared, role: answers[:out] + answers[out + 1 :]},
+        prepared_entries={**now.prepared_entries, role: entries[:out] + entries[out + 1 :]},
+    )
 
 
 def reverted(now: Snapshot, role: str, generation: int) -> Snapshot:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, Origin, StaleCompaction
-from memory.entries import CompactionPublished
+from memory.entries import CompactionPrepared, CompactionPublished
+from memory.log.replay import MOST_PREPARED
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -253,3 +254,29 @@ def test_a_publication_survives_a_conflict_that_does_not_concern_it() -> None:
     one.create_round("new")
     assert publish(two, 1, 4, base=0).generation == 1
     assert two.get_role_rounds("Planner")[0].end_of("6") == 5
+
+
+def prepared(text: str, compaction: CompactedMessage | None = None) -> CompactionPrepared:
+    return CompactionPrepared(role="A", digest=text, base=0, text=text, compaction=compaction)
+
+
+def test_answers_about_single_posts_do_not_push_out_a_compaction_that_is_held() -> None:
+    """However many of them come meanwhile: of either the newest are at hand, in the order in which they came."""
+    store = InMemoryStore()
+    journal = memory_of(3, store).journal("A")
+    for text in ("held", *map(str, range(MOST_PREPARED + 2)), "held again"):
+        journal.prepare(prepared(text, made(2, text) if "held" in text else None))
+    for kept in (journal.prepared(), Memory("s", store=store).journal("A").prepared()):
+        assert [one.text for one in kept] == ["held", *map(str, range(2, MOST_PREPARED + 2)), "held again"]
+
+
+def test_of_compactions_that_are_held_only_the_newest_are_at_hand() -> None:
+    """So nobody carries along what was prepared hundreds of times and never shown; answers of other kinds stay."""
+    journal = memory_of(3).journal("A")
+    journal.prepare(prepared("answer"))
+    for number in range(MOST_PREPARED + 1):
+        journal.prepare(prepared(f"held {number}", made(2)))
+    assert [one.text for one in journal.prepared()] == [
+        "answer",
+        *(f"held {number}" for number in range(1, MOST_PREPARED + 1)),
+    ]
