@@ -136,15 +136,8 @@ def prices_of(all_asked: Sequence[Asked]) -> Iterator[list[str]]:
     for one in all_asked:
         row = [f"{one.covered:,}"]
         for prices in LISTS:
-            apart = Prices(
-                cached=prices.cached,
-                written=prices.written,
-                output=prices.output,
-                summarizer_input=1.0,
-                summarizer_output=prices.output,
-            )
-            separate = separately(apart, one.separate)
-            formula = separately(apart, SUMMARY + one.instruction + one.covered)
+            separate = separately(prices, one.separate)
+            formula = separately(prices, SUMMARY + one.instruction + one.covered)
             own = behind(prices, one.cached, one.behind - one.cached)
             own_formula = behind(prices, SYSTEM + SUMMARY + one.covered, one.instruction)
             row.append(f"{separate:,.0f} ({formula:,.0f}) / {own:,.0f} ({own_formula:,.0f})")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ..config import ConfigError
 
 __all__ = ["Prices"]
+
+#: Stands for the agent's own price until that is known; of any type, since no price is ever read as this.
+_OWN: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +19,8 @@ class Prices:
     """The price of a token of each kind, where one that the agent's model reads uncached costs 1.
 
     The defaults are those of providers that give cached input for a tenth, write it for nothing and take four times as
-    much for output, with the same model as the summarizer. Raises ``ValueError`` for a price that is negative or no
-    number.
+    much for output; the summarizer's are the agent's own: the same model summarises. Raises ``ValueError`` for a price
+    that is negative or no number.
     """
 
     #: A token that the agent's provider has in its cache.
@@ -26,16 +29,19 @@ class Prices:
     written: float = 1.0
     #: One that the agent's model answers.
     output: float = 4.0
-    #: One that the summarizer reads, and one that it answers.
-    summarizer_input: float = 1.0
-    summarizer_output: float = 4.0
+    #: One that the summarizer reads, and one that it answers; where not given, the agent's own: 1, and ``output``.
+    summarizer_input: float = _OWN
+    summarizer_output: float = _OWN
     #: What 1 is, in dollars; None: nobody knows.
     per_token: float | None = None
 
     def __post_init__(self) -> None:
+        for name, own in (("summarizer_input", 1.0), ("summarizer_output", self.output)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, own)
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None and field.default is None:
+            if field.name == "per_token" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                 raise ValueError(f"{field.name} is a price from 0 on, where uncached input is 1, not {value!r}")

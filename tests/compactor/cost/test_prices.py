@@ -27,6 +27,16 @@ def test_a_price_in_dollars_need_not_be_known() -> None:
     assert Prices(per_token=2e-6).per_token == 2e-6
 
 
+def test_the_summarizer_costs_what_the_agents_model_does_where_nothing_else_is_said() -> None:
+    """One price changed is changed for both, and a copy with other prices keeps what was given."""
+    assert (Prices().summarizer_input, Prices().summarizer_output) == (1, 4)
+    assert (Prices(output=5).summarizer_input, Prices(output=5).summarizer_output) == (1, 5)
+    apart = Prices(output=5, summarizer_input=0.1, summarizer_output=0)
+    assert (apart.summarizer_input, apart.summarizer_output) == (0.1, 0)
+    assert apart.with_cold(0.5).summarizer_output == 0
+    assert Prices(output=5) == Prices(output=5, summarizer_output=5)
+
+
 def test_a_share_of_cold_calls_raises_the_price_of_cached_tokens() -> None:
     """It is what a token costs on average that the provider may have in its cache."""
     prices = Prices(cached=0.1, written=1.25)
