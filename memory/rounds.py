@@ -133,6 +133,7 @@ def assembled(record: type[M], fields: dict[str, Any]) -> M:
     return made
 
 
+#: Not a frozen one, though nobody writes into it: pydantic copies a record's set first, and then adds to the copy.
 _NOT_SAID: set[str] = set()
 
 

@@ -294,5 +294,6 @@ def test_a_record_with_other_fields_is_what_pydantic_makes() -> None:
     assert pickle.loads(pickle.dumps(other)) == copy.deepcopy(other) == other  # noqa: S301  (its own)
     assert Post.model_validate_json(other.model_dump_json()) == other
     assert changed(other, number=0).model_copy(update={"message": "m"}) == post
+    assert changed(post).model_fields_set == set()  # though one that was copied from another says what was set in it
     with pytest.raises(ValidationError, match="frozen"):
         other.number = 4  # type: ignore[misc]

@@ -1,0 +1,105 @@
+"""Copies that nothing checks when they are made have the fields that their records have: looked up in the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+import compactor.events
+from memory import CompactedMessage, Memory, Reduction
+from memory.entries import KINDS
+from memory.log.snapshot import Snapshot
+from memory.rounds import Attachment, Post, Record, Round, ToolCall
+
+ROOT = Path(__file__).parents[2]
+EVENTS = [one for one in vars(compactor.events).values() if isinstance(one, type) and issubclass(one, BaseModel)]
+RECORDS: list[type[BaseModel]] = [
+    *KINDS.values(),
+    CompactedMessage,
+    Reduction,
+    Attachment,
+    ToolCall,
+    Post,
+    Round,
+    *EVENTS,
+]
+FIELDS = {
+    "changed": {name for record in RECORDS for name in record.model_fields},
+    "but": {one.name for one in fields(Snapshot)},
+}
+
+
+def misspelt(source: str) -> Iterator[str]:
+    """Give what calls of ``changed`` and of ``but`` name that is no field of any record, and of no snapshot."""
+    tree = ast.parse(source)
+    ours = any(
+        isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[-1] == "rounds"
+        and any(name.name == "changed" for name in node.names)
+        for node in ast.walk(tree)
+    )
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="changed"), keywords=given) if ours:
+                known = FIELDS["changed"]
+            case ast.Call(func=ast.Attribute(attr="but"), keywords=given):
+                known = FIELDS["but"]
+            case _:
+                continue
+        yield from (f"{node.lineno}: {one.arg}" for one in given if one.arg not in known)
+
+
+@pytest.mark.parametrize("package", ["memory", "compactor"])
+def test_every_field_that_is_changed_is_one(package: str) -> None:
+    """A slip of the pen would be kept beside the field that was meant, and nobody would hear of it."""
+    sources = [(path, path.read_text(encoding="utf-8")) for path in sorted((ROOT / package).rglob("*.py"))]
+    assert [(path.name, wrong) for path, source in sources for wrong in misspelt(source)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ("from ..rounds import changed\nchanged(post, mesage='x', number=1)", ["2: mesage"]),
+        ("from .changes import changed\nchanged(notes, order=1)", []),
+        ("now.but(nubmer=3).but(number=3)", ["1: nubmer"]),
+        ("now.but(**changes)", ["1: None"]),
+    ],
+)
+def test_a_slip_of_the_pen_is_found(source: str, wrong: list[str]) -> None:
+    """Also what is handed on under names that are not seen here."""
+    assert list(misspelt(source)) == wrong
+
+
+def within(value: object) -> Iterator[Record]:
+    """Give the records in *value*, itself included."""
+    if isinstance(value, Record):
+        yield value
+        value = tuple(value.__dict__.values())
+    if isinstance(value, tuple):
+        for one in value:
+            yield from within(one)
+
+
+def test_records_that_were_put_together_unchecked_have_all_their_fields_and_no_other() -> None:
+    """Those of the log, and the rounds that are read from it."""
+    memory = Memory("s")
+    memory.append({"role": "system", "content": "Be brief."})
+    memory.append({"role": "user", "content": "What is there?"})
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    memory.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    memory.append({"role": "tool", "tool_call_id": "c", "content": "nothing"})
+    memory.append({"role": "assistant", "content": "Nothing."})
+    round_ = memory.create_round("And now?")
+    memory.add_post(round_, send_from="User", send_to="Planner", message="And now?")
+    memory.finish_round(round_)
+    memory.append({"role": "assistant", "content": "Who asked?"})
+    stored = [entry.record for entry in memory._store.read("s")]
+    found = [*within((*stored, *memory.conversation.rounds, *memory.snapshot.header))]
+    assert {type(one).__name__ for one in found} >= {"RoundOpened", "PostAdded", "RoundFinished", "Post", "Round"}
+    for one in found:
+        assert one.__dict__.keys() == type(one).model_fields.keys()
