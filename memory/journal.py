@@ -21,7 +21,7 @@ from .log.replay import reverted
 from .log.snapshot import Snapshot
 from .overlay_rule import Ties, hides_words, is_over, laid, newest_asked, ties_of
 from .overlays import CompactedMessage, Journal, JournalState, Origin, Reduction, Reductions
-from .rounds import Record, Round, made, new_id
+from .rounds import Record, Round, changed, made, new_id
 from .stores.base import IndexedStore, LeasingStore, Store
 from .visibility import seen_by
 
@@ -105,7 +105,7 @@ class RoleJournal:
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
     ) -> CompactedMessage:
-        compaction = compaction.model_copy(update={"created_at": self._memory._clock()})
+        compaction = changed(compaction, created_at=self._memory._clock())
 
         def records(now: Snapshot) -> Iterable[Record]:
             current = self._current(now, compaction, base, round_ids)
@@ -139,7 +139,7 @@ class RoleJournal:
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
         if not self._role:
             return None
-        reduction = reduction.model_copy(update={"created_at": self._memory._clock()})
+        reduction = changed(reduction, created_at=self._memory._clock())
 
         def records(now: Snapshot) -> Iterable[Record]:
             found = self._reduced(now, reduction, base)
@@ -164,7 +164,7 @@ class RoleJournal:
             nonlocal written
             written = now.journal(self._role).generation == answer.base
             if written:
-                yield answer.model_copy(update={"role": self._role})
+                yield changed(answer, role=self._role)
 
         self._memory._write(records, lambda _now: None)
         return written
@@ -247,13 +247,12 @@ class RoleJournal:
             raise StaleCompaction("rounds_changed")
         if state.current is not None and last <= (state.current.end_number or 0):
             raise StaleCompaction("behind")
-        return compaction.model_copy(
-            update={
-                "end_index": now.rounds(self._role).end_of(compaction.end_round_id or ""),
-                "end_number": last,
-                "generation": base + 1,
-                "pinned": (),
-            }
+        return changed(
+            compaction,
+            end_index=now.rounds(self._role).end_of(compaction.end_round_id or ""),
+            end_number=last,
+            generation=base + 1,
+            pinned=(),
         )
 
     def _reduced(self, now: Snapshot, reduction: Reduction, base: int) -> Reduction:
@@ -270,7 +269,7 @@ class RoleJournal:
         last = ties.number_of(reduction.last_post_id, reduction.last_number)
         if not 0 <= first <= last:
             raise StaleCompaction("rounds_changed")
-        reduction = reduction.model_copy(update={"first_number": first, "last_number": last})
+        reduction = changed(reduction, first_number=first, last_number=last)
         if reduction.kind == "offloaded" and first != last:
             raise ValueError("an offloaded reduction stands for one post; make one for each")
         if ties.torn_by(reduction):

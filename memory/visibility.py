@@ -144,7 +144,7 @@ class Rounds(Sequence[Round]):
         pinned = self._pinned(last)
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction
-        return compaction.model_copy(update={"end_index": end, "pinned": pinned})
+        return changed(compaction, end_index=end, pinned=pinned)
 
     def _last_of(self, compaction: CompactedMessage) -> int:
         """Return the number of the last round that *compaction* covers; 0 where it is not known here."""

@@ -280,3 +280,13 @@ def test_of_compactions_that_are_held_only_the_newest_are_at_hand() -> None:
         "answer",
         *(f"held {number}" for number in range(1, MOST_PREPARED + 1)),
     ]
+
+
+def test_what_is_published_does_not_carry_along_which_of_its_fields_were_set() -> None:
+    """Nobody asks for that, and it is as large as all else of it but its text: once for each compactor there is."""
+    memory = memory_of(3)
+    publish(memory, 1, 2, base=0)
+    current = memory.journal("Planner").read().current
+    assert current is not None
+    assert current.model_fields_set == set()
+    assert current == made(2, end_number=2, generation=1, created_at=NOON)
