@@ -10,6 +10,7 @@ from memory.errors import StaleCompaction
 from memory.overlays import CompactedMessage, JournalState
 from memory.visibility import Rounds
 
+from .asking import USUAL, Ask, Traits
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached
 from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped
@@ -23,7 +24,7 @@ from .plan import plan_text
 from .summarizers.base import SummaryRequest
 from .triggers import Verdict
 from .view import View
-from .work import Ask, CycleWork
+from .work import CycleWork
 from .workers import interpreter_is_exiting
 
 __all__ = ["Ask", "Cycle", "Strategy"]
@@ -55,21 +56,19 @@ class Cycle(Desk):
         ask: Ask,
         allowed: Callable[[], str | None],
         *,
-        attempts: int | None = None,
+        traits: Traits = USUAL,
         forced: bool = False,
-        paid: bool = True,
-        takes_changes: bool = True,
         place: Place | None = None,
     ) -> CompactedMessage | None:
         """Return the last compaction that was published; None where there was a reason not to, or it is held.
 
-        *allowed* says just before each publication why it may not happen any more, or None. A summary is asked for at
-        most *attempts* times; None: as the configuration says; for changes of notes, only if the summarizer
-        *takes_changes*. Unless answers are *paid* for, they are not kept, and no other process need wait, nor is there
-        need of a *place* among those that may ask; None: no limits. Raises what getter, journal, trigger, strategies
-        and summarizer raise, ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` where
-        what was read is no longer current.
+        *allowed* says just before each publication why it may not happen any more, or None. *traits* are what the
+        summarizer says of itself: unless its answers are paid for, they are not kept, and no other process need wait,
+        nor is there need of a *place* among those that may ask; None: no limits. Raises what getter, journal, trigger,
+        strategies and summarizer raise, ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``, and
+        ``StaleCompaction`` where what was read is no longer current.
         """
+        paid = not traits.deterministic
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         lease = Lease(self.keeping, self.config.call_timeout + MARGIN)
 
@@ -80,11 +79,18 @@ class Cycle(Desk):
                 lease.hold(made.is_current)
 
         def work(verdict: Verdict) -> CycleWork:
-            plan = self._plan()
-            made = CycleWork(self.config, verdict.mark, plan, ask, self.emit, self.monotonic, attempts, takes_changes)
-            made.keeping = self.keeping if paid or self.holding is not None else None
-            made.before_asking, made.seen = before_asking, self.seen
-            return made
+            return CycleWork(
+                self.config,
+                verdict.mark,
+                self._plan(),
+                ask,
+                self.emit,
+                self.monotonic,
+                traits,
+                keeping=self.keeping if paid or self.holding is not None else None,
+                before_asking=before_asking,
+                seen=self.seen,
+            )
 
         kept: int | None = None
         try:

@@ -17,6 +17,7 @@ from memory.events import Event
 from memory.forking import renewed_after_fork
 from memory.overlays import CompactedMessage
 
+from .asking import traits_of
 from .backoff import Backoff
 from .clock import Clock
 from .cycle import Cycle
@@ -26,7 +27,6 @@ from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, 
 from .limits import Limits, Place, Turn
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .waiting import Waiters, bounded, describe_error
-from .work import attempts_with, is_deterministic, takes_changes
 from .workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]
@@ -295,20 +295,11 @@ class Runner:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            attempts = attempts_with(self._summarizer, self._cycle.config)
-            paid = not is_deterministic(self._summarizer)
             ask, forbidden = partial(self._ask, run), partial(self._forbidden, run)
             place = run.place = self._turn.place()
             try:
-                result = self._cycle.run(
-                    ask,
-                    forbidden,
-                    attempts=attempts,
-                    forced=run.forced,
-                    paid=paid,
-                    takes_changes=takes_changes(self._summarizer),
-                    place=place,
-                )
+                traits = traits_of(self._summarizer)
+                result = self._cycle.run(ask, forbidden, traits=traits, forced=run.forced, place=place)
             finally:  # for one that was given up this is where its call has really ended
                 place.release()
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)

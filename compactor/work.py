@@ -1,62 +1,28 @@
-"""How a summary is asked for: until an answer passes the checks; and what a strategy asks with while a cycle lasts."""
+"""What a strategy asks with while a cycle lasts: answers are counted and told of, kept before use, and found again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from memory.entries import CompactionPrepared
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
-from prompts import escape_tags
 
-from .acceptance import CHECKS, Reading, Source, accept
+from .acceptance import CHECKS, Reading, Source
+from .asking import USUAL, Answer, Ask, Traits, accepted
 from .config import CompactorConfig
 from .errors import LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
 from .keeping import Keeping, digest_of
-from .notes import rendered, span_of, with_sentences
-from .standing import in_force, lost, restored
-from .summarizers.base import RequestKind, Summary, SummaryRequest, added
-from .tokens import TokenCounter
+from .standing import in_force, lost
+from .summarizers.base import RequestKind, Summary, SummaryRequest
 from .view import View
 
-__all__ = [
-    "FAULTS",
-    "Answer",
-    "Ask",
-    "CycleWork",
-    "accepted",
-    "asked_again",
-    "attempts_with",
-    "is_deterministic",
-    "refusal_in",
-    "takes_changes",
-]
+__all__ = ["CycleWork"]
 
-#: Asks the summarizer, within its deadline; raises what the summarizer raises.
-Ask = Callable[[SummaryRequest], "str | Summary"]
-
-#: What a model is told of an answer that did not pass a check, by the check's name.
-FAULTS = {
-    "not_text": "it was no text",
-    "empty": "it held no text",
-    "malformed": "it was not the changes that were asked for",
-    "greeting": "it replied to the conversation instead of summarising it",
-    "voice": 'it was told in the first person; say which calls were made and what came of them, never "I called"',
-    "echo": "it repeated the conversation instead of summarising it",
-    "larger": "it was longer than what it replaces; keep only what is still needed",
-    "no_progress": "it was hardly shorter than what it replaces; keep only what is still needed",
-    "oversized": "it was far longer than asked for; keep only what is still needed",
-    "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
-}
-#: How the note begins, and how it ends.
-_REFUSED = "\n\nAn earlier answer to this was refused: "
-_ANEW = " Write it anew without that fault, and answer with the summary alone."
-#: So many of them are named.
-_MOST_NAMED = 20
 #: At least so many tokens are there for sentences that a summary lost, however short it should be.
 _LEAST_ROOM = 128
 #: And so many where no length is wished for.
@@ -77,16 +43,14 @@ class CycleWork:
     _ask: Ask
     _emit: Callable[[Event], None]
     _monotonic: Callable[[], float]
-    #: How often a summary is asked for in all; None: as the configuration says.
-    attempts: int | None = None
-    #: Whether there is use in asking for changes of notes.
-    takes_changes: bool = True
+    #: What the summarizer says of itself.
+    traits: Traits = USUAL
     #: Where accepted answers are kept, and found again; None: nowhere.
-    keeping: Keeping | None = field(default=None, init=False)
+    keeping: Keeping | None = None
     #: Called with this and each request before it is made; what it raises goes out.
-    before_asking: Callable[[CycleWork, SummaryRequest], object] = field(default_factory=lambda: _nothing, init=False)
+    before_asking: Callable[[CycleWork, SummaryRequest], object] = lambda _work, _request: None
     #: The newest round's id and the number of its newest post, as they are when it is called.
-    seen: Callable[[], tuple[str, int]] = field(default_factory=lambda: _unseen, init=False)
+    seen: Callable[[], tuple[str, int]] = lambda: ("", 0)
     #: How the answer that was accepted last came about.
     origin: Origin = field(default=Origin(), init=False)
     #: The generation that is current, and how many of the view's rounds its compaction covers.
@@ -104,6 +68,10 @@ class CycleWork:
     major: bool = field(default=False, init=False)
     sent_tokens: int = field(default=0, init=False)
     _asked_at: float = field(default=0.0, init=False)
+
+    @property
+    def takes_changes(self) -> bool:
+        return self.traits.takes_changes
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from here on, for *strategy*."""
@@ -135,29 +103,14 @@ class CycleWork:
         *,
         major: bool = False,
     ) -> Summary:
-        """Return an accepted summary, with what the user forbade and it had lost, and with what all attempts took.
-
-        *standing* is what he forbade; None: what *request* says of it. *reading* makes a summary of an answer that is
-        none itself. *major*: it is written in full where changes would have done. Changes are asked for once: whoever
-        fails at them is better asked for something else.
-        """
+        """What all attempts took is in the answer. Changes are asked for once: who fails at them is better asked for
+        something else."""
         before, began, sent = source.previous_tokens + source.tokens, self._monotonic(), self.sent_tokens
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "strategy": self.strategy}
         span |= {"start": request.start_index, "end": request.end_index}
-        pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
-        standing = in_force(request.previous, request.rounds) if standing is None else standing
-        attempts = self.config.summary_attempts if self.attempts is None else self.attempts
-        attempts = 1 if request.kind == "changes" else attempts
-        judged = partial(
-            accepted,
-            request=request,
-            source=replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
-            count=view.ledger.count,
-            standing=lost(standing, pinned) if request.kind in ("rounds", "changes") else (),
-            room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
-            reading=reading,
-        )
+        attempts = 1 if request.kind == "changes" else self.traits.attempts(self.config)
+        judged = self._judged(request, source, view, standing, reading)
         digest = digest_of(request) if self.keeping is not None else ""
         made = found = self._found(digest, request, judged)
         if made is None:
@@ -188,6 +141,27 @@ class CycleWork:
             )
         )
         return made.summary
+
+    def _judged(
+        self,
+        request: SummaryRequest,
+        source: Source,
+        view: View,
+        standing: Sequence[str] | None,
+        reading: Reading | None,
+    ) -> Callable[..., Answer]:
+        """Return ``accepted``, with all that an answer to *request* is judged by."""
+        pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
+        standing = in_force(request.previous, request.rounds) if standing is None else standing
+        return partial(
+            accepted,
+            request=request,
+            source=replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
+            count=view.ledger.count,
+            standing=lost(standing, pinned) if request.kind in ("rounds", "changes") else (),
+            room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
+            reading=reading,
+        )
 
     def _found(self, digest: str, request: SummaryRequest, judged: Callable[..., Answer]) -> Answer | None:
         """Return what was answered to *request* before, if it passes the checks of today."""
@@ -257,123 +231,6 @@ class CycleWork:
                 self.before_asking(self, request)
             except LimitReached:  # to begin anew when there is room would pay for the first attempt again and again
                 raise rejected from None
-
-
-class Answer(NamedTuple):
-    """A summary that may be shown."""
-
-    #: With the sentences that it had lost, and with what all attempts took.
-    summary: Summary
-    tokens: int
-    #: How many sentences had been lost.
-    restored: int
-    #: Identifiers that stand nowhere in its source.
-    unknown: tuple[str, ...]
-    #: What was answered, without the tags around it and without those sentences.
-    said: str
-
-
-def _nothing(_work: CycleWork, _request: SummaryRequest) -> None:
-    """No lease to take, and no limits."""
-
-
-def _unseen() -> tuple[str, int]:
-    return "", 0
-
-
-def is_deterministic(summarizer: object) -> bool:
-    """Return whether *summarizer* says that it would answer the same again, and so for nothing."""
-    return bool(getattr(summarizer, "deterministic", False))
-
-
-def takes_changes(summarizer: object) -> bool:
-    """Return whether *summarizer* may be asked for changes of notes: unless it says that it does not take such."""
-    return bool(getattr(summarizer, "takes_changes", True))
-
-
-def attempts_with(summarizer: object, config: CompactorConfig) -> int:
-    """Return how often *summarizer* is asked in all; once where it says that it would answer the same again."""
-    return 1 if is_deterministic(summarizer) else config.summary_attempts
-
-
-def accepted(
-    ask: Ask,
-    request: SummaryRequest,
-    source: Source,
-    count: TokenCounter,
-    *,
-    attempts: int,
-    standing: Sequence[str] = (),
-    room: int = 0,
-    reading: Reading | None = None,
-    tell: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
-) -> Answer:
-    """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
-
-    A refused answer is asked for again at once, with the reason, up to *attempts* in all; *tell* hears of each: why,
-    its number from 1, and the answer. *reading* is that of ``accept``. Raises what *ask* raises, and the last
-    ``SummaryRejected``, with what all of them took.
-    """
-    source = replace(source, beside=(*source.beside, *standing))
-    asked, attempt = request, 1
-    usage: Mapping[str, int] | None = None
-    while True:
-        answer = ask(asked)
-        usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
-        try:
-            made = accept(
-                answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind, reading=reading
-            )
-            break
-        except SummaryRejected as rejected:
-            tell(rejected, attempt, answer)
-            if attempt >= attempts:
-                rejected.usage = usage
-                raise
-            asked, attempt = asked_again(request, rejected), attempt + 1
-    text, notes, missing = made.summary.text, made.summary.notes, lost(standing, (made.summary.text,))
-    text, back = restored(text, missing, room, count)
-    if back and notes:
-        span = span_of(request.rounds, request.start_index, request.end_index)
-        notes = with_sentences(notes, missing[-back:], span)
-        text = rendered(notes)
-    tokens = count(text) if back else made.tokens
-    return Answer(Summary(text, usage, made.summary.model, notes), tokens, back, made.unknown, made.said)
-
-
-def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
-    """Return *request* with what was wrong with its answer at the end of its last user message, in both its forms.
-
-    No message is added: some providers refuse two of one role in a row, or a system message that is not the first.
-    """
-    named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
-    fault = FAULTS.get(rejected.check, "it was no usable summary")
-    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}.{_ANEW}"
-    continued = request.continued
-    if continued is not None:
-        continued = replace(continued, messages=_with_note(continued.messages, note))
-    return replace(request, messages=_with_note(request.messages, note), continued=continued)
-
-
-def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:
-    """Return *messages* with *note* at the end of the last that is the user's; those given stay as they are."""
-    noted = list(messages)
-    for place in range(len(noted) - 1, -1, -1):
-        message = noted[place]
-        if message.get("role") == "user":
-            content = message.get("content")
-            said = (
-                [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
-            )
-            noted[place] = {**message, "content": said}
-            break
-    return noted
-
-
-def refusal_in(request: SummaryRequest) -> str:
-    """Return the note that ``asked_again`` has put at the end of *request*; empty where it has not."""
-    said = str(request.messages[-1].get("content")) if request.messages else ""
-    return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""
 
 
 def _pinned(request: SummaryRequest, view: View) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
 from ..acceptance import Source
+from ..asking import accepted, traits_of
 from ..config import CompactorConfig
 from ..errors import SummaryRejected
 from ..standing import standing_sentences
@@ -36,7 +37,6 @@ from ..transcript import quote
 from ..triggers import over_tokens, when
 from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View
-from ..work import accepted, attempts_with
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages
 from .shown_state import State, StateError, encoded
@@ -400,7 +400,7 @@ class MemoryWithCompress:
             request,
             source,
             count_tokens,
-            attempts=attempts_with(self._ask, CompactorConfig()),
+            attempts=traits_of(self._ask).attempts(CompactorConfig()),
             standing=standing,
             room=max(target // 2, _LEAST_ROOM),
         )

@@ -18,6 +18,7 @@ from memory.rounds import USER, Post
 from prompts import PromptTemplate
 
 from ..acceptance import Source
+from ..asking import accepted, traits_of
 from ..config import CompactorConfig
 from ..offloading import beginning, is_result, only_text, size_of
 from ..standing import HEADING, lost, restored, standing_sentences
@@ -28,7 +29,6 @@ from ..summarizers.llm_api import as_summarizer
 from ..tokens import TokenCounter, counter_for
 from ..transcript import LEAST_ROOM, Room, Step, steps
 from ..units import PROMPT_TOKENS, Message, count_message
-from ..work import accepted, attempts_with
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
 from .pairs import together
@@ -134,7 +134,7 @@ def offload_context(
         keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
         made = as_summarizer(summarizer) if summarizer is not None else ExtractiveSummarizer(count=talk.count)
         group = group_token_threshold or config.summarizer_input_tokens
-        asking = _Asking(made, config.prompt, target_tokens, group, attempts_with(made, config))
+        asking = _Asking(made, config.prompt, target_tokens, group, traits_of(made).attempts(config))
         talk, failure = _compressed(talk, keep, most, asking, vault)
     after = talk.tokens
     return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from memory.messages import ASSISTANT, from_round
 
+from ..asking import refusal_in
 from ..config import ConfigError
 from ..summarizers import (
     ExtractiveSummarizer,
@@ -20,7 +21,6 @@ from ..summarizers import (
     as_summarizer,
 )
 from ..summarizers.base import strip_tags
-from ..work import refusal_in
 
 __all__ = ["MemoryCompressionSchema", "StructuredSummarizer", "structured"]
 

@@ -17,11 +17,11 @@ from model_server import Answer, ModelServer, completion, html, ok, reply, statu
 from scene import of_kind
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
+from compactor.asking import asked_again
 from compactor.errors import SummaryRejected
 from compactor.events import Prepared, Rejected
 from compactor.summarizers import OpenAISummarizer, SummarizerError
 from compactor.summarizers.base import Continued
-from compactor.work import asked_again
 from memory import Memory
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]

@@ -382,8 +382,12 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
     view: Any = SimpleNamespace(
         compaction=None, role="", ledger=SimpleNamespace(count=count_tokens), rounds=SimpleNamespace(pins=frozenset())
     )
-    work = CycleWork(CompactorConfig(), None, None, lambda one: asked.append(one) or "Good.", lambda _: None, lambda: 0)
-    work.keeping = kept
+
+    def ask(request: SummaryRequest) -> str:
+        asked.append(request)
+        return "Good."
+
+    work = CycleWork(CompactorConfig(), None, None, ask, lambda _: None, lambda: 0, keeping=kept)
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "Good."
     assert len(asked) == 1
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "Good."

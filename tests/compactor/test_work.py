@@ -12,11 +12,12 @@ from scene import memory_of, on_command
 
 from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
 from compactor.acceptance import CHECKS, Source
+from compactor.asking import FAULTS, USUAL, Traits, accepted, asked_again, refusal_in, traits_of
 from compactor.events import CompactionEvent, Prepared, Rejected, Started
 from compactor.standing import HEADING, STANDING
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.work import FAULTS, CycleWork, accepted, asked_again, attempts_with, refusal_in
+from compactor.work import CycleWork
 from memory import CompactedMessage, Post, Round
 from memory.events import Event
 
@@ -29,7 +30,7 @@ class Desk:
     """Work to do, with the answers that are given to it."""
 
     def __init__(
-        self, answers: Iterable[Any], *, attempts: int | None = None, pins: Iterable[Any] = (), **config: Any
+        self, answers: Iterable[Any], *, traits: Traits = USUAL, pins: Iterable[Any] = (), **config: Any
     ) -> None:
         self.summarizer = ScriptedSummarizer(answers)
         self.events: list[Event] = []
@@ -41,7 +42,7 @@ class Desk:
             rounds=SimpleNamespace(pins=frozenset(pins)),
         )
         settings = CompactorConfig(**config)
-        self.work = CycleWork(settings, None, None, self._ask, self.events.append, lambda: self.time, attempts)
+        self.work = CycleWork(settings, None, None, self._ask, self.events.append, lambda: self.time, traits)
 
     def _ask(self, request: SummaryRequest) -> Any:
         self.time += 2.0
@@ -129,8 +130,8 @@ def test_after_the_last_attempt_the_refusal_goes_out(attempts: int) -> None:
 def test_one_that_would_answer_the_same_is_not_asked_again() -> None:
     """A summarizer without a model says so; its number of attempts goes before the configuration's."""
     config = CompactorConfig(summary_attempts=5)
-    assert [attempts_with(each, config) for each in (ExtractiveSummarizer(), ScriptedSummarizer())] == [1, 5]
-    desk = Desk([""], attempts=1, summary_attempts=5)
+    assert [traits_of(each).attempts(config) for each in (ExtractiveSummarizer(), ScriptedSummarizer())] == [1, 5]
+    desk = Desk([""], traits=Traits(deterministic=True), summary_attempts=5)
     with pytest.raises(SummaryRejected):
         desk.summarize()
     assert desk.told(Rejected)[0]["attempts"] == len(desk.summarizer.requests) == 1

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose, count_tokens
+from compactor.asking import asked_again
 from compactor.errors import SummaryRejected
 from compactor.presets.memory_with_compress import (
     CompressionFailed,
@@ -28,7 +29,6 @@ from compactor.presets.memory_with_compress import (
 )
 from compactor.presets.shown import Window
 from compactor.testing import ScriptedSummarizer
-from compactor.work import asked_again
 from memory import ContextError, Memory, MessageError
 from memory.events import Event
 

@@ -1,0 +1,161 @@
+"""How a summary is asked for: until an answer passes the checks, each time with what was wrong with the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from prompts import escape_tags
+
+from .acceptance import Reading, Source, accept
+from .config import CompactorConfig
+from .errors import SummaryRejected
+from .notes import rendered, span_of, with_sentences
+from .standing import lost, restored
+from .summarizers.base import Summary, SummaryRequest, added
+from .tokens import TokenCounter
+
+__all__ = ["FAULTS", "USUAL", "Answer", "Ask", "Traits", "accepted", "asked_again", "refusal_in", "traits_of"]
+
+#: Asks the summarizer, within its deadline; raises what the summarizer raises.
+Ask = Callable[[SummaryRequest], "str | Summary"]
+
+#: What a model is told of an answer that did not pass a check, by the check's name.
+FAULTS = {
+    "not_text": "it was no text",
+    "empty": "it held no text",
+    "malformed": "it was not the changes that were asked for",
+    "greeting": "it replied to the conversation instead of summarising it",
+    "voice": 'it was told in the first person; say which calls were made and what came of them, never "I called"',
+    "echo": "it repeated the conversation instead of summarising it",
+    "larger": "it was longer than what it replaces; keep only what is still needed",
+    "no_progress": "it was hardly shorter than what it replaces; keep only what is still needed",
+    "oversized": "it was far longer than asked for; keep only what is still needed",
+    "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
+}
+#: How the note begins, and how it ends.
+_REFUSED = "\n\nAn earlier answer to this was refused: "
+_ANEW = " Write it anew without that fault, and answer with the summary alone."
+#: So many of them are named.
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a summarizer says of itself."""
+
+    #: It would answer the same again, and for nothing.
+    deterministic: bool = False
+    #: It may be asked for changes of notes.
+    takes_changes: bool = True
+
+    def attempts(self, config: CompactorConfig) -> int:
+        """Return how often it is asked in all."""
+        return 1 if self.deterministic else config.summary_attempts
+
+
+#: Of one that says nothing: it costs something, and takes changes.
+USUAL = Traits()
+
+
+class Answer(NamedTuple):
+    """A summary that may be shown."""
+
+    #: With the sentences that it had lost, and with what all attempts took.
+    summary: Summary
+    tokens: int
+    #: How many sentences had been lost.
+    restored: int
+    #: Identifiers that stand nowhere in its source.
+    unknown: tuple[str, ...]
+    #: What was answered, without the tags around it and without those sentences.
+    said: str
+
+
+def traits_of(summarizer: object) -> Traits:
+    """Return what *summarizer* says of itself, by the attributes of these names."""
+    return Traits(
+        deterministic=bool(getattr(summarizer, "deterministic", USUAL.deterministic)),
+        takes_changes=bool(getattr(summarizer, "takes_changes", USUAL.takes_changes)),
+    )
+
+
+def accepted(
+    ask: Ask,
+    request: SummaryRequest,
+    source: Source,
+    count: TokenCounter,
+    *,
+    attempts: int,
+    standing: Sequence[str] = (),
+    room: int = 0,
+    reading: Reading | None = None,
+    tell: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
+) -> Answer:
+    """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
+
+    A refused answer is asked for again at once, with the reason, up to *attempts* in all; *tell* hears of each: why,
+    its number from 1, and the answer. *reading* is that of ``accept``. Raises what *ask* raises, and the last
+    ``SummaryRejected``, with what all of them took.
+    """
+    source = replace(source, beside=(*source.beside, *standing))
+    asked, attempt = request, 1
+    usage: Mapping[str, int] | None = None
+    while True:
+        answer = ask(asked)
+        usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
+        try:
+            made = accept(
+                answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind, reading=reading
+            )
+            break
+        except SummaryRejected as rejected:
+            tell(rejected, attempt, answer)
+            if attempt >= attempts:
+                rejected.usage = usage
+                raise
+            asked, attempt = asked_again(request, rejected), attempt + 1
+    text, notes, missing = made.summary.text, made.summary.notes, lost(standing, (made.summary.text,))
+    text, back = restored(text, missing, room, count)
+    if back and notes:
+        span = span_of(request.rounds, request.start_index, request.end_index)
+        notes = with_sentences(notes, missing[-back:], span)
+        text = rendered(notes)
+    tokens = count(text) if back else made.tokens
+    return Answer(Summary(text, usage, made.summary.model, notes), tokens, back, made.unknown, made.said)
+
+
+def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
+    """Return *request* with what was wrong with its answer at the end of its last user message, in both its forms.
+
+    No message is added: some providers refuse two of one role in a row, or a system message that is not the first.
+    """
+    named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
+    fault = FAULTS.get(rejected.check, "it was no usable summary")
+    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}.{_ANEW}"
+    continued = request.continued
+    if continued is not None:
+        continued = replace(continued, messages=_with_note(continued.messages, note))
+    return replace(request, messages=_with_note(request.messages, note), continued=continued)
+
+
+def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:
+    """Return *messages* with *note* at the end of the last that is the user's; those given stay as they are."""
+    noted = list(messages)
+    for place in range(len(noted) - 1, -1, -1):
+        message = noted[place]
+        if message.get("role") == "user":
+            content = message.get("content")
+            said = (
+                [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
+            )
+            noted[place] = {**message, "content": said}
+            break
+    return noted
+
+
+def refusal_in(request: SummaryRequest) -> str:
+    """Return the note that ``asked_again`` has put at the end of *request*; empty where it has not."""
+    said = str(request.messages[-1].get("content")) if request.messages else ""
+    return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""
