@@ -72,6 +72,25 @@ class Summary:
     #: What ``text`` says, note by note, where it was made so.
     notes: tuple[Note, ...] = ()
 
+    def __post_init__(self) -> None:
+        # As answers say it: what is no count there is not worth an answer that was paid for.
+        object.__setattr__(self, "usage", _counts(self.usage))
+
+
+#: Whoever counted more tokens has not counted.
+MOST_TOKENS = 2**53
+
+
+def _counts(usage: object) -> Mapping[str, int] | None:
+    """Return what of *usage* says how many; None where nothing is said."""
+    if not isinstance(usage, Mapping):
+        return None
+    return {
+        name: count
+        for name, count in usage.items()
+        if isinstance(name, str) and type(count) is int and 0 <= count <= MOST_TOKENS
+    }
+
 
 Summarizer = Callable[[SummaryRequest], "str | Summary"]
 

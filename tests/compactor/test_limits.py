@@ -614,6 +614,28 @@ def test_what_an_answer_reports_takes_the_place_of_the_estimate() -> None:
         assert scene.limits.status().spent == (40 if reached == 4 else 200)
 
 
+@pytest.mark.parametrize(
+    ("usage", "spent"),
+    [
+        ({"input_tokens": float("inf")}, 100),
+        ({"input_tokens": float("nan")}, 100),
+        ({"input_tokens": None}, 100),
+        ({"input_tokens": -5, "output_tokens": 7}, 100),
+        ({"input_tokens": 10**400}, 100),
+        ("many", 100),
+        ({"input_tokens": 5, "cached_tokens": None, "output_tokens": 7}, 7),
+        ({"input_tokens": 5, "output_tokens": True}, 0),
+    ],
+)
+def test_what_is_no_count_is_not_counted_and_the_answer_is_taken_all_the_same(usage: Any, spent: int) -> None:
+    """One summarizer's slip throws away no answer that was paid for, and closes no hour to all the others."""
+    scene = spending(100, 250, [Summary("A summary of it.", usage)])
+    scene.start()
+    scene.executors[0].run_all()
+    assert end_of(scene.compactors[0]) == 7
+    assert scene.limits.status().spent == spent
+
+
 class Refused(Exception):
     status_code = 429
 
