@@ -58,9 +58,10 @@ class LastPrompt:
         if view.end + len(rounds) > view.total:
             return None
         for place, round_ in enumerate(rounds, view.end):
-            shown = [message for _, unit in view.units(place) for message in unit.messages]
             # As a round reads that is closed: every call has a result, or a line that says that there was none.
             asked = [message for unit in units_of(round_, view.role, last=False) for message in unit.messages]
+            same = place < view.total - 1 and view.round(place) is round_  # as most are: they need not be made twice
+            shown = asked if same else [message for _, unit in view.units(place) for message in unit.messages]
             whole = shown == asked or (round_ is rounds[-1] and shown == asked[: len(shown)])
             if not whole or len(messages) > self.before_plan:
                 return None
