@@ -129,13 +129,16 @@ def accepted(
 def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
     """Return *request* with what was wrong with its answer at the end of its last user message, in both its forms.
 
-    No message is added: some providers refuse two of one role in a row, or a system message that is not the first.
+    No message is added: some providers refuse two of one role in a row, or a system message that is not the first. Who
+    replied to the conversation is not asked as a part of it again.
     """
     named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
     fault = FAULTS.get(rejected.check, "it was no usable summary")
     note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}.{_ANEW}"
     continued = request.continued
-    if continued is not None:
+    if rejected.check == "greeting":
+        continued = None
+    elif continued is not None:
         continued = replace(continued, messages=_with_note(continued.messages, note))
     return replace(request, messages=_with_note(request.messages, note), continued=continued)
 

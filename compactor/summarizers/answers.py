@@ -3,49 +3,70 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .base import SummarizerError, Summary, strip_tags
 from .limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
 
-__all__ = ["ToolCalled", "parse_body", "read_answer", "read_body"]
+__all__ = ["NoSummary", "parse_body", "read_answer", "read_body"]
+
+#: How tool calls begin and end that a server has left in the text: each family of models writes its own.
+_CALL_BEGINS = re.compile(
+    r"\s*(?:<(?:\w+:)?(?:tool_call|function_calls?)>|<function=|<invoke |<\|(?:python_tag|tool_call)"
+    r"|\[TOOL_CALLS\]|<｜tool)"
+)
+_CALL_ENDS = re.compile(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\s*$")
 
 
-class ToolCalled(SummarizerError):
-    """The model called a tool, which is no summary."""
+class NoSummary(SummarizerError):
+    """There was an answer, and no summary in it; asked in another way, there may be one."""
 
-    def __init__(self, message: str, usage: Mapping[str, int] | None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, usage: Mapping[str, int] | None = None, *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
         #: What that took, where it is known.
         self.usage = usage
 
 
 def read_answer(answer: Any, model: str | None) -> Summary:
-    """Return the summary in a chat completion, an object or its JSON; raise ``SummarizerError`` if there is none, and
-    ``ToolCalled`` if there is a call instead."""
-    choices = _field(answer, "choices")
+    """Return the summary in a chat completion, an object or its JSON; raise ``NoSummary`` if there is none, and
+    ``SummarizerError`` if it was cut off."""
+    choices, usage = _field(answer, "choices"), _usage(_field(answer, "usage"))
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         inside = "an error" if _field(answer, "error") is not None else "no choices"
-        raise SummarizerError(f"the answer holds {inside}: check that model= and base_url= are right")
+        raise NoSummary(f"the answer holds {inside}: check that model= and base_url= are right", usage)
     finish, message = _field(choices[0], "finish_reason"), _field(choices[0], "message")
     if message is None:
-        raise SummarizerError("the answer's first choice holds no message: check that base_url= is a chat endpoint")
+        raise NoSummary("the answer's first choice holds no message: check that base_url= is a chat endpoint", usage)
+    text = strip_tags(_text(_field(message, "content")))
+    called = finish in ("tool_calls", "function_call") or _field(message, "tool_calls")
+    if called or _field(message, "function_call") or _is_call(text):  # before its length: a call may be cut off
+        raise NoSummary("the model called a tool instead of answering: do not offer tools in extra=", usage)
     if finish == "length":
         raise SummarizerError(
             "the answer was cut off at its limit of tokens: raise max_output_tokens= (a reasoning model's thoughts"
             " count), or ask for a shorter summary"
         )
     if finish == "content_filter" or _field(message, "refusal"):
-        raise SummarizerError("the model refused, or a filter stopped it: choose another model= or another prompt")
-    if finish in ("tool_calls", "function_call") or _field(message, "tool_calls") or _field(message, "function_call"):
-        wrong = "the model called a tool instead of answering: do not offer tools in extra="
-        raise ToolCalled(wrong, _usage(_field(answer, "usage")))
-    text = strip_tags(_text(_field(message, "content")))
+        raise NoSummary("the model refused, or a filter stopped it: choose another model= or another prompt", usage)
     if not text:
-        raise SummarizerError("empty answer: check that model= is a chat model, and raise max_output_tokens= if set")
+        raise NoSummary("empty answer: check that model= is a chat model, and raise max_output_tokens= if set", usage)
     named = _field(answer, "model")
-    return Summary(text, _usage(_field(answer, "usage")), named if isinstance(named, str) and named else model)
+    return Summary(text, usage, named if isinstance(named, str) and named else model)
+
+
+def _is_call(text: str) -> bool:
+    """Return whether *text* is a tool call, or ends in one."""
+    if _CALL_BEGINS.match(text) or _CALL_ENDS.search(text):
+        return True
+    try:
+        value = json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "name" in value and ("arguments" in value or "parameters" in value)
 
 
 def _field(value: Any, name: str) -> Any:

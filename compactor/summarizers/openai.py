@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from .answers import ToolCalled, parse_body, read_answer, read_body
+from .answers import NoSummary, parse_body, read_answer, read_body
 from .base import Continued, SummarizerError, Summary, SummaryRequest, added
 from .limits import Limit, current, limit_connections, too_slow
 
@@ -38,14 +38,13 @@ _OURS = {"messages": "the request's messages", "model": "model=", "stream": "not
 #: How it asks: with a transcript of its own, or behind the beginning of the agent's last prompt.
 Style = Literal["separate", "continue"]
 #: What an endpoint answers to a request that it does not like, however often it comes.
-_REFUSALS = (400, 413, 422)
+_REFUSALS = (400, 404, 405, 413, 415, 422, 501)
+#: What it answers to whatever it is asked, with this key or just now.
+_TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 
 
-class _Refused(SummarizerError):
-    """The endpoint does not take this request."""
-
-    #: Whether that was for its ``response_format``.
-    of_format = False
+class _TurnedAway(SummarizerError):
+    """The endpoint answers nothing now: how it was asked has no part in that."""
 
 
 class _Call(NamedTuple):
@@ -64,11 +63,12 @@ class OpenAISummarizer:
     """Return the model's summary of what ``request.messages`` ask for; raise ``SummarizerError`` for anything else.
 
     With *style* "continue" it asks behind the beginning of the agent's last prompt, where ``request.continued`` has
-    that: its provider has that in its cache, so that most of the conversation costs a fraction. Where the model calls a
-    tool instead of answering, or the endpoint refuses the longer request, it asks again as with "separate": with
-    ``request.messages``. None: "continue" where the agent's model is this one. ``request.schema`` is sent as
-    ``response_format``, not with "continue", where it would stand before what is in the cache; an endpoint that refuses
-    it is asked without from then on.
+    that: its provider has that in its cache, so that most of the conversation costs a fraction. Where the endpoint
+    refuses the longer request, or what the model answers is no summary, such as a call of a tool, it asks again as with
+    "separate": with ``request.messages``. None: "continue" where the agent's model is this one. ``request.schema`` is
+    sent as ``response_format``, not with "continue", where it would stand before what is in the cache; an endpoint that
+    gives a summary only without it is asked without from then on. After other failures that either may be the reason
+    of, the next call goes without both.
 
     *timeout* is the time for the whole call, in seconds. Of an ``openai.OpenAI`` given as *client* only the body of a
     good answer is under it, and may take one read longer; all else about that client is its owner's. *extra* goes to
@@ -108,6 +108,8 @@ class OpenAISummarizer:
         self._reasoning_effort = reasoning_effort
         self._style = style
         self._takes_formats = True
+        #: Whether the call before has failed, and how it was asked may be why.
+        self._failed = False
         self._timeout = timeout
         self._extra = dict(extra or {})
         self._clock = clock
@@ -145,16 +147,26 @@ class OpenAISummarizer:
     def __call__(self, request: SummaryRequest) -> Summary:
         with self._explaining({}):
             client = self._client()  # before the time runs: importing openai takes half a second
-        call, usage = _Call(client, Limit(self._timeout, self._clock), self._timeout), None
-        if request.continued is not None and self._continues(request.continued):
-            try:
-                return self._answer(call, self._going_on(request.continued))
-            except ToolCalled as called:
-                usage = called.usage
-            except _Refused:  # it may be too long for the endpoint, or hold what it does not know
-                pass
-            call = call.again()
-        made = self._answer_separately(call, request)
+        call = _Call(client, Limit(self._timeout, self._clock), self._timeout)
+        plainly, self._failed = self._failed, False
+        if plainly:
+            return self._answer(call, self._arguments(request.messages))
+        try:
+            return self._answer_somehow(call, request)
+        except _TurnedAway:
+            raise
+        except SummarizerError:
+            self._failed = True
+            raise
+
+    def _answer_somehow(self, call: _Call, request: SummaryRequest) -> Summary:
+        if request.continued is None or not self._continues(request.continued):
+            return self._answer_separately(call, request)
+        try:
+            return self._answer(call, self._going_on(request.continued))
+        except NoSummary as failed:  # also where it is too long for the endpoint, or holds what that does not know
+            usage = failed.usage
+        made = self._answer_separately(call.again(), request)
         return replace(made, usage=added(usage, made.usage))
 
     def _continues(self, continued: Continued) -> bool:
@@ -170,11 +182,11 @@ class OpenAISummarizer:
         formatted = {"response_format": {"type": "json_schema", "json_schema": schema}}
         try:
             return self._answer(call, arguments | formatted)
-        except _Refused as refused:
-            if not refused.of_format:
-                raise
+        except NoSummary as failed:
+            usage = failed.usage
+        made = self._answer(call.again(), arguments)
         self._takes_formats = False
-        return self._answer(call.again(), arguments)
+        return replace(made, usage=added(usage, made.usage))
 
     def _answer(self, call: _Call, arguments: Mapping[str, Any]) -> Summary:
         with self._explaining(arguments):
@@ -248,13 +260,12 @@ class OpenAISummarizer:
             exc.args = (f"HTTP {status}",)
             remedy = _remedy(status, getattr(exc, "code", None), getattr(exc, "param", None), arguments)
             headers = getattr(getattr(exc, "response", None), "headers", None)
-            kind = _Refused if status in _REFUSALS else SummarizerError
-            explained = kind(
+            kind: type[SummarizerError] = _TurnedAway if status in _TURNED_AWAY else SummarizerError
+            if status in _REFUSALS or "response_format" in said or "json_schema" in said:
+                kind = NoSummary
+            return kind(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
             )
-            if isinstance(explained, _Refused):
-                explained.of_format = "response_format" in said or "json_schema" in said
-            return explained
         if isinstance(exc, TimeoutError) or "Timeout" in name:
             return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
         if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":

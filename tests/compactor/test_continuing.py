@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import ssl
@@ -121,10 +122,20 @@ def test_a_style_that_there_is_not_is_refused() -> None:
         CALLED,
         ok("Let me see.", finish="stop", tool_calls=calls("c1")["tool_calls"]),
         ok(None, finish="function_call", function_call={"name": "f", "arguments": "{}"}),
+        ok(None, finish="length", **calls("c1")),
+        ok(""),
+        ok("", finish="MALFORMED_FUNCTION_CALL"),
+        ok(None, refusal="I cannot do that."),
+        ok("", finish="content_filter"),
+        ok('<tool_call>\n{"name": "look_up", "arguments": {}}\n</tool_call>'),
+        ok('Let me see.\n<function_calls>\n<invoke name="look_up"></invoke>\n</function_calls>'),
+        ok('[TOOL_CALLS] [{"name": "look_up", "arguments": {}}]'),
+        ok('{"name": "look_up", "parameters": {"id": 1}}'),
     ],
 )
 def test_a_call_instead_of_an_answer_is_asked_for_separately(server: ModelServer, called: Answer) -> None:
-    """An agent's model is used to calling its tools; what both requests took is added up."""
+    """An agent's model is used to calling its tools, and whoever speaks for it writes calls in many ways, some as text;
+    nor is a refusal a summary, or nothing at all. What both requests took is added up."""
     server.answers(called, ok("Booked."))
     with summarizer_at(server) as summarizer:
         made = summarizer(REQUEST)
@@ -140,24 +151,39 @@ def test_a_call_whose_cost_is_not_known_adds_nothing(server: ModelServer) -> Non
         assert summarizer(REQUEST).usage == {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}
 
 
-@pytest.mark.parametrize("code", [400, 413, 422])
-def test_a_request_that_is_refused_is_made_separately(server: ModelServer, code: int) -> None:
-    """It is longer than a transcript, and may hold what the endpoint does not know."""
-    server.answers(status(code))
+@pytest.mark.parametrize(
+    "refusal", [*map(status, (400, 404, 413, 422, 501)), reply({"error": {"message": "tools are not supported"}})]
+)
+def test_a_request_that_is_refused_is_made_separately(server: ModelServer, refusal: Answer) -> None:
+    """It is longer than a transcript, and may hold what the endpoint does not know, which says so in its own way."""
+    server.answers(refusal)
     with summarizer_at(server) as summarizer:
         assert summarizer(REQUEST).text == "SUMMARY 2"
     assert bodies(server)[1]["messages"] == REQUEST.messages
 
 
 @pytest.mark.parametrize(
-    "failing", [status(401), status(404), status(429), status(500), html(), ok(""), ok("x", finish="length")]
+    ("failing", "plainly"),
+    [
+        (status(401), False),
+        (status(429), False),
+        (status(503), False),
+        (status(500), True),
+        (html(), True),
+        (ok("x", finish="length"), True),
+    ],
 )
-def test_other_failures_are_failures(server: ModelServer, failing: Answer) -> None:
-    """Where the endpoint is not there, or the answer is no good, the same again costs more and helps nothing."""
-    server.answers(failing)
-    with summarizer_at(server) as summarizer, pytest.raises(SummarizerError):
-        summarizer(REQUEST)
-    assert len(server.requests) == 1
+def test_other_failures_are_failures(server: ModelServer, failing: Answer, plainly: bool) -> None:
+    """To ask at once costs more and helps nothing. Where the longer request may have been why, the next call goes
+    without it; and should that fail too, it was not."""
+    server.answers(failing, ok("Booked."), ok("Booked."), failing, failing)
+    with summarizer_at(server) as summarizer:
+        for call in range(6):
+            with pytest.raises(SummarizerError) if call in (0, 3, 4) else contextlib.nullcontext():
+                summarizer(CHANGES)
+    continued = ["tools" in body for body in bodies(server)]
+    assert continued == ([True, False, True, True, False, True] if plainly else [True] * 6)
+    assert not any("response_format" in body for body in bodies(server))
 
 
 def test_both_requests_together_keep_to_the_time() -> None:
@@ -211,10 +237,17 @@ def test_a_schema_does_not_change_what_is_in_the_cache(server: ModelServer) -> N
         status(422, body={"detail": [{"loc": ["body", "response_format"], "msg": "extra fields not permitted"}]}),
         status(400, body={"error": {"message": "no", "param": "response_format", "code": None}}),
         reply("response_format is not known here", 400),
+        status(400, body={"error": {"message": "structured outputs are not available"}}),
+        status(404, body={"error": {"message": "No endpoints found that can handle the requested parameters"}}),
+        status(500, body={"error": {"message": "response_format not supported"}}),
+        status(501),
+        reply({"error": {"message": "not supported", "code": 400}}),
+        ok("", usage=None),
+        ok(None, refusal="no", usage=None),
     ],
 )
 def test_an_endpoint_without_formats_is_asked_in_plain_text(server: ModelServer, refusal: Answer) -> None:
-    """It says so once; from then on it is not asked for any."""
+    """It says so once, in whatever way; from then on it is not asked for any."""
     server.answers(refusal)
     with summarizer_at(server, style="separate") as summarizer:
         assert summarizer(CHANGES).text == "SUMMARY 2"
@@ -223,13 +256,16 @@ def test_an_endpoint_without_formats_is_asked_in_plain_text(server: ModelServer,
 
 
 def test_another_refusal_is_not_blamed_on_the_format(server: ModelServer) -> None:
-    """A model that is not there does not turn formats off."""
-    server.answers(status(400))
+    """What fails without them as well turns no formats off: a model that is not there."""
+    server.answers(status(400), status(400), ok("Plain."), status(429))
     with summarizer_at(server, style="separate") as summarizer:
         with pytest.raises(SummarizerError, match="HTTP 400"):
             summarizer(CHANGES)
         summarizer(CHANGES)
-    assert ["response_format" in body for body in bodies(server)] == [True, True]
+        with pytest.raises(SummarizerError, match="HTTP 429"):
+            summarizer(CHANGES)
+        summarizer(CHANGES)
+    assert ["response_format" in body for body in bodies(server)] == [True, False, False, True, True]
 
 
 def test_a_format_of_the_hosts_own_stays(server: ModelServer) -> None:
@@ -292,15 +328,28 @@ def test_what_is_refused_is_asked_again_behind_the_same_beginning(server: ModelS
     form of the question, and changes nothing before it."""
     memory = conversation()
     agents_call(memory, server)
+    server.answers(ok("See /a/b.txt, /a/c.txt, /a/d.txt and /a/e.txt."), ok("Orders 1 to 4 are on their way."))
+    with summarizer_at(server) as summarizer:
+        compactor = compacted(memory, summarizer)
+    first, second = bodies(server)[1:]
+    assert [event.check for event in of_kind(compactor.events, Rejected)] == ["invented"]
+    assert second["messages"][:-1] == first["messages"][:-1]
+    said, before = second["messages"][-1]["content"], first["messages"][-1]["content"]
+    assert said.startswith(before)
+    assert "it held names" in said[len(before) :]
+
+
+def test_whoever_replied_to_the_conversation_is_asked_separately(server: ModelServer) -> None:
+    """As a part of the conversation, the question was taken for one more message of it."""
+    memory = conversation()
+    agents_call(memory, server)
     server.answers(ok("Hello! How can I help you today?"), ok("Orders 1 to 4 are on their way."))
     with summarizer_at(server) as summarizer:
         compactor = compacted(memory, summarizer)
     first, second = bodies(server)[1:]
     assert [event.check for event in of_kind(compactor.events, Rejected)] == ["greeting"]
-    assert second["messages"][:-1] == first["messages"][:-1]
-    said, before = second["messages"][-1]["content"], first["messages"][-1]["content"]
-    assert said.startswith(before)
-    assert "replied to the conversation" in said[len(before) :]
+    assert ("tools" in first, "tools" in second) == (True, False)
+    assert "replied to the conversation" in second["messages"][-1]["content"]
 
 
 def test_names_that_stand_nowhere_in_the_conversation_are_refused(server: ModelServer) -> None:
