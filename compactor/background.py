@@ -122,7 +122,7 @@ class ContextCompactor:
         )
         self._keeping = Keeping(self._journal, role, self._events.tell)
         self._events.add_hook(Noted(self._keeping))
-        self._cycle = Cycle(
+        cycle = Cycle(
             config=self.config,
             rounds_getter=rounds_getter,
             journal=self._journal,
@@ -137,7 +137,7 @@ class ContextCompactor:
             holding=Holding(publication, self._keeping, clock.now, self._events.tell) if publication else None,
         )
         ask = as_summarizer(chosen) if chosen is not None else ExtractiveSummarizer()
-        self._runner = Runner(self._cycle, ask, self._events, clock, rng, executor, limits)
+        self._runner = Runner(cycle, ask, self._events, clock, rng, executor, limits)
 
     @classmethod
     def for_role(
@@ -202,10 +202,7 @@ class ContextCompactor:
     def publish_held(self) -> bool:
         """Show the compaction that is prepared and held back, if it makes prompts shorter; return whether another one
         is shown now. Asks no model: ``compose`` calls it where a prompt is too long."""
-        published = self._cycle.publish_held()
-        if published:
-            self._runner.notify(published=True)
-        return published
+        return self._runner.publish_held()
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.

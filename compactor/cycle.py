@@ -152,15 +152,18 @@ class Cycle(Desk):
             _ = passing.view.sums  # lets go of what is covered now, rather than at the next look
         return passing
 
-    def publish_held(self) -> bool:
-        """Publish what is held and makes prompts shorter, for one is too long; return whether another compaction is
-        shown now. Asks no model, and takes no turn: whoever publishes first has done so for all."""
+    def publish_held(self, *, needed: bool = True) -> bool:
+        """Publish what is held and makes prompts shorter; return whether another compaction is shown now. *needed*: a
+        prompt is too long; else only where it is due, and if prompts stay too long with it.
+
+        Asks no model, and takes no turn: whoever publishes first has done so for all.
+        """
         state = self.journal.read()
         if self.holding is None or not self.config.enabled or not self.keeping.prepared(state.generation):
             return False
         passing = Pass(self, self.view(state), state.generation, _unless_exiting)
         try:
-            if passing.weigh(needed=True) is not None:
+            if passing.weigh(needed=needed) is not None:
                 passing.publish_held()
         except StaleCompaction:
             pass

@@ -78,7 +78,8 @@ class Runner:
         executor: Executor | None,
         limits: Limits | None = None,
     ) -> None:
-        self._cycle = replace(cycle, emit=self.emit)  # the runner learns from what the cycle tells
+        self._cycle = replace(cycle, emit=self.emit)  # the runner learns from what a run tells
+        self._outside = cycle  # and not from what is published beside it: that is no success of a summarizer's
         self._summarizer = summarizer
         self._events = events
         self._clock = clock
@@ -166,6 +167,16 @@ class Runner:
             self._unindexed |= published
             run = self._claim()
         self._dispatch(run)
+
+    def publish_held(self) -> bool:
+        """Publish what is held and makes prompts shorter; return whether another compaction is shown now.
+
+        On whatever thread: a back-off goes on, and when a run is to look again is not changed.
+        """
+        published = self._outside.publish_held()
+        if published:
+            self.notify(published=True)
+        return published
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
@@ -351,6 +362,7 @@ class Runner:
             self._look_again_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
             return None
         if isinstance(error, LimitReached):  # likewise
+            self._show_what_is_due()
             self._look_again_in(run.look_in)
             self._turn.wait(error)
             return None
@@ -374,7 +386,21 @@ class Runner:
                 circuit_open=self._backoff.circuit_open,
             )
         )
+        self._show_what_is_due()
         return delay
+
+    def _show_what_is_due(self) -> None:
+        """Show what is held and was to be extended first, for that has failed: prompts are too long."""
+        with self._wake:
+            if self._state is State.STOPPING:
+                return
+        try:
+            published = self._outside.publish_held(needed=False)
+        except Exception:  # noqa: BLE001  (whatever is wrong there: the failure of the run is told, and it tries again)
+            return
+        if published:
+            with self._wake:
+                self._unindexed = True
 
     def _settle(
         self, run: _Run, result: CompactedMessage | None, error: BaseException | None, *, backing_off: bool

@@ -285,15 +285,68 @@ def test_where_nothing_is_left_to_take_in_it_is_shown_as_it_is() -> None:
     assert (scene.end, len(scene.summarizer.requests)) == (10, 1)
 
 
-def test_while_no_model_answers_what_is_held_stays() -> None:
-    """It cannot be extended; a prompt that is too long shows it all the same."""
+def test_where_it_cannot_be_extended_it_is_shown_as_it_is() -> None:
+    """The prompt is too long, and no model answers: it is shorter with what is held. The compactor goes on trying."""
     summarizer = ScriptedSummarizer(["A summary."], default=OSError("away"))
     scene = Scene(summarizer=summarizer, publish=when_cheapest(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.held.reason, scene.held.tokens_after > 700, scene.end) == ("budget", True, 7)
+    status = scene.compactor.status()
+    assert (status.state, status.failures, len(summarizer.requests)) == (State.BACKING_OFF, 1, 2)
+
+
+def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
+    """What is answered later is not wanted any more."""
+
+    def hang(_request: object) -> str:
+        scene.clock.advance(scene.compactor.config.call_timeout)
+        return "Too late."
+
+    scene = Scene(summarizer=ScriptedSummarizer(["A summary.", hang]), publish=when_cheapest(DEAR, budget=700))
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["CompactionTimeout"]
+    assert [event.reason for event in scene.events(Discarded)] == ["late"]
+    assert (scene.end, len(scene.records(CompactionPublished))) == (7, 1)
+
+
+def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
+    """The limits that it shares with others may have none for an hour."""
+    clock = FakeClock()
+    limits = Limits(concurrent=1, clock=clock)
+    scene = Scene(clock=clock, limits=limits, publish=when_cheapest(DEAR, budget=700))
+    limits._let_in(Place(limits), 0.0)
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert (scene.end, scene.compactor.status().why_idle) == (7, Skip.LIMITED)
+    assert (limits.status().waiting, len(scene.summarizer.requests)) == (1, 1)
+
+
+def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> None:
+    """The store is full as well: the compactor backs off, and shows it afterwards."""
+    summarizer = ScriptedSummarizer(["A summary.", OSError("away")])
+    store = FullStore()
+    scene = Scene(summarizer=summarizer, store=store, publish=when_cheapest(DEAR, budget=700))
+    store.refused = frozenset({"compaction published"})
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.end, scene.compactor.status().state) == (0, State.BACKING_OFF)
+    store.refused = frozenset()
+    scene.clock.advance(scene.events(Failed)[0].retry_in)
+    scene.executor.run_all()
+    assert scene.end == 11
+
+
+def test_while_no_model_answers_what_is_held_and_not_due_stays() -> None:
+    """A prompt that is too long shows it all the same, and the back-off goes on."""
+    scene = Scene(summarizer=ScriptedSummarizer(["A summary."], default=OSError("away")))
+    scene.add(5)
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
     assert (scene.end, scene.compactor.status().failures) == (0, 1)
-    prompt = compose(scene.memory, ROLE, budget=900)
+    prompt = compose(scene.memory, ROLE, budget=400)
     assert scene.end == 7
     assert not prompt.report.omitted_rounds
     assert scene.compactor.status().failures == 1, "that says nothing of the model"
