@@ -139,13 +139,17 @@ def least_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return for each of ours what a token of conversation cost, without the agent's output, beside the least that the
     formula gives for the sizes that were met."""
     names = [one.name for one in LISTS]
-    lines = [_line(["", *(f"J, {name}" for name in names), *(f"W*, {name}" for name in names)])]
-    lines.append(_line(["---", *["--:"] * 2 * len(names)]))
+    sent = "covered tokens sent, times (minor)"
+    lines = [_line(["", *(f"J, {name}" for name in names), *(f"W*, {name}" for name in names), sent, "majors"])]
+    lines.append(_line(["---", *["--:"] * 2 * (len(names) + 1)]))
     for row in rows:
         if "least" in row:
             paid = zip(row["per_token"], row["least"], strict=True)
             shares = [f"{cost:.2f} of {best['least']:.2f} ({cost / best['least']:.2f})" for cost, best in paid]
-            lines.append(_line([row["name"], *shares, *(f"{best['every']:,.0f}" for best in row["least"])]))
+            every = (f"{best['every']:,.0f}" for best in row["least"])
+            measured = row["measures"]
+            times = f"{measured['sent_times']:.3f}" if "sent_times" in measured else "–"
+            lines.append(_line([row["name"], *shares, *every, times, f"{measured.get('majors', 0):.0f}"]))
     return "\n".join([*lines, ""])
 
 

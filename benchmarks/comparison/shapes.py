@@ -33,17 +33,19 @@ class Met:
 def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
     """Return the sizes of *outcome*; None where nothing was compacted.
 
-    System message, growth and summary are the scenario's, and so is what is retained where it says so. What went by
-    while the summarizer was asked counts as retained: nobody could have compacted it in that time.
+    System message and growth are the scenario's; so are summary and what is retained, where it says how much that is.
+    Else what went by while the summarizer was asked counts as retained: nobody could have compacted it in that time.
     """
     answered = [one for one in outcome.summarizer if one.status == 200]
     if not answered or not outcome.agent:
         return None
-    retained = outcome.measures.get("retained", 0.0) if scenario.retained is None else float(scenario.retained)
+    summary, retained = float(scenario.summary_tokens), scenario.retained
+    if retained is None:
+        summary, retained = outcome.measures.get("summary", summary), outcome.measures.get("retained", 0.0)
     sizes = Sizes(
         per_call=scenario.tokens / len(outcome.agent),
         system=count_tokens(scenario.system) + 8,
-        summary=outcome.measures.get("summary", float(scenario.summary_tokens)),
+        summary=summary,
         retained=retained,
         instruction=outcome.measures.get("instruction", INSTRUCTION),
         delta=sum(one.output for one in answered) / len(answered),

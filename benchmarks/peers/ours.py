@@ -17,12 +17,13 @@ from compactor import (
     Strategy,
     compact_view,
     compose,
+    count_tokens,
     offload_large,
 )
 from compactor.cost import Prices, cheapest
 from compactor.cost.interval import Style
 from compactor.cost.publication import when_cheapest
-from compactor.events import Failed, Published, Weighed
+from compactor.events import Failed, Prepared, Published, Weighed
 from compactor.strategies.compact_notes import compact_notes
 from compactor.testing import FakeClock
 from memory import Memory
@@ -58,6 +59,7 @@ class Ours(Adapter):
         self._continues = float(style != "separate")
         self._published: list[Published] = []
         self._weighed: list[Weighed] = []
+        self._asked: list[range] = []
         self._failures = 0
         self._compactor.on_event(self._note)
         self._compactor.start()
@@ -65,6 +67,8 @@ class Ours(Adapter):
     def _note(self, event: Event) -> None:
         if isinstance(event, Published):
             self._published.append(event)
+        elif isinstance(event, Prepared) and not event.major and not event.reused:
+            self._asked.append(range(event.start - 1, event.end))
         elif isinstance(event, Weighed):
             self._weighed.append(event)
         elif isinstance(event, Failed):
@@ -105,6 +109,8 @@ class Ours(Adapter):
             "sent_minor": sum(one.sent_tokens for one in minor),
             "sent_major": sum(one.sent_tokens for one in made if one.major),
         }
+        if self._asked:
+            found["sent_times"] = self._sent_times()
         if sizes:
             found |= {
                 "retained": fmean(one.retained for one in sizes),
@@ -116,6 +122,13 @@ class Ours(Adapter):
                 "per_call": fmean(one.per_call for one in sizes),
             }
         return found
+
+    def _sent_times(self) -> float:
+        """Return how often a token that a minor compaction covered was sent for that, on average."""
+        rounds = self._memory.conversation.rounds
+        length = [sum(count_tokens(post.message) for post in round_.post_list) for round_ in rounds]
+        sent = sum(length[place] for places in self._asked for place in places)
+        return sent / max(sum(length[place] for place in set().union(*self._asked)), 1)
 
     def close(self) -> None:
         self._compactor.stop()
