@@ -17,6 +17,7 @@ from functools import partial
 from memory.forking import renewed_after_fork
 
 from .clock import SYSTEM_CLOCK, Clock
+from .config import whole_number
 from .cost.prices import Prices
 from .errors import LimitReached, SpendExceeded
 from .summarizers.base import Summarizer, Summary, SummaryRequest
@@ -70,12 +71,8 @@ class Limits:
     ) -> None:
         if concurrent is None and spend_per_hour is None:
             raise ValueError("these limits limit nothing: give concurrent=, spend_per_hour= or both")
-        if concurrent is not None and (isinstance(concurrent, bool) or not isinstance(concurrent, int)):
-            raise ValueError(f"concurrent= must be a whole number, not {concurrent!r}")
-        if concurrent is not None and concurrent < 1:
-            raise ValueError(
-                f"concurrent= must be at least 1, not {concurrent}; a compactor without a model needs none"
-            )
+        if concurrent is not None:
+            whole_number("concurrent", concurrent, 1)
         if spend_per_hour is not None and not 0 < spend_per_hour < math.inf:
             raise ValueError(f"spend_per_hour= must be a number above 0, not {spend_per_hour!r}")
         self.concurrent = concurrent
@@ -89,7 +86,7 @@ class Limits:
     def _after_fork(self) -> None:
         """Nobody is in and nobody waits: those are the parent's. What was spent counts for both."""
         self._lock = threading.Lock()  # guards all below it, _hour, and what changes in places and turns
-        self._held: set[Place] = set()
+        self._inside: set[Place] = set()
         self._line: OrderedDict[Turn, float] = OrderedDict()  # with what each is estimated to cost
         self._looks_at = math.inf  # when a timer looks whether there is room for the first in line
         self._hour.reserved = 0.0
@@ -102,7 +99,7 @@ class Limits:
     def status(self) -> LimitsStatus:
         now = self._clock.monotonic()
         with self._lock:
-            return LimitsStatus(len(self._held), len(self._line), self._hour.spent(now), self._hour.reserved)
+            return LimitsStatus(len(self._inside), len(self._line), self._hour.spent(now), self._hour.reserved)
 
     # -- what a call costs --------------------------------------------------------------------------------------------
 
@@ -129,12 +126,12 @@ class Limits:
         """Give *place* room for a call of that *cost*. Raises ``LimitReached``, and changes nothing then."""
         now = self._clock.monotonic()
         with self._lock:
-            inside, more = place in self._held, cost - place.reserved
+            inside, more = place in self._inside, cost - place.reserved
             seconds = self._hour.room_in(more, now)
             if seconds != 0 or not (inside or (not self._line and not self._full())):
                 # Who was let in with too little is the first to wait; who has asked already comes after the others.
                 raise LimitReached(self._seconds(cost, now), cost, first=inside and not place.asked)
-            self._held.add(place)
+            self._inside.add(place)
             self._hour.reserved += more
             place.reserved = cost
         if more < 0:
@@ -144,7 +141,7 @@ class Limits:
         """Count *cost* as spent, in the place of what was set aside for it."""
         now = self._clock.monotonic()
         with self._lock:
-            if place not in self._held:  # the parent's, in a forked child
+            if place not in self._inside:  # the parent's, in a forked child
                 return
             self._hour.reserved, place.reserved = self._hour.reserved - place.reserved, 0.0
             self._hour.add(cost, now)
@@ -152,13 +149,16 @@ class Limits:
 
     def _let_out(self, place: Place) -> None:
         with self._lock:
-            if place not in self._held:
-                return
-            self._held.discard(place)
-            self._hour.reserved, place.reserved = self._hour.reserved - place.reserved, 0.0
-            if not self._held:
-                self._hour.reserved = 0.0  # and no rounding error
+            self._given_back(place)
         self._serve()
+
+    def _given_back(self, place: Place | None) -> None:
+        """Take *place* back, if it is in, with what was set aside for it. Called with the lock held."""
+        if place is not None and place in self._inside:
+            self._inside.discard(place)
+            self._hour.reserved, place.reserved = self._hour.reserved - place.reserved, 0.0
+            if not self._inside:
+                self._hour.reserved = 0.0  # and no rounding error
 
     # -- who waits ----------------------------------------------------------------------------------------------------
 
@@ -179,14 +179,12 @@ class Limits:
     def _unwanted(self, turn: Turn, *, waiting: bool) -> None:
         """Take back what *turn* was let in with; with *waiting*, let it wait no longer either."""
         with self._lock:
-            place, turn.granted = turn.granted, None
             if waiting:
                 self._line.pop(turn, None)
                 turn.waiting = False
-        if place is not None:
-            self._let_out(place)
-        elif waiting:
-            self._serve()  # who stood behind it may cost less
+            place, turn.granted = turn.granted, None
+            self._given_back(place)
+        self._serve()  # also where it only waited: who stood behind it may cost less
 
     def _serve(self) -> None:
         """Let in those for whom there is room, in the order of the line; set a timer where time alone makes room."""
@@ -198,9 +196,7 @@ class Limits:
                 if not wanted:  # it was stopped, or nobody holds it any more
                     with self._lock:
                         place, turn.granted = turn.granted, None
-                        if place is not None:
-                            self._held.discard(place)
-                            self._hour.reserved -= place.reserved
+                        self._given_back(place)
 
     def _next(self) -> Turn | None:
         """Return whose turn it is, let in already."""
@@ -213,7 +209,7 @@ class Limits:
             if seconds == 0:
                 del self._line[turn]
                 turn.waiting, turn.granted = False, Place(self, cost)
-                self._held.add(turn.granted)
+                self._inside.add(turn.granted)
                 self._hour.reserved += cost
                 return turn
             if seconds is None or self._looks_at <= now + seconds:  # a call's end tells, or a timer does
@@ -234,7 +230,7 @@ class Limits:
         self._serve()
 
     def _full(self) -> bool:
-        return self.concurrent is not None and len(self._held) >= self.concurrent
+        return self.concurrent is not None and len(self._inside) >= self.concurrent
 
     def _seconds(self, cost: float, now: float) -> float | None:
         """Return the seconds until there is room for *cost* and for the first in line; None where calls that have not

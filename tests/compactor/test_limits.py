@@ -291,7 +291,7 @@ def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
     ("values", "said"),
     [
         ({}, "limit nothing"),
-        ({"concurrent": 0}, "at least 1"),
+        ({"concurrent": 0}, "from 1 on"),
         ({"concurrent": True}, "whole number"),
         ({"concurrent": 1.5}, "whole number"),
         ({"spend_per_hour": 0}, "above 0"),
