@@ -25,7 +25,7 @@ Ask = Callable[[SummaryRequest], "str | Summary"]
 FAULTS = {
     "not_text": "it was no text",
     "empty": "it held no text",
-    "malformed": "it was not the changes that were asked for",
+    "malformed": "it was not in the form that was asked for",
     "greeting": "it replied to the conversation instead of summarising it",
     "voice": 'it was told in the first person; say which calls were made and what came of them, never "I called"',
     "echo": "it repeated the conversation instead of summarising it",

@@ -18,7 +18,7 @@ from .errors import SummaryRejected
 from .notes import Span, arranged, formed, section_named
 from .standing import bare
 
-__all__ = ["SCHEMA", "Change", "changed", "changes_in"]
+__all__ = ["SCHEMA", "Change", "changed", "changes_in", "is_changes"]
 
 Op = Literal["add", "replace", "remove"]
 
@@ -81,6 +81,20 @@ def changes_in(answer: str) -> tuple[Change, ...]:
     if _NOTHING.fullmatch(text):
         return ()
     return tuple(_of_lines(text))
+
+
+def is_changes(answer: str) -> bool:
+    """Return whether *answer* is nothing but changes, or says that there are none: as notes it would lose all others.
+
+    Notes may have a line among them that reads as a change."""
+    text = _unfenced(answer.strip())
+    if not text.startswith(("{", "[")) and not _NOTHING.fullmatch(text) and not _of_line(text.partition("\n")[0]):
+        return False
+    try:
+        changes_in(answer)
+    except SummaryRejected:
+        return False
+    return True
 
 
 def changed(
@@ -173,7 +187,7 @@ def _of_line(line: str) -> list[Change]:
 def _of_json(text: str) -> Iterator[Change]:
     """Give the changes in *text*: as ``SCHEMA`` has them, or as a list of objects with an ``op``."""
     try:
-        value, end = json.JSONDecoder(strict=False).raw_decode(text)
+        value, end = json.JSONDecoder(strict=False, object_pairs_hook=_each_once).raw_decode(text)
     except (ValueError, RecursionError):
         raise _malformed("it is no JSON") from None
     if text[end:].strip():
@@ -192,6 +206,14 @@ def _of_json(text: str) -> Iterator[Change]:
             raise _malformed("it is other JSON than was asked for")
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, of whose fields none may stand twice: one of them would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _malformed("it is JSON that says the same thing twice")
+    return found
+
+
 def _fields(op: str, item: Any) -> dict[str, Any]:
     """Return the fields of a change; where it is not an object, it is the one that says what *op* is about."""
     if isinstance(item, dict):
@@ -206,6 +228,8 @@ def _of_object(item: Any) -> Change:
         raise _malformed("there is one that is neither add, replace nor remove")
     if not all(one is None or isinstance(one, str) for one in (section, text)):
         raise _malformed("there is one whose text is none")
+    if op == "add" and text is None:  # said under another name, perhaps: then it would be lost
+        raise _malformed("there is one that adds no text")
     return Change(op, 0 if op == "add" else _number(number), section or "", text or "")
 
 

@@ -18,7 +18,7 @@ from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
 from ..acceptance import Reading, Source
-from ..changes import SCHEMA, changed, changes_in
+from ..changes import SCHEMA, changed, changes_in, is_changes
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
@@ -293,7 +293,11 @@ def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: st
 
 
 def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return the summary that *answer* is, note by note; of *known* notes those that are in it again stay."""
+    """Return the summary that *answer* is, note by note; of *known* notes those that are in it again stay.
+
+    Raises ``SummaryRejected`` for changes, which were not asked for: all that they do not name would be lost."""
+    if is_changes(answer):
+        raise SummaryRejected("malformed", "the answer is changes of notes, and all of them were asked for")
     found = read_notes(answer, span, known)
     if not found:  # headings alone
         found = (Note(text=formed(answer), first_round=span[0], last_round=span[1]),)

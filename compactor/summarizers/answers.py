@@ -15,8 +15,13 @@ __all__ = ["NoSummary", "parse_body", "read_answer", "read_body"]
 #: How tool calls begin and end that a server has left in the text: each family of models writes its own.
 _CALL_BEGINS = re.compile(
     r"\s*(?:<(?:\w+:)?(?:tool_call|function_calls?)>|<function=|<invoke |<\|(?:python_tag|tool_call)"
-    r"|\[TOOL_CALLS\]|<｜tool)"
+    r"|\[TOOL_CALLS\]|<｜tool|functions\.\w+\()"
 )
+#: And the fields of one that is an object of JSON and nothing else.
+_CALL_KEYS = {"id", "type", "name", "tool", "tool_name", "function", "action"} | {
+    *("arguments", "parameters", "args", "input", "tool_input", "action_input")
+}
+_FENCED = re.compile(r"```[\w-]*\s*(.*?)\s*```", re.DOTALL)
 _CALL_ENDS = re.compile(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\s*$")
 
 
@@ -62,11 +67,14 @@ def _is_call(text: str) -> bool:
     """Return whether *text* is a tool call, or ends in one."""
     if _CALL_BEGINS.match(text) or _CALL_ENDS.search(text):
         return True
+    fenced = _FENCED.fullmatch(text)
+    said = fenced[1] if fenced else text
     try:
-        value = json.loads(text) if text.startswith("{") else None
+        value = json.loads(said) if said.startswith(("{", "[")) else None
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and "name" in value and ("arguments" in value or "parameters" in value)
+    calls = value if isinstance(value, list) else [value]
+    return bool(calls) and all(isinstance(call, dict) and call and call.keys() <= _CALL_KEYS for call in calls)
 
 
 def _field(value: Any, name: str) -> Any:

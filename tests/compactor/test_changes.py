@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_notes import NOTES, TEXTS
 
 from compactor import SummaryRejected
-from compactor.changes import SCHEMA, Change, changed, changes_in
+from compactor.changes import SCHEMA, Change, changed, changes_in, is_changes
 from compactor.notes import formed, read_notes, rendered
 from memory import Note
 
@@ -111,6 +111,11 @@ def test_an_addition_may_be_text_alone() -> None:
         '[{"op": "keep", "number": 1}]',
         '[{"op": ["add"], "text": "Sold."}]',
         '{"add": [{"text": 7}]}',
+        '{"add": [{"section": "Done", "note": "Sold."}]}',
+        '{"add": [null]}',
+        '{"changes": [{"op": "add"}]}',
+        '{"add": [{"text": "Sold."}], "add": [{"text": "Paid."}]}',
+        '{"add": [{"text": "Sold.", "text": "Paid."}]}',
         '{"add": [{"text": "a", "section": []}]}',
         '{"remove": [true]}',
         '{"remove": [1.5]}',
@@ -157,6 +162,24 @@ def test_the_schema_is_one_that_strict_endpoints_take() -> None:
     found = list(objects(plain))
     assert len(found) == 3
     assert all(one["required"] == list(one["properties"]) and one["additionalProperties"] is False for one in found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_one"),
+    [
+        ("none", True),
+        ('{"add":[],"replace":[],"remove":[]}', True),
+        ("add [Done]: Sold.", True),
+        ("```\nremove 2\n```", True),
+        ("## Done\nadd [Done]: Sold.", False),
+        ("add: Sold.\n\nHe has sold it.", False),
+        ("{Sold.}", False),
+        ("Sold.", False),
+    ],
+)
+def test_changes_are_known_where_notes_were_asked_for(answer: str, is_one: bool) -> None:
+    """Those that begin the answer: a heading or a sentence before them is that of notes."""
+    assert is_changes(answer) is is_one
 
 
 # What becomes of the notes

@@ -308,6 +308,17 @@ def test_malformed_changes_become_a_full_rewrite_at_once(bad: str) -> None:
     assert scene.made.notes == read_notes(full, (1, 8))
 
 
+@pytest.mark.parametrize("changes", ["add [Done]: Item-8.", "none", '{"add":[],"replace":[],"remove":[]}'])
+def test_changes_are_no_rewrite(changes: str) -> None:
+    """All notes that they do not name would be gone: it is asked for again, with the reason."""
+    full = "## Done\n- Eight items were priced."
+    scene = Scene([FIRST, "no list", changes, full]).add(9)
+    assert scene.kinds == ["rounds", "changes", "rounds", "rounds"]
+    assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == ["malformed", "malformed"]
+    assert "not in the form that was asked for" in text_of(scene.summarizer.requests[-1])
+    assert scene.made.notes == read_notes(full, (1, 8))
+
+
 def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
     """Two requests each time; and where the rewrite is refused as well, it is a failure as any other."""
     scene = Scene(

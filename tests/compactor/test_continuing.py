@@ -131,6 +131,8 @@ def test_a_style_that_there_is_not_is_refused() -> None:
         ok('Let me see.\n<function_calls>\n<invoke name="look_up"></invoke>\n</function_calls>'),
         ok('[TOOL_CALLS] [{"name": "look_up", "arguments": {}}]'),
         ok('{"name": "look_up", "parameters": {"id": 1}}'),
+        ok('```json\n[{"tool": "look_up"}]\n```'),
+        ok('functions.look_up({"id": 1})'),
     ],
 )
 def test_a_call_instead_of_an_answer_is_asked_for_separately(server: ModelServer, called: Answer) -> None:
