@@ -15,7 +15,14 @@ from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
 from .cost import Prices, cheapest, when_cheapest  # noqa: E402
 from .cycle import Strategy  # noqa: E402
-from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SummaryRejected  # noqa: E402
+from .errors import (  # noqa: E402
+    BudgetExceeded,
+    CompactionFailed,
+    CompactionTimeout,
+    LimitReached,
+    SpendExceeded,
+    SummaryRejected,
+)
 from .events import Skip  # noqa: E402
 from .limits import Limits, LimitsStatus  # noqa: E402
 from .logs import log_events  # noqa: E402
@@ -62,6 +69,7 @@ __all__ = [
     "Settings",
     "ShadowedModule",
     "Skip",
+    "SpendExceeded",
     "State",
     "Strategy",
     "Summarizer",

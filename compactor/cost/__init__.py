@@ -5,13 +5,14 @@ from __future__ import annotations
 from .cheapest import Cheapest, cheapest
 from .interval import Sizes, best_interval, cost_per_token, price_of_compaction
 from .prices import Prices
-from .publication import Decision, Moment, WhenCheapest, when_cheapest
+from .publication import Decision, Moment, Publication, WhenCheapest, when_cheapest
 
 __all__ = [
     "Cheapest",
     "Decision",
     "Moment",
     "Prices",
+    "Publication",
     "Sizes",
     "WhenCheapest",
     "best_interval",
