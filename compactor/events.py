@@ -23,6 +23,7 @@ __all__ = [
     "ModelUnknown",
     "PlanFailed",
     "Prepared",
+    "PublicationFailed",
     "Published",
     "Reduced",
     "Rejected",
@@ -167,7 +168,8 @@ class Held(CompactionEvent):
     #: Whether it is shown now; where it makes prompts too long even so, it is extended first.
     shows: bool
     #: To show it: the provider's cache is ``cold``, the ``budget`` needs it, or what longer prompts have cost has
-    #: ``repaid`` a new beginning. To hold it: there is ``no_gain``, or it is ``saving`` still. Or a policy's own word.
+    #: ``repaid`` a new beginning. To hold it: there is ``no_gain``, or it is ``saving`` still. Or a policy's own word,
+    #: and ``failed`` where that fails.
     reason: str
     #: Where it ends.
     end: int
@@ -277,6 +279,15 @@ class PlanFailed(CompactionEvent):
     """The host's ``plan`` raised; the prompt, or the cycle, goes on without one."""
 
     name: ClassVar[str] = "plan.failed"
+    level: ClassVar[str] = "warning"
+    #: The class of the error.
+    error: str
+
+
+class PublicationFailed(CompactionEvent):
+    """A policy of the host's, ``publish=``, raised or gave no ``Decision``: what makes prompts shorter is shown."""
+
+    name: ClassVar[str] = "publication.failed"
     level: ClassVar[str] = "warning"
     #: The class of the error.
     error: str

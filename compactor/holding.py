@@ -14,8 +14,8 @@ from memory.forking import renewed_after_fork
 from memory.overlays import CompactedMessage, Origin
 from memory.visibility import Rounds
 
-from .cost.publication import Moment, Publication
-from .events import Discarded
+from .cost.publication import Decision, Moment, Publication
+from .events import Discarded, PublicationFailed
 from .host_rounds import HostRounds
 from .keeping import Keeping
 from .ledger import calls_in
@@ -95,7 +95,7 @@ class Holding:
         now: Callable[[], datetime],
         tell: Callable[[Event], object],
     ) -> None:
-        self.publication = publication
+        self._publication = publication
         self._keeping = keeping
         self._now = now
         self._tell = tell
@@ -139,6 +139,20 @@ class Holding:
             forgone=sum(max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, since, strict=True)),
             idle=self._idle(view),
         )
+
+    def decision(self, view: View, base: int, moment: Moment, *, needed: bool) -> Decision:
+        """Return what the policy says of *moment*; where it fails, that is told, and what makes prompts shorter is
+        shown, for they must not grow for want of a policy. *needed*: a prompt is too long, which is as good a reason.
+        """
+        shorter = moment.ahead < moment.shown
+        try:
+            made: object = self._publication(moment)
+            if not isinstance(made, Decision):
+                raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(made).__name__}")
+        except Exception as error:  # noqa: BLE001  (the host's: compacting goes on without it)
+            self._tell(PublicationFailed(role=view.role, generation=base, error=type(error).__name__))
+            made = Decision(show=shorter, reason="failed")
+        return replace(made, show=True, reason="budget", over=None, look_in=None) if needed and shorter else made
 
     def _idle(self, view: View) -> float:
         """Return the seconds since the newest post."""

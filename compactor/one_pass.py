@@ -97,9 +97,7 @@ class Pass:
             return None
         self._held = held[-1].compaction
         moment = holding.moment(self.view, held)
-        made = holding.publication(moment)
-        if needed and moment.ahead < moment.shown:
-            made = replace(made, show=True, reason="budget", over=None, look_in=None)
+        made = holding.decision(self.view, self.base, moment, needed=needed)
         desk.emit(
             Held(
                 role=desk.role,

@@ -50,6 +50,10 @@ class Decision:
     #: Where even with it the prompt is too long: the tokens that it is over. It is extended before it is shown.
     over: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.look_in is not None and not self.look_in > 0:  # or it would be looked at without end
+            raise ValueError(f"look_in is a number of seconds above 0, or None, not {self.look_in!r}")
+
 
 Publication = Callable[[Moment], Decision]
 

@@ -28,7 +28,7 @@ from compactor import (
 )
 from compactor.cost.prices import Prices
 from compactor.cost.publication import Decision, Moment, when_cheapest
-from compactor.events import Discarded, Failed, Held, Published, Reduced
+from compactor.events import Discarded, Failed, Held, PublicationFailed, Published, Reduced
 from compactor.ledger import ledger_of
 from compactor.limits import Place
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -439,19 +439,34 @@ def test_a_policy_of_ones_own_decides() -> None:
     assert (scene.held.reason, scene.held.shows, scene.end) == ("monday", True, 7)
 
 
-def test_a_policy_that_raises_fails_the_run_and_no_prompt() -> None:
-    """The compactor tries again later; a prompt goes down its ladder, and that is told."""
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        (lambda moment: {}[moment], "KeyError"),
+        (lambda _moment: True, "TypeError"),
+        (lambda _moment: Decision(show=False, reason="soon", look_in=0.0), "ValueError"),
+        (lambda _moment: Decision(show=False, reason="soon", look_in=math.nan), "ValueError"),
+    ],
+)
+def test_a_policy_that_fails_holds_nothing_up(policy: Any, error: str) -> None:
+    """It is told, and what was prepared is shown: prompts do not grow, and nothing is looked at without end."""
+    scene = Scene(publish=policy)
+    assert [event.error for event in scene.events(PublicationFailed)] == [error]
+    assert (scene.held.reason, scene.end, scene.clock.waiting) == ("failed", 7, [])
+    assert (scene.events(Failed), scene.compactor.status().failures) == ([], 0)
+    scene.add(5)
+    assert scene.end == 12
 
-    def broken(_moment: Moment) -> Decision:
-        raise LookupError("no")
 
-    scene = Scene(publish=broken)
-    told: list[Any] = []
-    scene.memory.on_event(told.append)
-    assert [event.error for event in scene.events(Failed)] == ["LookupError"]
-    assert compose(scene.memory, ROLE, budget=250).tokens <= 250
-    assert [(event.role, event.error) for event in of_kind(told, ProviderFailed)] == [(ROLE, "LookupError")]
-    assert scene.end == 0
+def test_a_policy_that_fails_shows_nothing_that_is_no_shorter() -> None:
+    """Nor is a prompt that is too long helped by that."""
+
+    def wordy(view: Any) -> Sequence[CompactedMessage]:
+        return [] if view.end else [CompactedMessage(start_index=1, end_index=1, summary="Nothing was said. " * 200)]
+
+    scene = Scene(strategies=(wordy,), publish=lambda _moment: None)
+    assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds
+    assert (scene.held.reason, scene.held.shows, scene.end) == ("failed", False, 0)
 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
