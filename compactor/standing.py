@@ -85,7 +85,8 @@ def _said(round_: Round) -> Iterator[str]:
 
 
 def _prohibitions(text: str) -> Iterator[str]:
-    own = list(sentences(_WRAPPED.sub(" ", _SHOWN.sub("", text)), LONGEST))
+    text = _SHOWN.sub("", text)
+    own = list(sentences(_WRAPPED.sub(" ", text) if "\n" in text else text, LONGEST))
     for place, sentence in enumerate(own):
         if len(own) > _LONG_MESSAGE and min(place, len(own) - 1 - place) >= _FRAME:
             continue

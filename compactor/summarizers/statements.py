@@ -257,7 +257,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _THOUGHT_TAG = re.compile(r"<(/?(?:think|thinking|reasoning|summary))>", re.IGNORECASE)
 
 _LIST_MARK = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
-_END = re.compile(r"[.!?…]{1,4}[\"'”’)\]*]{0,3} (?=\S)|[。！？；]{1,4}[」』”）]{0,2}")
+# All that may end one stands at the pattern's head: so the places where none does are passed over quickly.
+_END = re.compile(
+    r"[.!?…。！？；](?:(?<=[.!?…])[.!?…]{0,3}[\"'”’)\]*]{0,3} (?=\S)|(?<=[。！？；])[。！？；]{0,3}[」』”）]{0,2})"
+)
 _ABBREVIATION = re.compile(
     r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|etc|approx|fig|inc|ltd|jr|sr|prof|nr|ca|bzw|z\.b|e\.g|i\.e|u\.s|\w)|^\(?\d{1,3})\.$",
     re.IGNORECASE,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.statements import Section, Statement, from_rounds, from_summary, sentences
+from compactor.summarizers.statements import _END, Section, Statement, from_rounds, from_summary, sentences
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 
@@ -23,6 +25,13 @@ def posted(*posts: Post, query: str = "") -> list[Statement]:
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from([*".!?…。！？；\"'”’)]*」』”） \n", "a", "B", "12"]), max_size=16).map("".join))
+def test_a_sentence_ends_where_the_plain_pattern_says(text: str) -> None:
+    """That which is searched for is the same, written so that it is found quickly."""
+    plain = re.compile(r"[.!?…]{1,4}[\"'”’)\]*]{0,3} (?=\S)|[。！？；]{1,4}[」』”）]{0,2}")
+    assert [match.span() for match in _END.finditer(text)] == [match.span() for match in plain.finditer(text)]
 
 
 @pytest.mark.parametrize(
