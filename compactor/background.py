@@ -19,7 +19,7 @@ from memory.visibility import sees
 from .clock import SYSTEM_CLOCK, Clock
 from .config import CompactorConfig
 from .cost.prices import Prices
-from .cost.publication import Publication, prices_in, publication_of
+from .cost.publication import Publication, budget_in, prices_in, publication_of
 from .cycle import Cycle, Strategy
 from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
@@ -112,7 +112,8 @@ class ContextCompactor:
         clock = clock if clock is not None else SYSTEM_CLOCK
         chosen = summarizer if summarizer is not None else llm_api
         count = counter if counter is not None else counter_for(self.config.model)
-        publication = publication_of(publish, prices or prices_in(trigger), self.config.max_tokens)
+        budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
+        publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
         self._events = EventLog(clock, history)
         if on_event is not None:
             self._events.add_hook(on_event)

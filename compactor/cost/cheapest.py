@@ -116,6 +116,11 @@ class Cheapest(Trigger):
         """Those by which it weighs."""
         return self.terms.prices
 
+    @property
+    def budget(self) -> int | None:
+        """What prompts may come to, where that was given."""
+        return self.terms.budget
+
     def within(self, config: CompactorConfig) -> Cheapest:
         return Cheapest(self.terms, config, _chosen_in(config))
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from .prices import Prices
 
-__all__ = ["Decision", "Moment", "Publication", "WhenCheapest", "prices_in", "publication_of", "when_cheapest"]
+__all__ = [
+    "Decision",
+    "Moment",
+    "Publication",
+    "WhenCheapest",
+    "budget_in",
+    "prices_in",
+    "publication_of",
+    "when_cheapest",
+]
 
 #: Providers keep a prompt's beginning so many seconds after they read it last.
 CACHE_SECONDS = 300.0
@@ -69,7 +78,7 @@ class WhenCheapest:
     prices: Prices = field(default_factory=Prices)
     #: How long the provider keeps what it has read; ``math.inf`` where nobody is to wait for that.
     cache_seconds: float = CACHE_SECONDS
-    #: The tokens that a prompt may have; None: as the compactor's configuration says.
+    #: The tokens that a prompt may have; None: as the compactor's configuration and its trigger say.
     budget: int | None = None
 
     def __post_init__(self) -> None:
@@ -114,8 +123,14 @@ def prices_in(trigger: object) -> Prices | None:
     return found if isinstance(found, Prices) else next(filter(None, map(prices_in, parts)), None)
 
 
+def budget_in(trigger: object) -> int | None:
+    """Return the budget that a trigger keeps to, the smallest of those that it is combined of; None: none is given."""
+    found = (getattr(trigger, "budget", None), *map(budget_in, getattr(trigger, "parts", ())))
+    return min((one for one in found if isinstance(one, int)), default=None)
+
+
 def publication_of(publish: object, prices: Prices | None, budget: int | None) -> Publication | None:
-    """Return what says when to show what is prepared; None: at once. *budget* is that of the configuration.
+    """Return what says when to show what is prepared; None: at once. *budget* is that of configuration and trigger.
 
     Raises ``ValueError`` and ``TypeError`` for what is none.
     """

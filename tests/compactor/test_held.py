@@ -20,6 +20,7 @@ from compactor import (
     Skip,
     State,
     after_rounds,
+    cheapest,
     compact_rounds,
     compose,
     offload_large,
@@ -247,10 +248,17 @@ def test_calls_are_counted_post_by_post() -> None:
     assert scene.held.calls == 4
 
 
-def test_the_budget_shows_it_at_once() -> None:
-    """Where the prompt is over the configuration's ``max_tokens`` and fits with it."""
-    config = CompactorConfig(threshold=7, retain_recent=3, max_tokens=500, token_ratio=1.0)
-    scene = Scene(config=config)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"config": CONFIG.merged(max_tokens=500, token_ratio=1.0)},
+        {"trigger": after_rounds(7) | cheapest(DEAR, budget=500)},
+        {"trigger": after_rounds(7) | cheapest(DEAR, budget=500), "config": CONFIG.merged(max_tokens=9_000)},
+    ],
+)
+def test_the_budget_shows_it_at_once(more: dict[str, Any]) -> None:
+    """Where the prompt is over that of configuration or trigger, whichever is smaller, and fits with it."""
+    scene = Scene(**more)
     assert (scene.end, scene.held.shows) == (0, False)
     while scene.end == 0:
         assert scene.held.tokens_before <= 500

@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import after_rounds
+from compactor import after_rounds, cheapest
 from compactor.cost.prices import Prices
-from compactor.cost.publication import Decision, Moment, WhenCheapest, prices_in, publication_of, when_cheapest
+from compactor.cost.publication import (
+    Decision,
+    Moment,
+    WhenCheapest,
+    budget_in,
+    prices_in,
+    publication_of,
+    when_cheapest,
+)
 from compactor.triggers import Trigger
 
 #: A prompt of 9,000 tokens that would be one of 3,400: 400 of summary, and 1,000 behind it when that was made.
@@ -135,3 +143,10 @@ def test_the_prices_of_a_trigger_are_found_in_what_it_is_combined_of() -> None:
     priced = Priced(lambda _view: SimpleNamespace(holds=False), "priced")  # type: ignore[arg-type, return-value]
     assert prices_in(priced) == prices_in(after_rounds(3) | (priced & after_rounds(9))) == Prices(cached=0.25)
     assert prices_in(after_rounds(3)) is prices_in(None) is None
+
+
+def test_the_budget_of_a_trigger_is_the_smallest_in_what_it_is_combined_of() -> None:
+    """A prompt must be within each of them."""
+    small, large = cheapest(budget=4_000), cheapest(budget=9_000)
+    assert budget_in(small) == budget_in(after_rounds(3) | (large & small)) == 4_000
+    assert budget_in(after_rounds(3)) is budget_in(cheapest()) is budget_in(None) is None
