@@ -40,9 +40,10 @@ class LastPrompt:
     view: View = field(repr=False)
     #: Its first messages: all that stand before the tail are among them.
     first: tuple[Message, ...] = field(repr=False)
-    #: How many messages it has, and how many stand before the plan, which is not in the log; as many where it has none.
+    #: How many messages it has. Neither this nor the first ones reckon with the plan, which is not in the log.
     length: int
-    before_plan: int
+    #: How many messages stand before the plan, and that itself; None: none was shown.
+    plan: tuple[int, Message] | None = field(repr=False)
     tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     tool_choice: Any = None
 
@@ -53,8 +54,7 @@ class LastPrompt:
         Of the last it need not show all: what was said there since, such as the agent's answer, is added.
         """
         view = self.view
-        front = self.length - view.messages - (self.before_plan < self.length)
-        messages = [dict(message) for message in self.first[:front]]
+        messages = [dict(message) for message in self.first[: self.length - view.messages]]
         if view.end + len(rounds) > view.total:
             return None
         for place, round_ in enumerate(rounds, view.end):
@@ -63,9 +63,11 @@ class LastPrompt:
             same = place < view.total - 1 and view.round(place) is round_  # as most are: they need not be made twice
             shown = asked if same else [message for _, unit in view.units(place) for message in unit.messages]
             whole = shown == asked or (round_ is rounds[-1] and shown == asked[: len(shown)])
-            if not whole or len(messages) > self.before_plan:
+            if not whole:
                 return None
             messages += asked
+        if self.plan is not None and self.plan[0] < len(messages):
+            messages.insert(self.plan[0], dict(self.plan[1]))
         return messages
 
     def tokens(self, messages: Sequence[Message], count: TokenCounter) -> int:
@@ -123,10 +125,16 @@ def remember(
     if not whole:
         prompts.pop(view.role, None)
         return
-    length, plan = len(messages), head.plan
-    before_plan = next((n for n, message in enumerate(messages) if message is plan), length) if plan else length
-    first = messages[: len(head.messages()) + MOST_BETWEEN]
-    prompts[view.role] = LastPrompt(view, tuple(map(dict, first)), length, before_plan, tuple(tools), tool_choice)
+    found = next(((n, dict(message)) for n, message in enumerate(messages) if message is head.plan), None)
+    first = messages[: len(head.messages()) + MOST_BETWEEN + 1]
+    prompts[view.role] = LastPrompt(
+        view,
+        first=tuple(dict(message) for message in first if message is not head.plan),
+        length=len(messages) - (found is not None),
+        plan=found,
+        tools=tuple(tools),
+        tool_choice=tool_choice,
+    )
 
 
 def last_prompt_of(memory: object, role: str) -> LastPrompt | None:

@@ -308,24 +308,31 @@ def test_a_round_that_another_one_followed_is_shown_to_its_end_or_not_at_all() -
     assert request_of(memory, 2) is None
 
 
-def test_the_plan_is_no_part_of_what_is_continued(memory: Memory) -> None:
-    """It stands before the newest question, and there is none in the log: so the provider knows the rest up to there."""
+def test_the_plan_stands_where_the_provider_has_it(memory: Memory) -> None:
+    """Before the newest question: where that is summarised as well, what the provider was sent has the plan in it."""
     prompt = prompted(memory, plan="1. [ ] book")
     assert "[The plan" in prompt.messages[17]["content"]
-    for count in (4, 5):
+    for count, sent in ((4, 17), (5, 22)):
         going_on = request_of(memory, count)
         assert going_on is not None
-        assert going_on.messages[:-1] == (prompt.messages[:17] + prompt.messages[18:])[: 1 + 4 * count]
+        assert going_on.messages[:-1] == prompt.messages[:sent]
+    assert "book" not in repr(last_prompt_of(memory, ASSISTANT))
 
 
-def test_a_plan_between_the_rounds_ends_what_can_be_continued(memory: Memory) -> None:
-    """Behind it, the provider has another conversation in its cache."""
+def test_a_plan_between_the_rounds_is_sent_as_it_was(memory: Memory) -> None:
+    """Behind it, too, the provider has the same conversation in its cache; also where all that the user said is
+    covered, so that the plan stands before the tail."""
     for number in (6, 7):  # rounds in which the user is silent
         memory.finish_round(memory.conversation.rounds[-1])
         memory.append(answer(f"Answer {number}"))
-    prompted(memory, plan="1. [ ] book")
-    assert request_of(memory, 5) is not None
-    assert request_of(memory, 6) is None
+    for end, count in ((0, 6), (5, 1)):
+        if end:
+            publish(memory, end)
+        prompt = prompted(memory, plan="1. [ ] book")
+        going_on = request_of(memory, count)
+        assert going_on is not None
+        assert going_on.messages[:-1] == prompt.messages[:-1]
+        assert "[The plan" in texts_of(going_on.messages)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
@@ -476,15 +483,17 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
         covered = view.rounds[view.end : view.end + count]
         going_on = continued(view, view.compaction, covered, "Summarise.", WIDE)
         if going_on is None:
-            assert cut or reduced or not same or view.end + count > settled or plan_at < len(sent)
+            assert cut or reduced or not same or view.end + count > settled
             continue
         *beginning, instruction = going_on.messages
         assert instruction == user("Summarise.")
         shared = next((n for n, pair in enumerate(zip(beginning, sent, strict=False)) if pair[0] != pair[1]), len(sent))
         behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.units(place))
-        end = len(sent) - (plan_at < len(sent)) - behind  # of what was sent, without the plan
-        assert min(shared, len(beginning)) >= min(end, plan_at)
-        assert beginning[:end] == [message for place, message in enumerate(sent) if place != plan_at][:end]
+        end = (
+            len(sent) - behind - (plan_at >= len(sent) - behind - 1)
+        )  # the plan is sent where something stands behind it
+        assert shared >= end
+        assert beginning[:end] == sent[:end]
         assert_paired([*beginning, instruction])
         for post in (post for round_ in covered for post in round_.post_list):
             assert post.message in texts_of(beginning)
@@ -494,4 +503,5 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
             for unit in units_of(round_, ASSISTANT, last=False)
             for message in unit.messages
         ]
-        assert beginning[len(beginning) - len(read) :] == read
+        said = [message for message in beginning if "[The plan" not in str(message["content"])]
+        assert said[len(said) - len(read) :] == read
