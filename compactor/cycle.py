@@ -12,6 +12,7 @@ from memory.visibility import Rounds
 
 from .asking import USUAL, Ask, Traits
 from .config import CompactorConfig
+from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached
 from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped
 from .holding import newest_place
@@ -92,27 +93,35 @@ class Cycle(Desk):
                 seen=self.seen,
             )
 
-        kept: int | None = None
+        prepared_at: int | None = None
         try:
             while True:
                 try:
-                    passing = self._look(work, allowed, forced=forced, kept=kept)
+                    passing = self._look(work, allowed, forced=forced, prepared_at=prepared_at)
                 except Overtaken:
                     continue
                 if not passing.prepared or forced:
                     return passing.published
-                kept = passing.base  # it is weighed with what has happened while it was made
+                prepared_at = passing.base  # it is weighed with what has happened while it was made
         finally:
             if allowed() != "late":
                 lease.release()
 
+    # What happens in a pass. *Due* is what is held where its policy says that it is to be shown.
+    #
+    #     due                    trigger, from its end   then
+    #     yes, and prompts fit   not asked               it is shown
+    #     yes, prompts too long  whatever it says        it is extended and weighed again; shown, if nothing is new
+    #     no                     holds                   strategies run; what they make is published, or held
+    #     no                     does not hold           nothing
+    #     forced                 not asked               strategies run, and what is held then is shown
     def _look(
         self,
         work_on: Callable[[Verdict], CycleWork],
         allowed: Callable[[], str | None],
         *,
         forced: bool,
-        kept: int | None,
+        prepared_at: int | None,
     ) -> Pass:
         state = self.journal.read()
         view = self.view(state)
@@ -120,19 +129,30 @@ class Cycle(Desk):
             _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
         passing = Pass(self, view, state.generation, allowed)
         due = passing.weigh() if self.config.enabled else None
-        if kept == state.generation and not passing.is_holding:  # or it would be made again and again
+        if prepared_at == state.generation and not passing.is_holding:  # or it would be made again and again
             raise StaleCompaction("rounds_changed")
         if due is not None and due.over is None and not forced:
             passing.publish_held()
             return passing
-        skip, verdict = self._judge(passing.ahead, state, forced=forced)
+        verdict = self._why(passing.ahead, state, due, forced=forced)
+        if verdict is not None:
+            passing.begin(work_on(verdict))
+            passing.publish_prepared()
+            self._make(passing, state.generation, due, forced=forced)
+        return passing
+
+    def _why(self, view: View, state: JournalState, due: Decision | None, *, forced: bool) -> Verdict | None:
+        """Return why strategies are to run; None with a reason not to, which is told."""
+        skip, verdict = self._judge(view, state, forced=forced)
         if due is not None and skip is Skip.BELOW_TRIGGER:  # the tail has outgrown what is held
-            skip, verdict = None, Verdict(True, due.over)
+            return Verdict(True, due.over)
         if skip is not None:
-            self._skipped(skip, passing.ahead, state.generation)
-            return passing
-        passing.begin(work_on(verdict))
-        passing.publish_prepared()
+            self._skipped(skip, view, state.generation)
+            return None
+        return verdict
+
+    def _make(self, passing: Pass, generation: int, due: Decision | None, *, forced: bool) -> None:
+        """Let strategies run until the trigger no longer holds; tell where that has changed nothing."""
         try:
             for strategy in self.strategies:
                 if passing.changed and not forced and not self.trigger(passing.ahead):
@@ -144,13 +164,12 @@ class Cycle(Desk):
                 passing.end(forced=forced)
         except (LeasedElsewhere, LimitReached) as later:
             reason = Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED
-            self._skipped(reason, passing.ahead, state.generation, later.seconds)
+            self._skipped(reason, passing.ahead, generation, later.seconds)
             raise
         if not passing.changed:
-            self._skipped(_nothing_to_cover(passing.ahead), passing.ahead, state.generation)
-        elif passing.published is not None and isinstance(view.rounds, Rounds):
+            self._skipped(_nothing_to_cover(passing.ahead), passing.ahead, generation)
+        elif passing.published is not None and isinstance(passing.view.rounds, Rounds):
             _ = passing.view.sums  # lets go of what is covered now, rather than at the next look
-        return passing
 
     def publish_held(self, *, needed: bool = True) -> bool:
         """Publish what is held and makes prompts shorter; return whether another compaction is shown now. *needed*: a
