@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -121,6 +122,19 @@ def test_the_quick_start_for_messages_chats_with_the_model(
     assert [(message["role"], message["content"]) for message in sent] == [*said, ("user", "On Friday.")]
     assert capsys.readouterr().out.split() == ["When?", "Booked."]
     assert isinstance(names["memory"], Memory)
+
+
+def test_the_settings_that_cost_least_are_weighed_as_they_are_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The block on costs asks nobody yet, and weighs with its own prices: a tenth for a token in the cache."""
+    with reader(README, tmp_path, monkeypatch, said=[]) as server:
+        (block,) = (block for block in blocks(README, "python") if "cheapest" in block.text)
+        names = block.run()
+        assert server.requests == []
+    assert set(ast.literal_eval(capsys.readouterr().out)) == {"nothing_to_cover"}
+    (weighed, *_) = (event for event in names["compactor"].events if event.name == "compaction.weighed")
+    assert (weighed.role, weighed.cached) == ("assistant", names["prices"].cached)
 
 
 def test_the_configuration_shown_gives_each_role_its_own(
