@@ -39,10 +39,12 @@ class Charge:
 
 
 class VirtualTime:
-    """One clock, and the requests that wait for it. *real*: requests take the time that they are said to."""
+    """One clock, and the requests that wait for it. *real*: requests take the time that they are said to. *grace*: real
+    seconds after which an adapter that has not come back waits for a request."""
 
-    def __init__(self, *, real: bool = False) -> None:
+    def __init__(self, *, real: bool = False, grace: float = GRACE) -> None:
         self._real = real
+        self._grace = grace
         self._changed = threading.Condition()  # guards all below
         self._background = False
         self._now = 0.0
@@ -60,6 +62,11 @@ class VirtualTime:
         """How many requests wait for the clock."""
         with self._changed:
             return len(self._held)
+
+    def until_held(self, requests: int, timeout: float) -> bool:
+        """Return once so many *requests* wait for the clock; False after *timeout* real seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._held) >= requests, timeout)
 
     def serves(self, *, background: bool) -> None:
         """Hold requests from now on until it is time for them, or answer them at once."""
@@ -111,13 +118,14 @@ class VirtualTime:
                 return
             due, arrived = self._now + seconds, time.perf_counter()
             self._held.append(due)
+            self._changed.notify_all()
             while self._now < due and not self._closed:
                 if self._call is None:
                     self._changed.wait()
                     continue
                 waited = time.perf_counter() - max(arrived, self._call_began)
-                if waited < GRACE:
-                    self._changed.wait(GRACE - waited)
+                if waited < self._grace:
+                    self._changed.wait(self._grace - waited)
                 elif due == min(self._held):
                     self._call.waited += due - self._now
                     self._call.served += waited
