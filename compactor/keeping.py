@@ -76,7 +76,7 @@ class Keeping:
         nobody promises that they stay what they were, so each is found again by what was asked."""
         return self.prepared(base) if self._lasting is not None else ()
 
-    def standing(self, base: int) -> tuple[bool, Sequence[str]]:
+    def known(self, base: int) -> tuple[bool, Sequence[str]]:
         """Return whether *base* is current, and which answers were made from it: what changes when others write."""
         return self._journal.read().generation == base, [one.digest for one in self.prepared(base)]
 

@@ -24,6 +24,7 @@ from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .eventlog import EventLog
 from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
+from .indexing import Indexing
 from .limits import Limits, Place, Turn
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .waiting import Waiters, bounded, describe_error
@@ -100,8 +101,7 @@ class Runner:
         self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
         self._calls: set[object] = set()  # those to the summarizer that have not ended, given up or not
         self._discards = 0  # results in a row that were no longer current
-        self._unindexed = False  # something was published since old rounds were made quick to search
-        self._indexing = False  # a worker is at that, or will be
+        self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
         self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
         self._due = False  # it is to look, whether or not its turn has come to ask a model
         self._cancel_look: Callable[[], object] = _nothing  # when a lease expires, or what is held may be shown
@@ -164,7 +164,8 @@ class Runner:
         with self._wake:
             self._pending = True
             self._due |= due
-            self._unindexed |= published
+            if published:
+                self._indexing.due()
             run = self._claim()
         self._dispatch(run)
 
@@ -300,7 +301,14 @@ class Runner:
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
         with self._events.own_code():
             self._cycle_once(run)
-        self._index()
+        self._indexing.run()
+
+    def _index_texts(self) -> bool:
+        with self._events.own_code():
+            return self._cycle.index_texts()
+
+    def _is_idle(self) -> bool:
+        return self._run is None and self._state is not State.STOPPED
 
     def _cycle_once(self, run: _Run) -> None:
         result: CompactedMessage | None = None
@@ -399,8 +407,7 @@ class Runner:
         except Exception:  # noqa: BLE001  (whatever is wrong there: the failure of the run is told, and it tries again)
             return
         if published:
-            with self._wake:
-                self._unindexed = True
+            self._indexing.due()
 
     def _settle(
         self, run: _Run, result: CompactedMessage | None, error: BaseException | None, *, backing_off: bool
@@ -466,44 +473,6 @@ class Runner:
             self._wake.notify_all()
         self._dispatch(run)
         return wanted
-
-    # -- old rounds quick to search -----------------------------------------------------------------------------------
-
-    def _index(self, *, begun: bool = False) -> None:
-        """Make old rounds quick to search step by step, on one worker at a time: *begun* says that this is the one.
-
-        After each step an executor has its slot back, which others may be waiting for.
-        """
-        while self._may_index(begun=begun):
-            begun = False
-            try:
-                with self._events.own_code():
-                    begun = self._cycle.index_texts()
-            finally:
-                with self._wake:
-                    self._unindexed |= begun  # beside what was published meanwhile
-                    self._indexing = begun
-            if begun and self._executor is not None:
-                self._index_later(self._executor)
-                return
-
-    def _may_index(self, *, begun: bool) -> bool:
-        """Return whether there is time for a step, and begin it: what is due to be compacted comes first."""
-        with self._wake:
-            if self._indexing and not begun:
-                return False
-            idle = self._run is None and self._state is not State.STOPPED
-            self._indexing = self._unindexed and idle and not interpreter_is_exiting()
-            if self._indexing:
-                self._unindexed = False
-            return self._indexing
-
-    def _index_later(self, executor: Executor) -> None:
-        try:
-            executor.submit(partial(self._index, begun=True))
-        except Exception:  # noqa: BLE001  (it is shut down, which the next run tells; or full: then after that run)
-            with self._wake:
-                self._indexing = False
 
     # -- calls to the summarizer --------------------------------------------------------------------------------------
 
@@ -574,7 +543,7 @@ class Runner:
             if isinstance(event, Skipped):
                 self._why_idle = event.reason
             elif isinstance(event, Published):
-                self._unindexed = True
+                self._indexing.due()
                 self._succeeded()
             elif isinstance(event, Held) and self._run is not None:
                 self._run.look_in = event.look_in

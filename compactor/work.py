@@ -82,11 +82,11 @@ class CycleWork:
     def go_on_from(self, base: int, covered: int) -> None:
         """Take note of what is current now."""
         self.base, self.covered = base, covered
-        self._known = self.keeping.standing(base)[1] if self.keeping is not None else ()
+        self._known = self.keeping.known(base)[1] if self.keeping is not None else ()
 
     def is_current(self) -> bool:
         """Return whether nobody has published since, nor left an answer that need not be asked for again."""
-        return self.keeping is None or self.keeping.standing(self.base) == (True, self._known)
+        return self.keeping is None or self.keeping.known(self.base) == (True, self._known)
 
     @property
     def seconds(self) -> float:
