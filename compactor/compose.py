@@ -6,8 +6,9 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from memory import Memory
 from memory.events import ProviderFailed
@@ -20,8 +21,8 @@ from .errors import BudgetExceeded
 from .events import PlanFailed
 from .ladder import GRID, Ladder
 from .last_prompt import remember
-from .ledger import ledger_of
-from .pieces import Head, Reduced
+from .ledger import Ledger, ledger_of
+from .pieces import Fitted, Head, Reduced
 from .plan import is_pending, plan_text
 from .tokens import TokenCounter, counter_for
 from .units import MESSAGE_TOKENS, Message, count_message
@@ -93,48 +94,51 @@ def compose(
     whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
-    count = counter if counter is not None else counter_for(model)
-    rounds, compaction = memory.get_role_rounds(role)
-    head = Head(
-        tuple(_system(memory, role, system)),
-        {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None,
-        _plan(memory, role, plan),
-    )
-    ledger = ledger_of(memory, role, count)
-    ledger.header_tokens = sum(count_message(message, ledger.standing) for message in head.system)
-    view = View(rounds, compaction, ledger, ledger.header_tokens, model)
-    correction = view.usage.correction
+    ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
+    front = Head(tuple(_system(memory, role, system)), plan=_plan(memory, role, plan))
     schemas = (json.dumps(tool, ensure_ascii=False, default=str) for tool in tools)
-    tool_tokens = sum(MESSAGE_TOKENS + ledger.standing(schema) for schema in schemas)
-    ledger.tool_tokens = tool_tokens
-    limit = math.floor((budget - reserve) / correction) - tool_tokens
-    fitted, over = Ladder(view, head, limit, max(1, int(budget * GRID))).fitted()
-    if fitted.tokens_before > limit and _shows_held(memory, role):
-        return compose(
-            memory,
-            role,
-            budget=budget,
-            system=system,
-            model=model,
-            counter=counter,
-            reserve=reserve,
-            tools=tools,
-            tool_choice=tool_choice,
-            plan=plan,
-            on_overflow=on_overflow,
-        )
-    if over:
-        needed = math.ceil((fitted.tokens + tool_tokens) * correction) + reserve
+    ledger.header_tokens = sum(count_message(message, ledger.standing) for message in front.system)
+    ledger.tool_tokens = tool_tokens = sum(MESSAGE_TOKENS + ledger.standing(schema) for schema in schemas)
+    made_now = partial(_made, memory, ledger, front, model, budget - reserve, max(1, int(budget * GRID)), tool_tokens)
+    made = made_now()
+    if not made.whole and _shows_held(memory, role):  # once: what another thread may hold by then waits for the next
+        made = made_now()
+    fitted, over = made.fitted, 0
+    if made.over:
+        needed = math.ceil((fitted.tokens + tool_tokens) * made.view.usage.correction) + reserve
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
         over = needed - budget
     tokens = fitted.tokens + tool_tokens
     memory.note_prompt(role, tokens)
-    whole = fitted.tokens_before <= limit
-    remember(memory, view, head, fitted.messages, whole=whole, tools=tools, tool_choice=tool_choice)
+    remember(memory, made.view, made.head, fitted.messages, whole=made.whole, tools=tools, tool_choice=tool_choice)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, fitted.reductions, over)
     return Prompt(fitted.messages, tokens, report)
+
+
+class _Made(NamedTuple):
+    """A prompt, and what it was made of."""
+
+    view: View
+    head: Head
+    fitted: Fitted
+    #: Whether it shows all of the tail as it is.
+    whole: bool
+    #: By how many tokens of ours it is too long; the shortest there is, then.
+    over: int
+
+
+def _made(memory: Memory, ledger: Ledger, front: Head, model: str, usable: int, step: int, tool_tokens: int) -> _Made:
+    """Return the prompt as things stand now, with *front* in front: with the tools, at most *usable* tokens as the
+    provider counts them."""
+    rounds, compaction = memory.get_role_rounds(ledger.role)
+    summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
+    head = replace(front, compaction=summary)
+    view = View(rounds, compaction, ledger, ledger.header_tokens + tool_tokens, model)
+    limit = math.floor(usable / view.usage.correction) - tool_tokens
+    fitted, over = Ladder(view, head, limit, step).fitted()
+    return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
 
 
 def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> list[Message]:

@@ -104,6 +104,41 @@ def test_changing_a_prompt_changes_no_other() -> None:
     assert contents(compose(memory, budget=100, system=system)) == ["s", [{"type": "text", "text": "q"}]]
 
 
+class Holder:
+    """A compactor that has something to publish whenever it is asked, and never says otherwise."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.asked = 0
+
+    def publish_held(self) -> bool:
+        self.asked += 1
+        compacted(self.memory, 4 * self.asked)
+        return True
+
+    def get_compaction(self) -> CompactedMessage | None:
+        return self.memory.journal("assistant").read().current
+
+    def notify_rounds_changed(self, total_rounds: int | None = None) -> None:
+        """Nothing to do."""
+
+
+def test_what_is_held_is_shown_once_where_the_prompt_would_not_fit() -> None:
+    """Then the prompt is made anew of what is there now; the host's plan is asked for once, and where the second is
+    too long as well, it goes down the ladder."""
+    memory, plans = chat(12), []
+    holder = Holder(memory)
+    memory.register_compaction_provider("assistant", holder)
+    wide = compose(memory, budget=10_000).tokens
+    assert holder.asked == 0
+    prompt = compose(memory, budget=wide - 1, plan=lambda: plans.append(1) or "1. [ ] go")
+    assert (holder.asked, len(plans)) == (1, 1)
+    assert not prompt.report.omitted_rounds
+    assert "Covers rounds 1-4." in prompt.messages[0]["content"]
+    assert compose(memory, budget=120).report.omitted_rounds
+    assert holder.asked == 2
+
+
 # -- room for the answer, tools, and the provider's own count ---------------------------------------------------------
 
 
