@@ -28,7 +28,7 @@ from pydantic import (
 from memory.errors import ContextError
 from prompts import PromptError, PromptTemplate, load, shipped
 
-__all__ = ["CompactorConfig", "ConfigError", "Settings", "whole_number"]
+__all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
 
 
 class ConfigError(ContextError, ValueError):
@@ -47,6 +47,13 @@ def whole_number(name: str, value: object, least: int = 0) -> int:
     """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number from *least* on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError((name, f"must be a whole number from {least} on, not {value!r}"))
+    return value
+
+
+def number(name: str, value: object, least: float = 0.0) -> float:
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from *least* on, or infinity."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise ConfigError((name, f"must be a number from {least:g} on, not {value!r}"))
     return value
 
 

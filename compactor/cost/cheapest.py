@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..config import CompactorConfig, whole_number
+from ..config import CompactorConfig, number, whole_number
 from ..events import Weighed, Why
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
@@ -49,8 +49,8 @@ class Terms:
         if self.style not in ("separate", "continue"):
             raise ValueError(f"style is 'separate' or 'continue', not {self.style!r}")
         for name, calls in (("latency_calls", self.latency_calls), ("calls_left", self.calls_left)):
-            if isinstance(calls, (int, float)) and not calls >= 0:
-                raise ValueError(f"{name} is a number of calls from 0 on, not {calls!r}")
+            if calls is not None and not callable(calls):
+                number(name, calls)
 
 
 def cheapest(

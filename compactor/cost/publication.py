@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ..config import number, whole_number
 from .prices import Prices
 
 __all__ = [
@@ -82,10 +83,9 @@ class WhenCheapest:
     budget: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.cache_seconds, bool) or not self.cache_seconds >= 0:
-            raise ValueError(f"cache_seconds is a number of seconds from 0 on, not {self.cache_seconds!r}")
-        if self.budget is not None and (isinstance(self.budget, bool) or not self.budget >= 1):
-            raise ValueError(f"budget is a number of tokens from 1 on, not {self.budget!r}")
+        number("cache_seconds", self.cache_seconds)
+        if self.budget is not None:
+            whole_number("budget", self.budget, 1)
 
     def __call__(self, moment: Moment) -> Decision:
         prices = self.prices

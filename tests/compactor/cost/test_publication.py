@@ -127,6 +127,9 @@ def test_words_and_callables_say_when() -> None:
         (lambda: when_cheapest(cache_seconds=math.nan), ValueError, "cache_seconds"),
         (lambda: when_cheapest(budget=0), ValueError, "budget"),
         (lambda: when_cheapest(budget=True), ValueError, "budget"),
+        (lambda: when_cheapest(budget=1.5), ValueError, "budget"),  # type: ignore[arg-type]
+        (lambda: when_cheapest(cache_seconds="5"), ValueError, "cache_seconds"),  # type: ignore[arg-type]
+        (lambda: when_cheapest(cache_seconds=True), ValueError, "cache_seconds"),
     ],
 )
 def test_nonsense_is_refused_when_it_is_given(make: Any, error: type[Exception], said: str) -> None:
