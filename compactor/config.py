@@ -95,7 +95,7 @@ class CompactorConfig(BaseModel):
     #: This many failures in a row open the circuit: no attempts for ``circuit_reset`` seconds.
     circuit_failures: int = Field(5, ge=1)
     #: Seconds that an open circuit stays open; then one attempt decides.
-    circuit_reset: Seconds = 300.0
+    circuit_reset: Seconds = 60.0
     #: The model whose tokenizer counts; empty means o200k_base.
     model: str = ""
 

@@ -76,7 +76,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "backoff_initial": 1.0,
         "backoff_max": 60.0,
         "circuit_failures": 5,
-        "circuit_reset": 300.0,
+        "circuit_reset": 60.0,
         "model": "",
     }
 
