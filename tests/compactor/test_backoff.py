@@ -162,7 +162,7 @@ def test_the_failure_is_told_with_its_numbers() -> None:
     assert first == {
         "role": "Planner", "generation": 0, "error": "OSError", "failures": 1, "retry_in": 1.0, "circuit_open": False,
     }  # fmt: skip
-    assert second == first | {"error": "empty", "failures": 2, "retry_in": 300.0, "circuit_open": True}
+    assert second == first | {"error": "empty", "failures": 2, "retry_in": 60.0, "circuit_open": True}
 
 
 def test_each_publication_of_a_backlog_is_a_success() -> None:
