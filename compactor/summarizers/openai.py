@@ -43,6 +43,14 @@ _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 
 
+#: Requests that failed and are remembered, until they are made again; more, and all are forgotten.
+_MOST_FAILED = 1_000
+
+
+class _Refused(NoSummary):
+    """The endpoint does not take this request, as it is made."""
+
+
 class _TurnedAway(SummarizerError):
     """The endpoint answers nothing now: how it was asked has no part in that."""
 
@@ -66,9 +74,9 @@ class OpenAISummarizer:
     that: its provider has that in its cache, so that most of the conversation costs a fraction. Where the endpoint
     refuses the longer request, or what the model answers is no summary, such as a call of a tool, it asks again as with
     "separate": with ``request.messages``. None: "continue" where the agent's model is this one. ``request.schema`` is
-    sent as ``response_format``, not with "continue", where it would stand before what is in the cache; an endpoint that
-    gives a summary only without it is asked without from then on. After other failures that either may be the reason
-    of, the next call goes without both.
+    sent as ``response_format``, not with "continue", where it would stand before what is in the cache; where the answer
+    is no summary, it asks again without, and an endpoint that refuses it is asked without from then on. After other
+    failures that either may be the reason of, the next call for the same rounds goes without both.
 
     *timeout* is the time for the whole call, in seconds. Of an ``openai.OpenAI`` given as *client* only the body of a
     good answer is under it, and may take one read longer; all else about that client is its owner's. *extra* goes to
@@ -108,8 +116,8 @@ class OpenAISummarizer:
         self._reasoning_effort = reasoning_effort
         self._style = style
         self._takes_formats = True
-        #: Whether the call before has failed, and how it was asked may be why.
-        self._failed = False
+        #: What has failed, and how it was asked may be why: one summarizer may serve many sessions.
+        self._failed: set[tuple[str, ...]] = set()
         self._timeout = timeout
         self._extra = dict(extra or {})
         self._clock = clock
@@ -148,15 +156,18 @@ class OpenAISummarizer:
         with self._explaining({}):
             client = self._client()  # before the time runs: importing openai takes half a second
         call = _Call(client, Limit(self._timeout, self._clock), self._timeout)
-        plainly, self._failed = self._failed, False
-        if plainly:
+        asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
+        if asked in self._failed:
+            self._failed.discard(asked)
             return self._answer(call, self._arguments(request.messages))
         try:
             return self._answer_somehow(call, request)
         except _TurnedAway:
             raise
         except SummarizerError:
-            self._failed = True
+            if len(self._failed) >= _MOST_FAILED:
+                self._failed = set()
+            self._failed.add(asked)
             raise
 
     def _answer_somehow(self, call: _Call, request: SummaryRequest) -> Summary:
@@ -183,9 +194,10 @@ class OpenAISummarizer:
         try:
             return self._answer(call, arguments | formatted)
         except NoSummary as failed:
-            usage = failed.usage
+            usage, refused = failed.usage, isinstance(failed, _Refused)
         made = self._answer(call.again(), arguments)
-        self._takes_formats = False
+        if refused:  # and it does answer without: then that was why
+            self._takes_formats = False
         return replace(made, usage=added(usage, made.usage))
 
     def _answer(self, call: _Call, arguments: Mapping[str, Any]) -> Summary:
@@ -255,14 +267,14 @@ class OpenAISummarizer:
         """Return what went wrong and what to do about it, in our own words: an error's text may quote the request."""
         name, status = type(exc).__name__, getattr(exc, "status_code", None)
         if isinstance(status, int):
-            said = f"{exc} {getattr(exc, 'body', '')}"
+            said, code = f"{exc} {getattr(exc, 'body', '')}", getattr(exc, "code", None)
             # A traceback prints the cause as well, and its text quotes the response, which may quote anything.
             exc.args = (f"HTTP {status}",)
-            remedy = _remedy(status, getattr(exc, "code", None), getattr(exc, "param", None), arguments)
+            remedy = _remedy(status, code, getattr(exc, "param", None), arguments)
             headers = getattr(getattr(exc, "response", None), "headers", None)
             kind: type[SummarizerError] = _TurnedAway if status in _TURNED_AWAY else SummarizerError
             if status in _REFUSALS or "response_format" in said or "json_schema" in said:
-                kind = NoSummary
+                kind = NoSummary if code == "context_length_exceeded" else _Refused
             return kind(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
             )

@@ -23,7 +23,7 @@ from compactor.errors import SummaryRejected
 from compactor.events import Prepared, Rejected
 from compactor.summarizers import OpenAISummarizer, SummarizerError
 from compactor.summarizers.base import Continued
-from memory import Memory
+from memory import Memory, Round
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 BEGINNING = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
@@ -243,9 +243,6 @@ def test_a_schema_does_not_change_what_is_in_the_cache(server: ModelServer) -> N
         status(404, body={"error": {"message": "No endpoints found that can handle the requested parameters"}}),
         status(500, body={"error": {"message": "response_format not supported"}}),
         status(501),
-        reply({"error": {"message": "not supported", "code": 400}}),
-        ok("", usage=None),
-        ok(None, refusal="no", usage=None),
     ],
 )
 def test_an_endpoint_without_formats_is_asked_in_plain_text(server: ModelServer, refusal: Answer) -> None:
@@ -255,6 +252,47 @@ def test_an_endpoint_without_formats_is_asked_in_plain_text(server: ModelServer,
         assert summarizer(CHANGES).text == "SUMMARY 2"
         assert summarizer(CHANGES).text == "SUMMARY 3"
     assert ["response_format" in body for body in bodies(server)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        reply({"error": {"message": "not supported", "code": 400}}),
+        ok("", usage=None),
+        ok(None, refusal="no", usage=None),
+        status(400, body={"error": {"message": "too long", "code": "context_length_exceeded"}}),
+    ],
+)
+def test_no_summary_in_a_format_is_asked_for_in_plain_text(server: ModelServer, failing: Answer) -> None:
+    """That once: it need not be the format, and others are asked for one all the same."""
+    server.answers(failing)
+    with summarizer_at(server, style="separate") as summarizer:
+        assert summarizer(CHANGES).text == "SUMMARY 2"
+        assert summarizer(CHANGES).text == "SUMMARY 3"
+    assert ["response_format" in body for body in bodies(server)] == [True, False, True]
+
+
+def test_what_one_session_fails_at_is_no_others_concern(server: ModelServer) -> None:
+    """Of two that share a summarizer, each is asked plainly once it has failed itself, however many others ask."""
+    one, other = (replace(CHANGES, rounds=(Round(id=name, user_query="Where is it?"),)) for name in ("a", "b"))
+    server.answers(status(500), status(500), ok("Booked."), ok("Sent."))
+    with summarizer_at(server) as summarizer:
+        for request in (one, other):
+            with pytest.raises(SummarizerError, match="HTTP 500"):
+                summarizer(request)
+        assert [summarizer(request).text for request in (one, other)] == ["Booked.", "Sent."]
+    assert ["tools" in body for body in bodies(server)] == [True, True, False, False]
+
+
+def test_only_so_many_failures_are_remembered(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that fail and never come again fill no memory."""
+    monkeypatch.setattr("compactor.summarizers.openai._MOST_FAILED", 2)
+    server.always(status(500))
+    with summarizer_at(server) as summarizer:
+        for name in "abca":
+            with pytest.raises(SummarizerError):
+                summarizer(replace(CHANGES, rounds=(Round(id=name, user_query="Q"),)))
+    assert ["tools" in body for body in bodies(server)] == [True] * 4
 
 
 def test_another_refusal_is_not_blamed_on_the_format(server: ModelServer) -> None:
