@@ -158,13 +158,14 @@ class RoleJournal:
         return self._write_one(records) is not None
 
     def prepare(self, answer: CompactionPrepared) -> bool:
-        written = False
+        written, compaction = False, answer.compaction
+        answer = changed(answer, role=self._role, compaction=None if compaction is None else changed(compaction))
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal written
             written = now.journal(self._role).generation == answer.base
             if written:
-                yield changed(answer, role=self._role)
+                yield answer
 
         self._memory._write(records, lambda _now: None)
         return written

@@ -285,6 +285,11 @@ def test_of_compactions_that_are_held_only_the_newest_are_at_hand() -> None:
 def test_what_is_published_does_not_carry_along_which_of_its_fields_were_set() -> None:
     """Nobody asks for that, and it is as large as all else of it but its text: once for each compactor there is."""
     memory = memory_of(3)
+    memory.journal("Planner").prepare(prepared("text", made(2)))
+    (answer,) = memory.journal("Planner").prepared()
+    assert answer.compaction is not None
+    assert answer.model_fields_set | answer.compaction.model_fields_set == set()
+    assert answer.compaction == made(2)
     publish(memory, 1, 2, base=0)
     current = memory.journal("Planner").read().current
     assert current is not None
