@@ -93,10 +93,11 @@ class Limits:
 
     @property
     def unit(self) -> str:
-        """What spend is counted in: ``dollars`` or ``tokens``."""
+        """Return ``dollars`` or ``tokens``: what spend is counted in."""
         return "tokens" if self.prices.per_token is None else "dollars"
 
     def status(self) -> LimitsStatus:
+        """Return how much of the limits is taken up now."""
         now = self._clock.monotonic()
         with self._lock:
             return LimitsStatus(len(self._inside), len(self._line), self._hour.spent(now), self._hour.reserved)

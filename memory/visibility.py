@@ -26,6 +26,7 @@ def seen_by(role: str, round_: Round) -> Round:
     """Return *round_* with only the posts that *role* sees; the same object where that is all of them."""
     if not role:
         return round_
+    # As sees() says, without its call: every prompt asks it of every post.
     posts = tuple([post for post in round_.post_list if role in (post.send_from, post.send_to)])
     return round_ if len(posts) == len(round_.post_list) else changed(round_, post_list=posts)
 

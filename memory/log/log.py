@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from ..copies.fitting import round_id_of
 from ..entries import (
@@ -220,7 +220,7 @@ class Log(ABC):
         for record in records:
             number, kind = 0, type(record)
             if kind is RoundOpened:
-                number = opened[round_id_of(record) or ""] = self.snapshot.total + len(opened) + 1
+                number = opened[cast("RoundOpened", record).round_id] = self.snapshot.total + len(opened) + 1
             elif round_id := round_id_of(record):
                 number = opened.get(round_id, 0) or self.snapshot.numbers.get(round_id, 0)
             yield Entry.of(record, created_at=made_at, round=number, follows=last)
