@@ -29,6 +29,7 @@ from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
 from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View, Work
+from .folding import compaction_of
 
 __all__ = ["compact_notes"]
 
@@ -64,7 +65,7 @@ class _Noting:
 
     def compacted(self, rounds: Sequence[Round]) -> Iterator[CompactedMessage]:
         """Give the compaction of all rounds up to the last of each request that ends with a round."""
-        view, standing = self.view, _Standing.of(self, self.view.compaction)
+        view, standing = self.view, _Before.of(self, self.view.compaction)
         room = Room(self._room(standing))
         new, reached = 0, view.end
         usage: Mapping[str, int] | None = None
@@ -74,7 +75,7 @@ class _Noting:
             new += step.tokens
             due = _Due(self, standing, step, first, reached, new, published, usage)
             made = due.made()
-            standing, usage = _Standing.of(self, made), made.usage
+            standing, usage = _Before.of(self, made), made.usage
             room.tokens = self._room(standing)
             if step.at_boundary:
                 yield made
@@ -120,7 +121,7 @@ class _Noting:
         taken = PROMPT_TOKENS + sum(count_message(message, self.view.ledger.count) for message in empty)
         return self.work.config.summarizer_input_tokens - taken
 
-    def _room(self, standing: _Standing) -> int:
+    def _room(self, standing: _Before) -> int:
         """Return the tokens that rounds may take in the next request, whichever it will be."""
         in_full = self.room_for(standing.text, changes=False)
         return min(in_full, self.room_for(rendered(standing.notes), changes=True)) if standing.changes else in_full
@@ -150,7 +151,7 @@ class _Noting:
 
 
 @dataclass(frozen=True)
-class _Standing:
+class _Before:
     """The summary that there is, as notes."""
 
     compaction: CompactedMessage | None
@@ -159,7 +160,7 @@ class _Standing:
     changes: bool
 
     @classmethod
-    def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Standing:
+    def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Before:
         if made is None:
             return cls(None, (), changes=False)
         notes = arranged(made.notes or read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
@@ -179,7 +180,7 @@ class _Due:
     """One request's worth of rounds, on its way into the notes."""
 
     noting: _Noting
-    standing: _Standing
+    standing: _Before
     step: Step
     #: The first of the rounds, and how many are covered entirely afterwards; from 1.
     first: int
@@ -262,24 +263,11 @@ class _Due:
 
     def _compaction(self, standing: Sequence[str], kind: RequestKind, summary: Summary) -> CompactedMessage:
         view, previous = self.noting.view, self.standing.compaction
-        end_round_id, end_number = (previous.end_round_id, previous.end_number) if previous else (None, None)
-        if self.reached > view.end:
-            last = view.rounds[self.reached - 1]
-            end_round_id, end_number = last.id, last.number or None
+        last = view.rounds[self.reached - 1] if self.reached > view.end else None
         written = previous.extra.get(WRITTEN) if previous is not None and kind == "changes" else None
         written = view.ledger.count(summary.text) if kind == "rounds" else written
-        return CompactedMessage(
-            start_index=1,
-            end_index=max(self.reached, 1),
-            summary=summary.text,
-            end_round_id=end_round_id,
-            end_number=end_number,
-            generation=previous.generation if previous else 0,
-            model=summary.model,
-            usage=added(self.usage, summary.usage),
-            notes=summary.notes,
-            extra={key: value for key, value in ((STANDING, tuple(standing)), (WRITTEN, written)) if value},
-        )
+        extra = {key: value for key, value in ((STANDING, tuple(standing)), (WRITTEN, written)) if value}
+        return compaction_of(self.reached, last, previous, self.usage, extra, summary)
 
 
 def _contracted(asked: str, changes: bool) -> list[Message]:

@@ -19,7 +19,7 @@ from ..transcript import Room, Step, steps
 from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
 
-__all__ = ["Asking", "fold"]
+__all__ = ["Asking", "compaction_of", "fold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ def fold(
         standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
         # While no round is folded in entirely, the last that is covered was so before; that one need not be read again.
         last = view.rounds[reached - 1] if reached > start else None
-        becomes = partial(_compaction, reached, last, previous, standing, usage)
+        extra = {STANDING: standing} if standing else {}
+        becomes = partial(compaction_of, reached, last, previous, usage, extra)
         publishable = step.at_boundary and asking.kind == "rounds"
         source = Source(text, taken_in, published)
         previous = becomes(work.summarize(request, source, view, standing, becomes if publishable else None))
@@ -119,12 +120,12 @@ def fold(
             usage, taken_in, published = None, 0, _summary_tokens(view, previous)
 
 
-def _compaction(
+def compaction_of(
     reached: int,
     last: Round | None,
     previous: CompactedMessage | None,
-    standing: Sequence[str],
     usage: Mapping[str, int] | None,
+    extra: Mapping[str, Any],
     summary: Summary,
 ) -> CompactedMessage:
     """Return what *summary* is of the first *reached* rounds, in the place of *previous*; *usage* came before it.
@@ -143,7 +144,8 @@ def _compaction(
         generation=previous.generation if previous else 0,
         model=summary.model,
         usage=added(usage, summary.usage),
-        extra={STANDING: standing} if standing else {},
+        notes=summary.notes,
+        extra=extra,
     )
 
 
