@@ -17,7 +17,7 @@ from functools import partial
 from memory.forking import renewed_after_fork
 
 from .clock import SYSTEM_CLOCK, Clock
-from .config import whole_number
+from .config import ConfigError, number, whole_number
 from .cost.prices import Prices
 from .errors import LimitReached, SpendExceeded
 from .summarizers.base import Summarizer, Summary, SummaryRequest
@@ -73,8 +73,8 @@ class Limits:
             raise ValueError("these limits limit nothing: give concurrent=, spend_per_hour= or both")
         if concurrent is not None:
             whole_number("concurrent", concurrent, 1)
-        if spend_per_hour is not None and not 0 < spend_per_hour < math.inf:
-            raise ValueError(f"spend_per_hour= must be a number above 0, not {spend_per_hour!r}")
+        if spend_per_hour is not None and not 0 < number("spend_per_hour", spend_per_hour) < math.inf:
+            raise ConfigError(("spend_per_hour", f"must be above 0 and finite, not {spend_per_hour!r}"))
         self.concurrent = concurrent
         self.spend_per_hour = spend_per_hour
         self.prices = prices if prices is not None else Prices()

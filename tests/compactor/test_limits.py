@@ -295,7 +295,9 @@ def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
         ({"concurrent": True}, "whole number"),
         ({"concurrent": 1.5}, "whole number"),
         ({"spend_per_hour": 0}, "above 0"),
-        ({"spend_per_hour": float("nan")}, "above 0"),
+        ({"spend_per_hour": float("nan")}, "a number from 0 on"),
+        ({"spend_per_hour": True}, "a number from 0 on"),
+        ({"spend_per_hour": "5"}, "a number from 0 on"),
         ({"spend_per_hour": float("inf")}, "above 0"),
     ],
 )
