@@ -48,9 +48,7 @@ class Cycle(Desk):
         header = max(self.header_tokens(), self.ledger.header_tokens) + self.ledger.tool_tokens
         # A host's own journal may know of compactions alone.
         compaction, kept = rounds.anchored(state.current), bool(getattr(self.journal, "keeps_reductions", False))
-        prompt = last_prompt_of(getattr(self.rounds_getter, "memory", None), self.role)
-        model = self.config.model
-        return View(rounds, compaction, self.ledger, header, model, keeps_reductions=kept, last_prompt=prompt)
+        return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
 
     def run(
         self,
@@ -91,6 +89,7 @@ class Cycle(Desk):
                 keeping=self.keeping if paid or self.holding is not None else None,
                 before_asking=before_asking,
                 seen=self.seen,
+                last_prompt=last_prompt_of(getattr(self.rounds_getter, "memory", None), self.role),
             )
 
         prepared_at: int | None = None

@@ -71,7 +71,7 @@ def _end_of(view: View, prepared: CompactionPrepared) -> int:
 def ahead_of(view: View, compaction: CompactedMessage) -> View:
     """Return *view* as it would be if *compaction* were shown: what triggers and strategies go by while it is held."""
     start = view.end if view.counted_from is None else view.counted_from
-    return replace(view, compaction=compaction, counted_from=start, last_prompt=None)
+    return replace(view, compaction=compaction, counted_from=start)
 
 
 def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from memory import Memory
@@ -20,9 +20,7 @@ from .pieces import Head
 from .summarizers.base import Continued
 from .tokens import TokenCounter
 from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, units_of
-
-if TYPE_CHECKING:
-    from .view import View
+from .view import View
 
 __all__ = ["LastPrompt", "continued", "last_prompt_of", "remember"]
 
@@ -77,14 +75,21 @@ class LastPrompt:
 
 
 def continued(
-    view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str, limit: int
+    last: LastPrompt | None,
+    previous: CompactedMessage | None,
+    rounds: Sequence[Round],
+    instruction: str,
+    *,
+    model: str = "",
+    count: TokenCounter,
+    limit: int,
 ) -> Continued | None:
-    """Return the question that *instruction* asks as a continuation of the agent's last prompt, cut behind *rounds*.
+    """Return the question that *instruction* asks as a continuation of the agent's *last* prompt, cut behind *rounds*.
+    Where nobody has said whose it was, it was for *model*.
 
     None unless that prompt shows *previous*, and behind it *rounds* word for word, of the last one the beginning; and
     where it would take over *limit* tokens, or its tool choice leaves the model nothing but to call a tool.
     """
-    last = view.last_prompt
     if last is None or not rounds or last.tool_choice not in (None, "auto", "none"):
         return None
     if _said(last.view.compaction) != _said(previous):
@@ -93,11 +98,9 @@ def continued(
     if messages is None:
         return None
     messages.append({"role": "user", "content": instruction})
-    if last.tokens(messages, view.ledger.count) > limit:
+    if last.tokens(messages, count) > limit:
         return None
-    return Continued(
-        messages=messages, tools=last.tools, tool_choice=last.tool_choice, model=last.view.model or view.model
-    )
+    return Continued(messages=messages, tools=last.tools, tool_choice=last.tool_choice, model=last.view.model or model)
 
 
 def _said(compaction: CompactedMessage | None) -> str:

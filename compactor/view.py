@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from memory.overlays import CompactedMessage, Reductions
 from memory.recall import RECALL_TOOLS
@@ -22,12 +22,9 @@ from .kept import KeptRound
 from .ledger import Ledger, Sums, calls_in
 from .overlaid import overlaid
 from .rungs import is_pinned
-from .summarizers.base import Summary, SummaryRequest
+from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
 from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
-
-if TYPE_CHECKING:
-    from .last_prompt import LastPrompt
 
 __all__ = ["View", "Work"]
 
@@ -49,6 +46,12 @@ class Work(Protocol):
     @property
     def takes_changes(self) -> bool:
         """Whether there is use in asking the summarizer for changes of notes."""
+
+    def continued(
+        self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
+    ) -> Continued | None:
+        """Return the question that *instruction* asks as a continuation of the agent's last prompt, where that shows
+        *previous*, and *rounds* behind it."""
 
     def summarize(
         self,
@@ -88,8 +91,6 @@ class View:
     as_composed: bool = True
     #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
     published: Reductions | None = None
-    #: The newest prompt of its role, where it is known and shows all of its tail.
-    last_prompt: LastPrompt | None = None
     #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
     counted_from: int | None = None
 

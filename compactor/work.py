@@ -10,6 +10,7 @@ from typing import Any
 from memory.entries import CompactionPrepared
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
+from memory.rounds import Round
 
 from .acceptance import CHECKS, Reading, Source
 from .asking import USUAL, Answer, Ask, Traits, accepted
@@ -17,8 +18,9 @@ from .config import CompactorConfig
 from .errors import LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
 from .keeping import Keeping, digest_of
+from .last_prompt import LastPrompt, continued
 from .standing import in_force, lost
-from .summarizers.base import RequestKind, Summary, SummaryRequest
+from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest
 from .view import View
 
 __all__ = ["CycleWork"]
@@ -51,6 +53,8 @@ class CycleWork:
     before_asking: Callable[[CycleWork, SummaryRequest], object] = lambda _work, _request: None
     #: The newest round's id and the number of its newest post, as they are when it is called.
     seen: Callable[[], tuple[str, int]] = lambda: ("", 0)
+    #: The newest prompt of its role, where it is known and shows all of its tail.
+    last_prompt: LastPrompt | None = None
     #: How the answer that was accepted last came about.
     origin: Origin = field(default=Origin(), init=False)
     #: The generation that is current, and how many of the view's rounds its compaction covers.
@@ -91,6 +95,12 @@ class CycleWork:
     @property
     def seconds(self) -> float:
         return self._monotonic() - self.began
+
+    def continued(
+        self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
+    ) -> Continued | None:
+        limit, count = self.config.summarizer_input_tokens, view.ledger.count
+        return continued(self.last_prompt, previous, rounds, instruction, model=view.model, count=count, limit=limit)
 
     def summarize(
         self,

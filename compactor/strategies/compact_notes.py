@@ -22,7 +22,6 @@ from ..changes import SCHEMA, changed, changes_in, is_changes
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
-from ..last_prompt import continued
 from ..notes import Span, arranged, formed, headings, read_notes, rendered, span_of
 from ..standing import STANDING, in_force
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
@@ -236,7 +235,7 @@ class _Due:
         if step is self.step and step.at_boundary:
             shown = previous is None or previous.summary == said  # else numbered otherwise, or not at all
             asked = noting.asked_behind(None if shown else said, previous=previous is not None, changes=changes)
-            behind = continued(noting.view, previous, step.rounds, asked, config.summarizer_input_tokens)
+            behind = noting.work.continued(noting.view, previous, step.rounds, asked)
         return SummaryRequest(
             role=noting.view.role,
             kind="changes" if changes else "rounds",

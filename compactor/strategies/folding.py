@@ -12,7 +12,6 @@ from memory.rounds import Round
 from prompts import PromptTemplate
 
 from ..acceptance import Source
-from ..last_prompt import continued
 from ..standing import STANDING, in_force
 from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from ..transcript import Room, Step, steps
@@ -64,7 +63,7 @@ class Asking:
         asked = self.prompt.instruct(
             previous=previous is not None, role=view.role, target_tokens=self.target_tokens, plan=work.plan
         )
-        return continued(view, previous, step.rounds, asked, work.config.summarizer_input_tokens)
+        return work.continued(view, previous, step.rounds, asked)
 
     def _text(self, step: Step) -> str:
         return Step(texts=[self.lead, *step.texts]).text if self.lead else step.text

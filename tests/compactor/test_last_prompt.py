@@ -23,7 +23,7 @@ from compactor.strategies.compact_rounds import compact_view
 from compactor.summarizers.base import Continued
 from compactor.testing import ScriptedSummarizer
 from compactor.units import count_message, units_of
-from memory import CompactedMessage, InMemoryStore, Memory, Reduction, StaleCompaction, open_store
+from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load
 
@@ -153,14 +153,19 @@ def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning() -> No
 def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued | None:
     """Ask for the *count* rounds behind the compaction, as a strategy would."""
     view = seen(memory)
-    return continued(view, view.compaction, view.rounds[view.end : view.end + count], "Summarise.", limit)
+    return going_on_with(memory, view, view.rounds[view.end : view.end + count], limit)
+
+
+def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
+    last = last_prompt_of(memory, ASSISTANT)
+    return continued(last, view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
 
 
 def seen(memory: Memory) -> View:
     rounds, _ = memory.get_role_rounds(ASSISTANT)
     compaction = rounds.anchored(memory.journal(ASSISTANT).read().current)
     ledger = ledger_of(memory, ASSISTANT, count_tokens)
-    return View(rounds, compaction, ledger, last_prompt=last_prompt_of(memory, ASSISTANT))
+    return View(rounds, compaction, ledger)
 
 
 def publish(memory: Memory, end: int, summary: str = "All before.") -> None:
@@ -209,8 +214,8 @@ def test_a_summary_that_is_only_held_is_no_beginning(memory: Memory) -> None:
     asked(memory, 6)
     view = seen(memory)
     held = CompactedMessage(start_index=1, end_index=1, summary="Held.")
-    assert continued(view, held, view.rounds[:2], "Summarise.", WIDE) is None
-    assert continued(replace(view, compaction=held), held, view.rounds[1:2], "Summarise.", WIDE) is None
+    assert going_on_with(memory, replace(view, compaction=held), view.rounds[:2]) is None
+    assert going_on_with(memory, replace(view, compaction=held), view.rounds[1:2]) is None
 
 
 def test_a_prompt_that_was_cut_is_not_continued(memory: Memory) -> None:
@@ -481,7 +486,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
     plan_at = next((n for n, message in enumerate(sent) if "[The plan" in str(message["content"])), len(sent))
     for count in range(1, view.closed - view.end + 1):
         covered = view.rounds[view.end : view.end + count]
-        going_on = continued(view, view.compaction, covered, "Summarise.", WIDE)
+        going_on = going_on_with(memory, view, covered)
         if going_on is None:
             assert cut or reduced or not same or view.end + count > settled
             continue
