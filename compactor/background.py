@@ -46,9 +46,7 @@ class CompactorStatus:
     """What a compactor is doing, and why not more."""
 
     state: State
-    #: The reason for the last cycle that did nothing; None when the last one did something, or there was none. After a
-    #: crash it may be ``LEASED`` for ``call_timeout`` and 30 seconds: nobody knows that the process has ended.
-    #: ``LIMITED``: what is due waits for its turn to ask a model.
+    #: The reason for the last cycle that did nothing; None when the last one did something, or there was none.
     why_idle: Skip | None
     #: What failed last, in our words, or the class of the error where it is not ours; None after a success.
     last_error: str | None

@@ -50,8 +50,8 @@ class Skip(StrEnum):
     BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
     NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
     NOTHING_NEW = "nothing_new"  # retaining the recent rounds leaves none to cover
-    #: Another process is at it, or was when it ended: its lease lasts ``call_timeout`` and 30 seconds. It is looked at
-    #: again when that expires, or at the next event.
+    #: Another process is at it, or was when it ended, which nobody knows: its lease lasts ``call_timeout`` and 30
+    #: seconds. It is looked at again when that expires, or at the next event.
     LEASED = "leased"
     #: The limits that it shares with others have no room for a call; it is looked at again when its turn comes.
     LIMITED = "limited"

@@ -128,11 +128,7 @@ class Runner:
         return True
 
     def stop(self, timeout: float | None = 5.0) -> bool:
-        """Stop, and return whether no worker is left; an answer that arrives later is discarded.
-
-        Waits at most *timeout* seconds for a call in flight, one that was given up included. From a hook of this
-        compactor it does not wait at all.
-        """
+        """Stop, and return whether no worker is left: ``ContextCompactor.stop``."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         if self._events.inside:
             until = -math.inf
@@ -180,11 +176,7 @@ class Runner:
         return published
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
-        """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
-
-        Joins a run in flight. None: there was nothing to do. Raises ``CompactionTimeout`` after *timeout* seconds,
-        ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor.
-        """
+        """Compact what can be compacted, and return the compaction: ``ContextCompactor.compact_now``."""
         with self._wake:
             waiter = self._waiters.added()
             run = self._claim()
@@ -195,11 +187,7 @@ class Runner:
             raise self._turn.limit() or timed_out from None
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Return True once everything that happened so far was looked at and nothing runs.
-
-        False while backing off, while nobody would look (not started), and after *timeout* seconds. Raises
-        ``RuntimeError`` within a hook of this compactor.
-        """
+        """Return True once all was looked at and nothing runs: ``ContextCompactor.wait_idle``."""
         with self._wake:
             self._wake.wait_for(self._is_through, bounded(timeout))
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
