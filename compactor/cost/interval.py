@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
+from ..summarizers.base import Style
 from .prices import Prices
 
 __all__ = ["Sizes", "Style", "best_interval", "cost_per_token", "price_of_compaction"]
-
-#: How the summarizer is asked: with a transcript of its own, or behind what the agent's provider has in its cache.
-Style = Literal["separate", "continue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from .answers import NoSummary, parse_body, read_answer, read_body
-from .base import Continued, SummarizerError, Summary, SummaryRequest, added
+from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, added
 from .limits import Limit, current, limit_connections, too_slow
 
 __all__ = ["OpenAISummarizer"]
@@ -33,10 +33,6 @@ _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's o
 _REASONING = re.compile(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
 _OURS = {"messages": "the request's messages", "model": "model=", "stream": "nothing", "timeout": "timeout="}
-
-
-#: How it asks: with a transcript of its own, or behind the beginning of the agent's last prompt.
-Style = Literal["separate", "continue"]
 #: What an endpoint answers to a request that it does not like, however often it comes.
 _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 #: What it answers to whatever it is asked, with this key or just now.
