@@ -97,8 +97,8 @@ def compose(
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
     front = Head(tuple(_system(memory, role, system)), plan=_plan(memory, role, plan))
     schemas = (json.dumps(tool, ensure_ascii=False, default=str) for tool in tools)
-    ledger.header_tokens = sum(count_message(message, ledger.standing) for message in front.system)
-    ledger.tool_tokens = tool_tokens = sum(MESSAGE_TOKENS + ledger.standing(schema) for schema in schemas)
+    ledger.header_tokens = sum(count_message(message, ledger.recounted) for message in front.system)
+    ledger.tool_tokens = tool_tokens = sum(MESSAGE_TOKENS + ledger.recounted(schema) for schema in schemas)
     made_now = partial(_made, memory, ledger, front, model, budget - reserve, max(1, int(budget * GRID)), tool_tokens)
     made = made_now()
     if not made.whole and _shows_held(memory, role):  # once: what another thread may hold by then waits for the next

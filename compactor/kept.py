@@ -12,7 +12,7 @@ from .pieces import Piece
 from .tokens import TokenCounter
 from .units import Message
 
-__all__ = ["KeptRound", "KeptRounds", "StandingTexts", "own"]
+__all__ = ["CountedTexts", "KeptRound", "KeptRounds", "own"]
 
 #: Rounds of one role that are kept at most, and their tokens: beyond that they are read and made anew.
 MOST_ROUNDS, MOST_TOKENS = 256, 1_000_000
@@ -82,7 +82,7 @@ class KeptRounds:
         self._tokens -= gone.tokens if gone is not None else 0
 
 
-class StandingTexts:
+class CountedTexts:
     """A counter that remembers what it counted: for texts that are the same in each prompt. It keeps none of them."""
 
     def __init__(self, count: TokenCounter) -> None:

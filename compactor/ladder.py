@@ -54,7 +54,7 @@ class Ladder:
         self._dropped_from = self._first_dropped()
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self._dropped_from)
-        self._note_tokens = self._standing(longest)
+        self._note_tokens = self._known_cost(longest)
         self._put(head)
         #: The newest round, or the first open one: from here on there are no sums.
         self._newest = max(view.end, min(view.closed, view.total - 1))
@@ -84,13 +84,13 @@ class Ladder:
     def _cost(self, *messages: Message) -> int:
         return sum(count_message(message, self._count) for message in messages)
 
-    def _standing(self, *messages: Message) -> int:
+    def _known_cost(self, *messages: Message) -> int:
         """Return the same of messages that the prompts before had as well."""
-        return sum(count_message(message, self._view.ledger.standing) for message in messages)
+        return sum(count_message(message, self._view.ledger.recounted) for message in messages)
 
     def _tokens(self, draft: Draft) -> int:
         whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
-        return self._head_tokens + self._standing(*self._note(draft)) + whole + _sum(draft.shown)
+        return self._head_tokens + self._known_cost(*self._note(draft)) + whole + _sum(draft.shown)
 
     def _messages(self, draft: Draft) -> list[Message]:
         """Return all messages; the plan stands before the newest thing that the user said."""
@@ -247,8 +247,8 @@ class Ladder:
 
     def _put(self, head: Head) -> None:
         self._head = head
-        in_front = PROMPT_TOKENS + self._standing(*head.messages())
-        self._head_tokens = in_front + (self._standing(head.plan) if head.plan is not None else 0)
+        in_front = PROMPT_TOKENS + self._known_cost(*head.messages())
+        self._head_tokens = in_front + (self._known_cost(head.plan) if head.plan is not None else 0)
         room = self._limit - in_front - self._note_tokens
         self._step = min(self._whole_step, max(int(room * LARGEST_STEP), 1))
 

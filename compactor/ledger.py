@@ -14,7 +14,7 @@ from memory.overlays import Reduction, Reductions
 from memory.rounds import USER, Post, Round
 from memory.visibility import Rounds
 
-from .kept import KeptRound, KeptRounds, StandingTexts
+from .kept import CountedTexts, KeptRound, KeptRounds
 from .overlaid import overlaid, tells_of_drops
 from .pieces import Piece
 from .rungs import RUNGS, costs_by_rung, is_pinned, lighter
@@ -169,7 +169,7 @@ class Ledger:
         self.role = role
         self.count = count
         #: Counts what stands in every prompt, and remembers that.
-        self.standing = StandingTexts(count)
+        self.recounted = CountedTexts(count)
         #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
         self.header_tokens = 0
         #: And of the schemas of tools that went with it.

@@ -143,7 +143,7 @@ class View:
     def compaction_tokens(self) -> int:
         if self.compaction is None:
             return 0
-        return MESSAGE_TOKENS + self.ledger.standing(self.compaction.to_prompt())
+        return MESSAGE_TOKENS + self.ledger.recounted(self.compaction.to_prompt())
 
     @property
     def tokens(self) -> int:

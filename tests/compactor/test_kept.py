@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import compose, kept
-from compactor.kept import KeptRound, KeptRounds, StandingTexts, own
+from compactor.kept import CountedTexts, KeptRound, KeptRounds, own
 from compactor.ledger import ledger_of
 from compactor.tokens import count_tokens
 from compactor.view import View
@@ -117,7 +117,7 @@ def test_a_round_counts_only_for_what_was_counted_of_it() -> None:
     assert rounds.get("r", cost) is None
 
 
-def test_texts_that_stand_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And again where there were too many of them since."""
     counted: list[str] = []
 
@@ -125,11 +125,11 @@ def test_texts_that_stand_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> N
         counted.append(text)
         return len(text)
 
-    standing = StandingTexts(count)
-    assert [standing("one"), standing("one"), standing("three")] == [3, 3, 5]
+    recounted = CountedTexts(count)
+    assert [recounted("one"), recounted("one"), recounted("three")] == [3, 3, 5]
     assert counted == ["one", "three"]
     monkeypatch.setattr(kept, "MOST_TEXTS", 2)
-    assert [standing("seven"), standing("one")] == [5, 3]
+    assert [recounted("seven"), recounted("one")] == [5, 3]
     assert counted == ["one", "three", "seven", "one"]
 
 
