@@ -320,6 +320,20 @@ def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
     assert (scene.end, len(scene.records(CompactionPublished))) == (7, 1)
 
 
+def test_where_the_compactor_is_stopped_meanwhile_it_stays_held() -> None:
+    """After ``stop`` nothing changes any more; the next process shows it."""
+
+    def stop_and_fail(_request: object) -> str:
+        assert not scene.compactor.stop(0)
+        raise OSError("away")
+
+    scene = Scene(summarizer=ScriptedSummarizer(["A summary.", stop_and_fail]), publish=when_cheapest(DEAR, budget=700))
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.end, scene.compactor.status().state) == (0, State.STOPPED)
+
+
 def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
     """The limits that it shares with others may have none for an hour."""
     clock = FakeClock()
