@@ -110,7 +110,7 @@ class Cycle(Desk):
     #
     #     due                    trigger, from its end   then
     #     yes, and prompts fit   not asked               it is shown
-    #     yes, prompts too long  whatever it says        it is extended and weighed again; shown, if nothing is new
+    #     yes, prompts too long  whatever it says        it is extended and weighed again; shown, if it cannot be
     #     no                     holds                   strategies run; what they make is published, or held
     #     no                     does not hold           nothing
     #     forced                 not asked               strategies run, and what is held then is shown
