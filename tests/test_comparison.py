@@ -473,7 +473,7 @@ def test_what_ours_cost_stands_beside_the_least() -> None:
         assert met is not None
         assert (met.style, met.sizes.delta) == (style, 400)
         row = numbers(scenario, outcome, None) | {"least": [met.told(one.prices) for one in LISTS]}
-        assert least_table([row]).count("|") == 3 * 8
+        assert least_table([row]).count("|") == 3 * 10
     assert shape_of(scenario, outcome_of("ours", [agent])) is None
     retaining = shape_of(replace(scenario, retained=700), outcome)
     assert retaining is not None
