@@ -27,7 +27,7 @@ SYSTEM = (
     f" {', '.join(RECALL_TOOLS)}; what was done is not to be done again."
 )
 #: Strategies run while the prompt is over so many tokens.
-MARK = 2_200
+MARK = 2_600
 RETAIN, TARGET = 2, 400
 #: How many messages the agent has searches give, and how many results of tools among them it reads.
 _HITS, _TRIES = 12, 4

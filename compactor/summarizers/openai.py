@@ -43,14 +43,6 @@ _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 _MOST_FAILED = 1_000
 
 
-class _Refused(NoSummary):
-    """The endpoint does not take this request, as it is made."""
-
-
-class _TurnedAway(SummarizerError):
-    """The endpoint answers nothing now: how it was asked has no part in that."""
-
-
 class _Call(NamedTuple):
     """One call of the summarizer's, of one request or several."""
 
@@ -158,9 +150,9 @@ class OpenAISummarizer:
             return self._answer(call, self._arguments(request.messages))
         try:
             return self._answer_somehow(call, request)
-        except _TurnedAway:
-            raise
-        except SummarizerError:
+        except SummarizerError as failed:
+            if _status_of(failed) in _TURNED_AWAY:
+                raise
             if len(self._failed) >= _MOST_FAILED:
                 self._failed = set()
             self._failed.add(asked)
@@ -190,7 +182,7 @@ class OpenAISummarizer:
         try:
             return self._answer(call, arguments | formatted)
         except NoSummary as failed:
-            usage, refused = failed.usage, isinstance(failed, _Refused)
+            usage, refused = failed.usage, _status_of(failed) is not None and not _is_too_long(failed.__cause__)
         made = self._answer(call.again(), arguments)
         if refused:  # and it does answer without: then that was why
             self._takes_formats = False
@@ -268,10 +260,8 @@ class OpenAISummarizer:
             exc.args = (f"HTTP {status}",)
             remedy = _remedy(status, code, getattr(exc, "param", None), arguments)
             headers = getattr(getattr(exc, "response", None), "headers", None)
-            kind: type[SummarizerError] = _TurnedAway if status in _TURNED_AWAY else SummarizerError
-            if status in _REFUSALS or "response_format" in said or "json_schema" in said:
-                kind = NoSummary if code == "context_length_exceeded" else _Refused
-            return kind(
+            dislikes = status in _REFUSALS or "response_format" in said or "json_schema" in said
+            return (NoSummary if dislikes else SummarizerError)(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
             )
         if isinstance(exc, TimeoutError) or "Timeout" in name:
@@ -302,6 +292,16 @@ def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
             return parse_body(read_body(response.iter_bytes(), call.limit))
     finally:
         current.reset(token)
+
+
+def _status_of(failed: SummarizerError) -> int | None:
+    """Return what the endpoint answered instead of a summary; None where that was no error of its own."""
+    status = getattr(failed.__cause__, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _is_too_long(error: object) -> bool:
+    return getattr(error, "code", None) == "context_length_exceeded"
 
 
 def _sendable(value: Any) -> Any:

@@ -244,7 +244,7 @@ def test_the_command_prints_what_each_strategy_saved() -> None:
         "what strategies saved in the background",
         "what prompts still had shortened",
         "what must not be lost",
-        "Strategies ran, from light to heavy, while a prompt was over 2,200 tokens",
+        "Strategies ran, from light to heavy, while a prompt was over 2,600 tokens",
         "No prompt may exceed 4,000 tokens.",
     ):
         assert part in done.out
@@ -260,7 +260,7 @@ def test_the_command_prints_what_each_strategy_saved() -> None:
 
 def test_figures_as_json() -> None:
     document = run("demo", "--pressure", "--fast", "--latency", 0, "--rounds", 4, "--seed", 5, "--json").document
-    assert (document["rounds"], document["mark"], document["looked_up"]) == (4, 2200, [])
+    assert (document["rounds"], document["mark"], document["looked_up"]) == (4, 2600, [])
     one = document["roles"][ROLE]
     assert list(one["strategies"]) == STRATEGIES
     assert one["strategies"]["offload_large"]["overlays"] >= 1
