@@ -282,8 +282,8 @@ def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: st
 def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return the summary that *answer* is, note by note; of *known* notes those that are in it again stay.
 
-    Raises ``SummaryRejected`` for changes, which were not asked for: all that they do not name would be lost."""
-    if is_changes(answer):
+    Raises ``SummaryRejected`` for changes of those, which were not asked for: all else would be lost."""
+    if known and is_changes(answer):
         raise SummaryRejected("malformed", "the answer is changes of notes, and all of them were asked for")
     found = read_notes(answer, span, known)
     if not found:  # headings alone

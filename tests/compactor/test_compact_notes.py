@@ -319,6 +319,13 @@ def test_changes_are_no_rewrite(changes: str) -> None:
     assert scene.made.notes == read_notes(full, (1, 8))
 
 
+def test_small_talk_may_leave_nothing_to_note() -> None:
+    """There are no notes yet that could be lost."""
+    scene = Scene(["None."]).add(5)
+    assert scene.kinds == ["rounds"]
+    assert texts(scene.made.notes) == ["None."]
+
+
 def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
     """Two requests each time; and where the rewrite is refused as well, it is a failure as any other."""
     scene = Scene(
