@@ -8,16 +8,17 @@ import sys
 import threading
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from benchmarks.comparison import command, environments
+from benchmarks.comparison import command, environments, playing
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from benchmarks.comparison.conversations import Absent, Scenario, airline, chat, outage, tools
-from benchmarks.comparison.driver import Door, alone, play
+from benchmarks.comparison.driver import TICK, Door, Played, alone, play
 from benchmarks.comparison.environments import Unavailable, made, python_for, requirements_of
 from benchmarks.comparison.facts import planted, raw_in, told, told_in
 from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
@@ -35,14 +36,23 @@ from compactor.tokens import count_tokens
 from prompts import contract
 
 LONG = "word " * 600
+#: To make them takes a while.
+CHAT, TOOLS = cache(chat), cache(tools)
 
 
 def said(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
+def client_of(url: str) -> openai.OpenAI:
+    """Return one that is made quickly: it knows no certificates."""
+    return openai.OpenAI(
+        base_url=url, api_key="none", max_retries=0, http_client=openai.DefaultHttpxClient(verify=False)
+    )
+
+
 def ask(server: ModelServer, messages: list[Message], **more: Any) -> Any:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with client_of(f"{server.url}/v1") as client:
         return client.chat.completions.create(model=MODEL, messages=messages, **more)  # type: ignore[call-overload]
 
 
@@ -173,12 +183,15 @@ def test_a_background_adapters_request_waits_for_the_conversation() -> None:
         assert server.time.until_held(1, 20)
         prompt = {"messages": [said("user", LONG)], "answer": said("assistant", "Yes.")}
         first = door.ask("/agent", prompt)
-        assert (first["now"], first["cached"]) == (pytest.approx(first["seconds"]), 0)
-        assert door.ask("/held") == {"held": 1}
-        for _ in range(6):
-            door.ask("/agent", prompt)
+        assert (first["until"], first["cached"]) == (pytest.approx(first["now"] + first["seconds"]), 0)
+        assert door.ask("/pass", {"until": first["until"]}) == {"now": first["until"], "due": False}
+        assert door.ask("/held") == {"held": 1, "now": first["until"]}
+        passed = door.ask("/pass", {"until": 60.0})
+        assert passed == {"now": pytest.approx(server.log[0].seconds), "due": True}
+        assert door.ask("/held") == {"held": 1, "now": passed["now"]}
+        door.ask("/answer", {})
         asking.join(20)
-        assert door.ask("/held") == {"held": 0}
+        assert door.ask("/held") == {"held": 0, "now": passed["now"]}
         door.close()
     assert found
     assert server.time.end().waited == 0.0
@@ -193,6 +206,25 @@ def test_a_background_adapter_that_waits_all_the_same_is_charged() -> None:
     charge = clock.end()
     assert (charge.waited, clock.now, clock.held) == (7.0, 7.0, 0)
     assert charge.served >= 0.01
+
+
+def test_a_request_that_takes_no_time_is_never_held() -> None:
+    """There would be no moment at which it is answered."""
+    clock = VirtualTime()
+    clock.serves(background=True)
+    clock.wait(0.0)
+    assert clock.held == 0
+    assert clock.passed(3.0) == (3.0, False)
+
+
+def test_a_request_to_warm_up_leaves_no_trace() -> None:
+    """What a client imports for its first request has been imported then; cache, clock and log know nothing of it."""
+    with ModelServer() as server, client_of(f"{server.url}/warm") as client:
+        asked = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": LONG}])
+        assert asked.choices[0].message.content
+        assert (server.log, server.time.now) == ([], 0.0)
+        ask(server, [said("user", LONG)])
+        assert server.log[0].cached == 0
 
 
 def test_requests_held_at_the_end_are_let_go() -> None:
@@ -234,12 +266,12 @@ def texts_of(scenario: Scenario) -> str:
 
 def test_conversations_are_the_same_each_time_and_as_long_as_they_say() -> None:
     """Every fact is told once, by the user; a tool's results are as long as is said, and answer its calls."""
-    plain, again = chat(), chat()
-    assert plain.turns == again.turns
+    plain = CHAT()
+    assert chat(20).turns == chat(20).turns
     assert (len(plain.turns), len(plain.facts)) == (200, 50)
     assert 65_000 < plain.tokens < 67_000
     assert raw_in(texts_of(plain)) == dict(plain.facts)
-    called = tools()
+    called = TOOLS()
     assert 430_000 < called.tokens < 450_000
     assert raw_in(texts_of(called)) == dict(called.facts)
     sizes = [count_tokens(turn[1]["new"][0]["content"]) for turn in called.turns]
@@ -247,8 +279,8 @@ def test_conversations_are_the_same_each_time_and_as_long_as_they_say() -> None:
     assert 7_500 < max(sizes) < 8_300
     for first, second in called.turns:
         assert first["answer"]["tool_calls"][0]["id"] == second["new"][0]["tool_call_id"]
-    failing = outage("hangs", 100)
-    assert (failing.outage, failing.turns) == (Outage(40, 59, "hangs"), chat(100).turns)
+    failing = outage("hangs", 20)
+    assert (failing.outage, failing.turns) == (Outage(8, 27, "hangs"), chat(20).turns)
 
 
 def test_real_dialogues_are_one_conversation() -> None:
@@ -277,7 +309,7 @@ def test_dialogues_that_are_not_there_are_said_to_be(tmp_path: Path) -> None:
 
 
 def small(turns: int = 24) -> Scenario:
-    plain = chat()
+    plain = CHAT()
     facts = tuple(fact for fact in plain.facts if told(*fact) in texts_of(replace(plain, turns=plain.turns[:turns])))
     return replace(plain, turns=plain.turns[:turns], budget=3_000, facts=facts, summary_tokens=200)
 
@@ -309,17 +341,22 @@ def test_the_controls_do_nothing_and_too_much() -> None:
     assert max(one.input for one in windowed) <= scenario.budget
     assert windowed[-1].facts < len(scenario.facts)
     assert sum(one.cached for one in log) > 2 * sum(one.cached for one in windowed)
-    called = replace(tools(), turns=tools().turns[:12], budget=20_000)
+    called = replace(TOOLS(), turns=TOOLS().turns[:12], budget=20_000)
     result, log = through(called, sliding_window.make)
     assert max(one.input for one in log) <= 20_000
     assert result["last_prompt"][1]["role"] == "user"
 
 
+@cache
+def forty_turns(variant: str) -> tuple[Scenario, dict[str, Any], Any]:
+    scenario = small(40)
+    return scenario, *through(scenario, ours.make, variant)
+
+
 @pytest.mark.parametrize("variant", sorted(ours.VARIANTS))
 def test_ours_keeps_every_fact_within_the_budget(variant: str) -> None:
     """Raw in the log and told in the prompt, whatever way it compacts; and it did compact, and waited for nobody."""
-    scenario = small(40)
-    result, log = through(scenario, ours.make, variant)
+    scenario, result, log = forty_turns(variant)
     assert result["failed"] == []
     assert result["measures"]["compactions"] >= 1
     assert max(one.input for one in log if one.by == "agent") <= scenario.budget
@@ -331,9 +368,59 @@ def test_ours_keeps_every_fact_within_the_budget(variant: str) -> None:
 
 def test_two_runs_are_equal_to_the_token() -> None:
     """Threads or none: what was asked, when, and what the cache had of it."""
-    scenario = small(40)
-    first, second = (through(scenario, ours.make, "notes_continue")[1] for _ in range(2))
+    scenario, _, first = forty_turns("notes_continue")
+    assert through(scenario, ours.make, "notes_continue")[1] == first
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_two_runs_of_an_outage_are_equal_to_the_token(how: Any) -> None:
+    """When an answer or a failure is there, and when a back-off is over, is a matter of the virtual time alone; what
+    was not compacted is made up for as soon as the circuit's next attempt, and no turn fails or waits."""
+    scenario = replace(small(38), outage=Outage(10, 18, how))
+    (result, first), (_, second) = (through(scenario, ours.make) for _ in range(2))
     assert first == second
+    asked = [one for one in first if one.by == "summarizer"]
+    assert any(one.status != 200 for one in asked)
+    after = [one.turn for one in asked if one.status == 200 and one.turn > 18]
+    assert after[0] <= 18 + 18  # 45 seconds
+    assert result["failed"] == []
+    assert max(one.input for one in first if one.by == "agent") <= scenario.budget
+
+
+class Sleeps(Adapter):
+    """Looks up at certain times."""
+
+    background = True
+
+    def __init__(self, *times: float) -> None:
+        self._times = list(times)
+        self.stops: list[float] = []
+
+    def prompt(self, new: list[Message]) -> list[Message]:
+        return new
+
+    def answered(self, message: Message) -> None:
+        pass
+
+    def advanced(self, now: float) -> None:
+        self.stops.append(now)
+        self._times = [time for time in self._times if time > now]
+
+    def wakes_at(self) -> float | None:
+        return min(self._times, default=None)
+
+    def kept(self) -> list[str]:
+        return []
+
+
+def test_the_time_stops_at_each_moment_that_an_adapter_wakes_at() -> None:
+    """What it does then is done before the clock goes on; a moment that is over does not stop the clock for ever."""
+    adapter = Sleeps(-1.0, 2.0, 2.5, 90.0)
+    with ModelServer() as server:
+        door = Door(server.url)
+        Played(adapter, door, []).pause(10.0)
+        door.close()
+    assert adapter.stops == [pytest.approx(TICK), 2.0, 2.5, 10.0]
 
 
 class Waits(Adapter):
@@ -349,7 +436,7 @@ class Waits(Adapter):
         self._turn += 1
         if self._turn == 3:
             raise ValueError("the third is too much")
-        with openai.OpenAI(base_url=self._setting.base_url, api_key="none") as client:
+        with client_of(self._setting.base_url) as client:
             client.chat.completions.create(model=self._setting.model, messages=new)  # type: ignore[arg-type]
         return new
 
@@ -535,7 +622,15 @@ def test_a_python_that_fits_is_found_or_missed() -> None:
 def test_the_command_prints_tables_and_writes_what_the_page_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each scenario; what cannot be played is said to be left out."""
+    """One for each scenario; what cannot be played is said to be left out. Here all is played in this process."""
+
+    def driven(job: dict[str, Any], *_where: Any) -> dict[str, Any]:
+        adapter = (nothing if job["module"] == "nothing" else ours).make(Setting(**job["setting"]))
+        door = Door(job["setting"]["base_url"].removesuffix("/v1"))
+        with contextlib.closing(door), contextlib.closing(adapter):
+            return play(adapter, door, job)
+
+    monkeypatch.setattr(playing, "_driven", driven)
     monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(20))
     monkeypatch.setitem(command.SCENARIOS, "airline", lambda: airline(path=tmp_path / "nowhere"))
     arguments = [

@@ -88,6 +88,11 @@ class Adapter:
     def advanced(self, now: float) -> None:
         """The virtual clock stands at *now*, in seconds. For libraries that can be given a clock."""
 
+    def wakes_at(self) -> float | None:
+        """When, in virtual time, it does something by itself next; None: it waits for nothing but what it is told.
+        For libraries that can be given a clock: the driver stops there."""
+        return None
+
     def kept(self) -> list[str]:
         """Return the texts that it still has raw, word for word, in memory or in its store: not in summaries."""
         raise NotImplementedError

@@ -28,6 +28,8 @@ __all__ = ["Door", "Played", "play"]
 
 #: Real seconds to wait for an adapter's background work, before the run is given up.
 PATIENCE = 120.0
+#: Virtual seconds that the clock goes on by, at least.
+TICK = 0.000_001
 
 
 class Door:
@@ -74,9 +76,8 @@ class Played:
                 self._failed(error)
                 return
             self.last_prompt = prompt
-            now = self._door.ask("/agent", {"messages": prompt, "tools": self._tools, "answer": step["answer"]})["now"]
-            self._adapter.advanced(now)
-            self._settle(times)
+            asked = self._door.ask("/agent", {"messages": prompt, "tools": self._tools, "answer": step["answer"]})
+            self._pass(asked["now"], asked["until"], times)
             try:
                 self._called(times, self._adapter.answered, step["answer"])
             except Exception as error:  # noqa: BLE001
@@ -85,8 +86,22 @@ class Played:
 
     def pause(self, seconds: float) -> None:
         """Let the user take so long to read, think and type."""
-        self._adapter.advanced(self._door.ask("/pass", {"seconds": seconds})["now"])
-        self._settle({"cpu": 0.0})
+        now = self._door.ask("/held")["now"]
+        self._pass(now, now + seconds, {"cpu": 0.0})
+
+    def _pass(self, now: float, until: float, times: dict[str, float]) -> None:
+        """Let the virtual time pass, from one thing that happens to the next: a model answers, or the adapter's own
+        timer is due. All that follows from one has been done before the next, whatever the machine's threads do."""
+        while now < until:
+            wakes = self._adapter.wakes_at()
+            to = until if wakes is None else min(until, max(wakes, now + TICK))
+            passed = self._door.ask("/pass", {"until": to})
+            now = passed["now"]
+            self._adapter.advanced(now)
+            self._settle(times)
+            if passed["due"]:
+                self._door.ask("/answer", {})
+                self._settle(times)
 
     def _called(self, times: dict[str, float], act: Any, argument: Any) -> Any:
         """Return what the adapter returns, and add what it took; then have it do what it can do in the background."""
@@ -104,13 +119,16 @@ class Played:
             self._settle(times)
 
     def _settle(self, times: dict[str, float]) -> None:
-        """Return when the adapter's background work is done, or waits for the virtual time to pass."""
-        began, cpu = time.monotonic(), time.process_time()
+        """Return when the adapter's background work is done, or waits for the virtual time to pass.
+
+        To look whether it is takes CPU as well: this thread's, which is not counted.
+        """
+        began, cpu = time.monotonic(), _beside()
         while (busy := self._adapter.busy()) and self._door.ask("/held")["held"] < busy:
             if time.monotonic() - began > PATIENCE:
                 raise TimeoutError(f"{self._adapter.name}: {busy} background jobs neither end nor ask the model")
             time.sleep(0.000_2)
-        times["cpu"] += time.process_time() - cpu
+        times["cpu"] += _beside() - cpu
 
     def _failed(self, error: Exception) -> None:
         self.failed.append(f"turn {self._turn}: {type(error).__name__}: {str(error)[:300]}")
@@ -118,11 +136,15 @@ class Played:
             traceback.print_exception(error, file=sys.stderr)
 
 
+def _beside() -> float:
+    """Return the seconds of CPU that all threads but this one have taken."""
+    return time.process_time() - time.thread_time()
+
+
 def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]:
     """Play *job*'s conversation, and return what was measured."""
     played = Played(adapter, door, job["setting"]["tools"])
     door.ask("/adapter", {"background": adapter.background})
-    gc.collect()
     for steps, seconds in zip(job["turns"], job["pauses"], strict=True):
         if seconds:
             played.pause(seconds)
@@ -152,9 +174,10 @@ def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
         for step in turns[(number - 1) % len(turns)]:
             adapter.prompt(step["new"])
             adapter.answered(step["answer"])
+        in_turn, beside = time.process_time() - began, _beside()
         while adapter.busy():
-            time.sleep(0.001)  # looking takes CPU as well
-        spent.append(time.process_time() - began)
+            time.sleep(0.001)
+        spent.append(in_turn + _beside() - beside)
         adapter.advanced(float(number))
         if number in marks:
             newest = spent[-window:]
@@ -179,8 +202,16 @@ def _warm(make: Callable[[Setting], Adapter], setting: Setting) -> None:
         adapter.prompt([{"role": "user", "content": "Good morning."}])
         adapter.answered({"role": "assistant", "content": "Good morning, what can I do for you?"})
         adapter.prompt([{"role": "user", "content": "Nothing yet."}])
+        if (openai := sys.modules.get("openai")) is not None:  # most of it is imported at its first request
+            _ask_once(openai, setting)
     finally:
         _closed(adapter)
+
+
+def _ask_once(openai: Any, setting: Setting) -> None:
+    """Make a request of which the server takes no note."""
+    with openai.OpenAI(base_url=setting.base_url.removesuffix("/v1") + "/warm", api_key="none") as client:
+        client.chat.completions.create(model=setting.model, messages=[{"role": "user", "content": "Good morning."}])
 
 
 def _closed(adapter: Adapter) -> None:
@@ -199,6 +230,9 @@ def main(arguments: list[str]) -> None:
         setting = Setting(**job["setting"])
         _warm(module.make, setting)
         adapter: Adapter = module.make(setting)
+        # Else it is by chance in whose turn all that was imported is looked through for what can be freed.
+        gc.collect()
+        gc.freeze()
         door = Door(job["setting"]["base_url"].removesuffix("/v1"))
         try:
             result = alone(adapter, job) if "marks" in job else play(adapter, door, job)

@@ -2,11 +2,14 @@
 request with what a provider's cache would have had of it, and a door of its own for the driver.
 
     POST /v1/chat/completions    a summarizer's request, also streamed
-    POST /agent                  the agent's: messages and tools as the adapter gave them, and the answer of the script
+    POST /warm/chat/completions  a request that is not counted, and takes no time
+    POST /agent                  the agent's: messages and tools as the adapter gave them, and the answer of the script;
+                                 tells when it will be there
     POST /adapter                whether it is a background one
     POST /begin, /end            the driver is about to call the adapter; has called it
-    POST /pass                   the user takes so many seconds before he says more
-    GET  /held                   how many requests wait for the virtual clock
+    POST /pass                   the time passes up to a moment, or to when a request is due, which is said
+    POST /answer                 what is due is answered
+    GET  /held                   how many requests wait for the virtual clock, and what that shows
 """
 
 from __future__ import annotations
@@ -126,17 +129,18 @@ class ModelServer:
         return asdict(self.time.end())
 
     def agent(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer the agent's request: count it, and let the time pass that it takes."""
+        """Answer the agent's request: count it, and say until when it takes."""
         messages, answer = body["messages"], body["answer"]
         output = count_tokens(shown(answer))
         text = "\n".join(map(shown, messages))
+        now = self.time.now
         with self._lock:
-            tokens, cached = self._prefixes.taken(MODEL, messages, body.get("tools") or (), self.time.now)
+            tokens, cached = self._prefixes.taken(MODEL, messages, body.get("tools") or (), now)
             seconds = self._latency.of(tokens, output)
             facts = sum(value in text for value in self._values)
             answered = Answered("agent", self._state.turn, tokens, cached, output, seconds, facts=facts)
             self._state.log.append(answered)
-        return asdict(answered) | {"now": self.time.passed(seconds)}
+        return asdict(answered) | {"now": now, "until": now + seconds}
 
     # -- the summarizer's ---------------------------------------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         ours = self.server.comparison
         if self.path == "/held":
-            self._reply(200, {"held": ours.time.held})
+            self._reply(200, {"held": ours.time.held, "now": ours.time.now})
         else:
             self._reply(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
@@ -209,13 +213,21 @@ class _Handler(BaseHTTPRequestHandler):
                 ours.time.serves(background=body["background"])
                 self._reply(200, {})
             case "/pass":
-                self._reply(200, {"now": ours.time.passed(body["seconds"])})
+                now, due = ours.time.passed(body["until"])
+                self._reply(200, {"now": now, "due": due})
+            case "/answer":
+                ours.time.answer()
+                self._reply(200, {})
             case "/begin":
                 self._reply(200, ours.begin(body["turn"]))
             case "/end":
                 self._reply(200, ours.end())
             case "/v1/chat/completions":
                 self._complete(body)
+            case "/warm/chat/completions":
+                nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+                said = {"role": "assistant", "content": "Good morning."}
+                self._reply(200, _completion(body, {"message": said, "usage": nothing}))
             case _:
                 self._reply(404, {"error": {"message": f"nothing is served at {self.path}"}})
 

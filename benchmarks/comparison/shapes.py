@@ -39,9 +39,11 @@ def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
     answered = [one for one in outcome.summarizer if one.status == 200]
     if not answered or not outcome.agent:
         return None
-    summary, retained = float(scenario.summary_tokens), scenario.retained
-    if retained is None:
-        summary, retained = outcome.measures.get("summary", summary), outcome.measures.get("retained", 0.0)
+    if scenario.retained is not None:
+        summary, retained = float(scenario.summary_tokens), float(scenario.retained)
+    else:
+        summary = outcome.measures.get("summary", float(scenario.summary_tokens))
+        retained = outcome.measures.get("retained", 0.0)
     sizes = Sizes(
         per_call=scenario.tokens / len(outcome.agent),
         system=count_tokens(scenario.system) + 8,

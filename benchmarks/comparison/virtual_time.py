@@ -85,16 +85,21 @@ class VirtualTime:
             charge, self._call = self._call or Charge(), None
             return charge
 
-    def passed(self, seconds: float) -> float:
-        """Let *seconds* pass, answer what is due, and return what the clock shows then."""
+    def passed(self, until: float) -> tuple[float, bool]:
+        """Let the time pass up to *until*, or to when the next request is due; return what the clock shows then, and
+        whether one is. It is not answered yet: who asked for it may have a clock as well, to be set first."""
         if self._real:
-            time.sleep(seconds)
+            time.sleep(max(until - self._now, 0.0))
         with self._changed:
-            self._now += seconds
+            self._now = max(self._now, min([until, *self._held]))
+            return self._now, any(due <= self._now for due in self._held)
+
+    def answer(self) -> None:
+        """Have all that is due answered."""
+        with self._changed:
             # Whoever was held for this is gone before anybody counts who is left.
             self._held = [due for due in self._held if due > self._now]
             self._changed.notify_all()
-            return self._now
 
     def served(self, seconds: float) -> None:
         """The server had a request for so many real seconds, in the adapter's call if there is one.
@@ -117,9 +122,11 @@ class VirtualTime:
                     self._call.waited += seconds
                 return
             due, arrived = self._now + seconds, time.perf_counter()
+            if due <= self._now:
+                return
             self._held.append(due)
             self._changed.notify_all()
-            while self._now < due and not self._closed:
+            while due in self._held and not self._closed:
                 if self._call is None:
                     self._changed.wait()
                     continue

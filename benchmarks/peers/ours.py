@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 from typing import Any
 
+import openai  # noqa: F401  (the summarizer imports it when it is first asked: in somebody's turn)
+
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from compactor import (
     CompactorConfig,
@@ -88,10 +90,15 @@ class Ours(Adapter):
             self._memory.finish_round(self._memory.conversation.rounds[-1])
 
     def busy(self) -> int:
-        return int(self._compactor.status().state is State.COMPACTING)
+        if self._compactor.wait_idle(0):
+            return 0
+        return int(self._compactor.status().state is State.COMPACTING)  # else it backs off
 
     def advanced(self, now: float) -> None:
-        self._clock.advance(now - self._clock.monotonic())
+        self._clock.advance(max(now - self._clock.monotonic(), 0.0))
+
+    def wakes_at(self) -> float | None:
+        return next((self._clock.monotonic() + seconds for seconds in self._clock.waiting), None)
 
     def kept(self) -> list[str]:
         return [message["content"] or "" for message in self._memory.messages()]
@@ -131,7 +138,7 @@ class Ours(Adapter):
         return sent / max(sum(length[place] for place in set().union(*self._asked)), 1)
 
     def close(self) -> None:
-        self._compactor.stop()
+        self._compactor.stop(timeout=0)  # a request that is held is answered when the server ends, which waits for us
         self._summarizer.close()
 
 
