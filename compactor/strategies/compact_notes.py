@@ -218,7 +218,7 @@ class _Due:
         known = standing.notes if previous is not None else ()
         request = self._request(step, previous, previous.summary if previous is not None else None, changes=False)
         span = (1, self._span()[1]) if standing.compaction is not None else self._span()
-        reading = partial(_written, known, noting.order, span)
+        reading = partial(_written if standing.notes else _read, known, noting.order, span)
         return self._summarized(request, self._source(step), reading, major=standing.compaction is not None)
 
     def _span(self) -> Span:
@@ -282,9 +282,14 @@ def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: st
 def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return the summary that *answer* is, note by note; of *known* notes those that are in it again stay.
 
-    Raises ``SummaryRejected`` for changes of those, which were not asked for: all else would be lost."""
-    if known and is_changes(answer):
+    Raises ``SummaryRejected`` for changes, which were not asked for: all notes that they do not name would be lost."""
+    if is_changes(answer):
         raise SummaryRejected("malformed", "the answer is changes of notes, and all of them were asked for")
+    return _read(known, order, span, answer)
+
+
+def _read(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+    """Return the same where there are no notes yet that changes could be meant for."""
     found = read_notes(answer, span, known)
     if not found:  # headings alone
         found = (Note(text=formed(answer), first_round=span[0], last_round=span[1]),)
