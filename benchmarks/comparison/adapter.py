@@ -19,6 +19,7 @@ notices, answers, and adds what was left to its time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,7 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Adapter:
+class Adapter(ABC):
     """One library holding one conversation. Subclasses fill in `prompt`, `answered` and `kept`."""
 
     #: As the tables show it.
@@ -65,17 +66,17 @@ class Adapter:
     #: What is worth saying of its settings, in one line; shown below the tables.
     settings: str = ""
 
+    @abstractmethod
     def prompt(self, new: list[Message]) -> list[Message]:
         """Take in *new* messages (the user's, or results of tools) and return those of the agent's next call.
 
         The system message comes first. An exception is a failed turn: the driver counts it and goes on with the
         next turn.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self, message: Message) -> None:
         """Take in what the agent answered, calls of tools included."""
-        raise NotImplementedError
 
     def busy(self) -> int:
         """How many background jobs are under way or about to be; 0 for an adapter that does all in `prompt`.
@@ -85,7 +86,7 @@ class Adapter:
         """
         return 0
 
-    def advanced(self, now: float) -> None:
+    def advanced(self, now: float) -> None:  # noqa: B027  (most have no clock)
         """The virtual clock stands at *now*, in seconds. For libraries that can be given a clock."""
 
     def wakes_at(self) -> float | None:
@@ -93,13 +94,13 @@ class Adapter:
         For libraries that can be given a clock: the driver stops there."""
         return None
 
+    @abstractmethod
     def kept(self) -> list[str]:
         """Return the texts that it still has raw, word for word, in memory or in its store: not in summaries."""
-        raise NotImplementedError
 
     def measures(self) -> dict[str, float]:
         """Return what else it can say of itself at the end: named numbers, kept beside the results."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most start nothing)
         """Stop what it started."""
