@@ -1,4 +1,4 @@
-"""Chat messages for tests, and what every prompt must keep to."""
+"""Chats for tests, and what every prompt must keep to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from compactor import Prompt
 from compactor.tokens import TokenCounter, count_tokens
 from compactor.units import PROMPT_TOKENS, count_message
-from memory import Memory
+from memory import CompactedMessage, Memory
 
 Message = dict[str, Any]
 
@@ -34,6 +34,24 @@ def result(id_: str, text: str = "r") -> Message:
 def words(count: int) -> str:
     """Return a text of exactly *count* tokens."""
     return "word" + " word" * (count - 1) if count else ""
+
+
+def chat(rounds: int, tokens: int = 20) -> Memory:
+    """Return a session of *rounds* rounds, two messages each, all of one length but the numbers in them."""
+    memory = Memory()
+    for number in range(1, rounds + 1):
+        memory.append(user(f"question {number:05} {words(tokens)}"))
+        memory.append(answer(f"answer {number:05} {words(tokens)}"))
+    return memory
+
+
+def compacted(memory: Memory, end: int, summary: str = "They greeted.", role: str = "assistant") -> None:
+    """Publish a compaction of the first *end* visible rounds."""
+    rounds, current = memory.get_role_rounds(role)
+    new = rounds[current.end_index if current else 0 : end]
+    made = CompactedMessage(start_index=1, end_index=end, summary=summary, end_round_id=new[-1].id)
+    base = memory.journal(role).read().generation
+    memory.journal(role).publish(made, base=base, round_ids=[round_.id for round_ in new])
 
 
 def ids(message: Message) -> list[str]:
@@ -62,6 +80,10 @@ def assert_legal(prompt: Prompt, budget: int, count: TokenCounter = count_tokens
         for call in message.get("tool_calls") or ():
             if "left_out" in call.get("function", {}).get("arguments", ""):
                 json.loads(call["function"]["arguments"])
+
+
+def contents(prompt: Prompt) -> list[Any]:
+    return [message.get("content") for message in prompt.messages]
 
 
 def note_of(prompt: Prompt) -> str:
