@@ -140,6 +140,28 @@ def test_extra_wins_over_every_choice_made_here(server: ModelServer) -> None:
     assert (body["temperature"], body["num_ctx"], body["reasoning_effort"]) == (1, 8192, "low")
 
 
+def test_a_client_made_here_sends_what_a_given_one_does(server: ModelServer) -> None:
+    """Messages and tools are not converted by the client where it is ours, and read the same to the endpoint; what
+    ``extra_body`` says wins over them all the same."""
+    tools = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}]
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "Find it."}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found", "unheard_of": 1},
+    ]
+    more: dict[str, Any] = {"extra": {"tools": tools, "extra_body": {"seed": 7}}}
+    client = openai.OpenAI(api_key=KEY, base_url=server.base_url)
+    with client, OpenAISummarizer("small-model", base_url=server.base_url, **more) as ours:
+        for summarizer in (ours, OpenAISummarizer("small-model", client=client, **more)):
+            summarizer(SummaryRequest(messages=messages))
+    first, second = (request.body for request in server.requests)
+    assert first == second == {"model": "small-model", "messages": messages, "tools": tools, "seed": 7}
+    with OpenAISummarizer("m", base_url=server.base_url, extra={"extra_body": {"messages": []}}) as summarizer:
+        summarizer(REQUEST)
+    assert server.requests[-1].body == {"model": "m", "messages": []}
+
+
 def test_lone_surrogates_do_not_stop_a_summary(server: ModelServer, summarizer: OpenAISummarizer) -> None:
     """What UTF-8 cannot carry is replaced, at any depth; real pairs become the character they stand for."""
     content = [{"type": "text", "text": "a\ud800b \ud83d\ude00 \ufeff\0{}"}]
