@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +27,7 @@ from .plan import is_pending, plan_text
 from .tokens import TokenCounter, counter_for
 from .units import MESSAGE_TOKENS, Message, count_message
 from .view import View
+from .whole import whole
 
 __all__ = ["GRID", "OverBudget", "Prompt", "Reduced", "Report", "compose"]
 
@@ -96,9 +97,10 @@ def compose(
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
     front = Head(tuple(_system(memory, role, system)), plan=_plan(memory, role, plan))
-    schemas = (json.dumps(tool, ensure_ascii=False, default=str) for tool in tools)
-    ledger.header_tokens = sum(count_message(message, ledger.recounted) for message in front.system)
-    ledger.tool_tokens = tool_tokens = sum(MESSAGE_TOKENS + ledger.recounted(schema) for schema in schemas)
+    recounted = ledger.recounted
+    schemas = [json.dumps(tool, ensure_ascii=False, default=str) for tool in tools]
+    ledger.header_tokens = sum([count_message(message, recounted) for message in front.system])
+    ledger.tool_tokens = tool_tokens = sum([MESSAGE_TOKENS + recounted(schema) for schema in schemas])
     made_now = partial(_made, memory, ledger, front, model, budget - reserve, max(1, int(budget * GRID)), tool_tokens)
     made = made_now()
     if not made.whole and _shows_held(memory, role):  # once: what another thread may hold by then waits for the next
@@ -134,18 +136,19 @@ def _made(memory: Memory, ledger: Ledger, front: Head, model: str, usable: int, 
     provider counts them."""
     rounds, compaction = memory.get_role_rounds(ledger.role)
     summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
-    head = replace(front, compaction=summary)
+    head = Head(front.system, summary, front.plan)
     view = View(rounds, compaction, ledger, ledger.header_tokens + tool_tokens, model)
-    limit = math.floor(usable / view.usage.correction) - tool_tokens
-    fitted, over = Ladder(view, head, limit, step).fitted()
+    limit = math.floor(usable / rounds.usage.correction) - tool_tokens
+    all_of_it = whole(view, head, limit, tool_tokens)
+    fitted, over = (all_of_it, 0) if all_of_it is not None else Ladder(view, head, limit, step).fitted()
     return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
 
 
 def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> list[Message]:
-    if isinstance(system, Mapping):
-        raise TypeError("system is a text or a list of messages; put the one message into a list")
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
+    elif isinstance(system, Mapping):
+        raise TypeError("system is a text or a list of messages; put the one message into a list")
     return [*map(dict, system or ()), *(from_post(post, role) for post in memory.header if sees(role, post))]
 
 

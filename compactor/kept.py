@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from memory.frozen import thaw
 
@@ -28,13 +28,19 @@ def own(message: Mapping[str, Any]) -> Message:
     return {**message}
 
 
+class Counted(Protocol):
+    """What a closed round costs."""
+
+    @property
+    def round_id(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class KeptRound:
     """A closed round as it reads in prompts."""
 
     #: What the ledger counted: the round reads so for as long as this very object counts.
-    cost: object
-    round_id: str
+    cost: Counted
     tokens: int
     pieces: tuple[Piece, ...]
     #: The same messages, and whether there is nothing in them but text.
@@ -42,11 +48,14 @@ class KeptRound:
     plain: bool
 
     @classmethod
-    def of(cls, cost: object, round_id: str, pieces: Collection[Piece]) -> KeptRound:
-        messages = tuple(message for piece in pieces for message in piece.unit.messages)
-        plain = all(isinstance(value, str) for message in messages for value in message.values())
-        tokens = sum(piece.tokens for piece in pieces)
-        return cls(cost, round_id, tokens, tuple(pieces), messages, plain)
+    def of(cls, cost: Counted, pieces: Collection[Piece]) -> KeptRound:
+        messages: list[Message] = []
+        tokens = 0
+        for piece in pieces:
+            messages += piece.unit.messages
+            tokens += piece.tokens
+        plain = {type(value) for message in messages for value in message.values()} <= {str}
+        return cls(cost, tokens, tuple(pieces), tuple(messages), plain)
 
     def own_messages(self) -> list[Message]:
         """Return its messages as copies that their receiver may change."""
@@ -60,14 +69,15 @@ class KeptRounds:
         self._rounds: dict[str, KeptRound] = {}
         self._tokens = 0
 
-    def get(self, round_id: str, cost: object) -> KeptRound | None:
-        """Return the round of that id; None where it is not kept, or reads otherwise than when *cost* was counted."""
-        found = self._rounds.get(round_id)
-        return found if found is not None and found.cost is cost else None
+    def of(self, costs: Iterable[Counted]) -> list[KeptRound | None]:
+        """Return the rounds that *costs* are of; None for one that is not kept, or reads otherwise than when it was
+        counted."""
+        found = [(self._rounds.get(cost.round_id), cost) for cost in costs]
+        return [kept if kept is not None and kept.cost is cost else None for kept, cost in found]
 
     def add(self, kept: KeptRound) -> None:
-        self._drop(kept.round_id)
-        self._rounds[kept.round_id] = kept
+        self._drop(kept.cost.round_id)
+        self._rounds[kept.cost.round_id] = kept
         self._tokens += kept.tokens
         while len(self._rounds) > MOST_ROUNDS or (self._tokens > MOST_TOKENS and len(self._rounds) > 1):
             self._drop(next(iter(self._rounds)))

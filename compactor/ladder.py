@@ -13,7 +13,6 @@ from memory.rounds import Round
 
 from .clipping import clip_message, clip_text
 from .kept import own
-from .overlaid import tells_of_drops
 from .pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
 from .rungs import RUNGS, shortened
 from .standing import STANDING, lost, restored
@@ -51,7 +50,7 @@ class Ladder:
         self._count = view.ledger.count
         self._seen: dict[int, list[tuple[Round, Unit]]] = {}
         self._known: dict[int, list[Piece]] = {}
-        self._dropped_from = self._first_dropped()
+        self._dropped_from = view.first_dropped
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self._dropped_from)
         self._note_tokens = self._known_cost(longest)
@@ -122,23 +121,6 @@ class Ladder:
             return []
         first, last = ends(draft.units) or ("", "")
         return [note(rounds, first, last, dropped_from=self._dropped_from)]
-
-    def _first_dropped(self) -> int:
-        """Return the log number of the tail's first round of which posts are dropped; 0 where there is none."""
-        view, sums = self._view, self._view.sums
-        closed = range(min(view.end, view.closed), view.closed)
-        covered = sums[closed.start].dropped
-        if covered == sums[closed.stop].dropped:
-            return self._first_growing_dropped()
-        place = closed.start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
-        return sums.cost(place).number
-
-    def _first_growing_dropped(self) -> int:
-        view = self._view
-        if not view.reductions.by_round:
-            return 0
-        growing = (view.rounds[place] for place in range(max(view.end, view.closed), view.total))
-        return next((one.number for one in growing if tells_of_drops(view.reductions.of(one.id))), 0)
 
     def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""

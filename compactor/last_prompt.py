@@ -128,11 +128,13 @@ def remember(
     if not whole:
         prompts.pop(view.role, None)
         return
-    found = next(((n, dict(message)) for n, message in enumerate(messages) if message is head.plan), None)
+    plan, found = head.plan, None
+    if plan is not None:
+        found = next(((n, dict(message)) for n, message in enumerate(messages) if message is plan), None)
     first = messages[: len(head.messages()) + MOST_BETWEEN + 1]
     prompts[view.role] = LastPrompt(
         view,
-        first=tuple(dict(message) for message in first if message is not head.plan),
+        first=tuple([dict(message) for message in first if message is not plan]),
         length=len(messages) - (found is not None),
         plan=found,
         tools=tuple(tools),

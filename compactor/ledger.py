@@ -31,6 +31,10 @@ MOST_OPEN_UNITS = 20_000
 MOST_COUNTERS = 8
 
 
+#: A unit: its round's id, then of each of its posts the number and the hash of what it says.
+_Key = tuple[object, ...]
+
+
 class RoundsByPlace(Protocol):
     """Rounds by their place, places by the rounds' ids, and what is to stay as it is."""
 
@@ -174,8 +178,8 @@ class Ledger:
         self.header_tokens = 0
         #: And of the schemas of tools that went with it.
         self.tool_tokens = 0
-        self._open: dict[tuple[str, ...], tuple[int, ...]] = {}
-        self._lighter: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
+        self._open: dict[_Key, tuple[int, ...]] = {}
+        self._lighter: dict[_Key, tuple[tuple[int, ...], ...]] = {}
         self._renew()
         renewed_after_fork(self)
 
@@ -195,10 +199,14 @@ class Ledger:
         read. Where *origin* has moved forward, as with each compaction, what lies before is let go sooner or later;
         where it has moved back, by a revert, it is counted anew.
         """
-        origin = min(origin, settled)
-        seen = (rounds.epoch, rounds.redactions, reductions.version, rounds.pins)
+        origin, pins = min(origin, settled), rounds.pins
+        seen = (rounds.epoch, rounds.redactions, reductions.version, pins)
+        with self._lock:
+            summed = self._summed
+        if summed.seen == seen and origin == summed.origin and summed.sums.stop >= settled:  # as most of the time
+            return summed.sums
         pinned: dict[str, frozenset[int]] = {}
-        for round_id, number in rounds.pins:
+        for round_id, number in pins:
             pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
 
         def overlaid_with(round_id: str) -> Overlaid:
@@ -234,42 +242,39 @@ class Ledger:
                 for cost, pieces in fresh:
                     sums.add(cost)
                     if isinstance(rounds, Rounds):  # nobody promises that another host's stay as they are
-                        self._kept.add(KeptRound.of(cost, cost.round_id, pieces))
+                        self._kept.add(KeptRound.of(cost, pieces))
                 if origin != summed.origin:
                     self._kept.limit_to({cost.round_id for cost in sums.costs[max(origin - sums.start, 0) :]})
                 self._summed = Summed(sums, seen, origin)
                 if sums.stop >= settled:
                     return sums
 
-    def kept(self, cost: Cost) -> KeptRound | None:
-        """Return the round that *cost* is of, as it reads in prompts; None where it must be read and made anew."""
-        return self._kept.get(cost.round_id, cost)
+    def kept_of(self, costs: Sequence[Cost]) -> list[KeptRound | None]:
+        """Return the rounds that *costs* are of, as they read in prompts; None where one must be read and made anew."""
+        return self._kept.of(costs)
 
     def _read(self, raw: Round, over: Overlaid) -> tuple[Cost, list[Piece]]:
         """Return what a closed round costs, and its units with their costs."""
         round_ = overlaid(raw, over.reductions, self.role)
-        # What was counted while the round was open is not counted again.
-        units = [
-            (unit, self._open.pop(_key_of(round_, unit), ()) or self.costs(unit))
-            for unit in units_of(round_, self.role)
-        ]
-        pieces = [Piece(round_, unit, costs, pinned=is_pinned(unit, over.pinned)) for unit, costs in units]
-        cost = Cost(
-            round_.id,
-            round_.number,
-            sum(sum(costs) for _, costs in units),
-            sum(len(unit.posts) for unit, _ in units),
-            any(unit.from_user for unit, _ in units),
-            costs_by_rung(round_, units, self.count, over.pinned),
-            sum(piece.tokens for piece in pieces if piece.pinned),
-            over,
-            calls_in(raw, self.role),
-        )
-        return cost, pieces
+        pieces: list[Piece] = []
+        tokens = messages = kept = 0
+        from_user = False
+        for unit in units_of(round_, self.role):
+            # What was counted while the round was open is not counted again.
+            costs = self._open.pop(_key_of(round_, unit), ()) or self.costs(unit)
+            piece = Piece(round_, unit, costs, pinned=is_pinned(unit, over.pinned))
+            pieces.append(piece)
+            tokens += sum(costs)
+            messages += len(costs)
+            kept += sum(costs) if piece.pinned else 0
+            from_user = from_user or unit.from_user
+        by_rung = costs_by_rung(pieces, self.count)
+        calls = calls_in(raw, self.role)
+        return Cost(round_.id, round_.number, tokens, messages, from_user, by_rung, kept, over, calls), pieces
 
     def costs(self, unit: Unit) -> tuple[int, ...]:
         """Return the tokens of each of *unit*'s messages."""
-        return tuple(count_message(message, self.count) for message in unit.messages)
+        return tuple([count_message(message, self.count) for message in unit.messages])
 
     def open_costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
         """Return the same for a unit of a round of the log that may still grow, and remember it."""
@@ -347,13 +352,16 @@ def _shared(
     return sums
 
 
-def _key_of(round_: Round, unit: Unit) -> tuple[str, ...]:
-    return (round_.id, *(_name(round_, post) for post in unit.posts))
+def _key_of(round_: Round, unit: Unit) -> _Key:
+    """Return what tells a unit from all others, and from itself before it was overlaid or erased."""
+    posts = unit.posts
+    if len(posts) == 1:
+        return round_.id, _name(round_, posts[0])
+    return round_.id, *[_name(round_, post) for post in posts]
 
 
-def _name(round_: Round, post: Post | None) -> str:
-    """Return what tells a post in its round from the others, and from itself before it was overlaid or erased."""
-    return f"{post.number}:{hash(post.message)}" if post is not None else f":{hash(round_.user_query)}"
+def _name(round_: Round, post: Post | None) -> tuple[int, int]:
+    return (post.number, hash(post.message)) if post is not None else (0, hash(round_.user_query))
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

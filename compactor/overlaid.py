@@ -130,7 +130,7 @@ def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post
 
 
 def _any_ephemeral(posts: Sequence[Post]) -> bool:
-    return any(post.kind.startswith(EPHEMERAL) for post in posts)
+    return bool([post for post in posts if post.kind.startswith(EPHEMERAL)])
 
 
 def _kept(post: Post) -> int:

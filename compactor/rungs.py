@@ -8,6 +8,7 @@ from typing import NamedTuple
 from memory.rounds import Post, Round
 
 from .offloading import OffloadRule, is_result
+from .pieces import Piece
 from .tokens import TokenCounter
 from .units import Message, Unit, count_message
 
@@ -69,14 +70,13 @@ def _may_be_long(post: Post | None) -> bool:
     )
 
 
-def costs_by_rung(
-    round_: Round, units: Sequence[tuple[Unit, Sequence[int]]], count: TokenCounter, pinned: Collection[int]
-) -> tuple[int, ...]:
-    """Return the tokens of a round's *units*, given with their costs, on each rung; nothing pinned is shortened."""
+def costs_by_rung(pieces: Sequence[Piece], count: TokenCounter) -> tuple[int, ...]:
+    """Return the tokens of a round in *pieces* on each rung; what waits or is pinned is not shortened."""
     totals = [0] * len(RUNGS)
-    for unit, costs in units:
-        stays = unit.pending or is_pinned(unit, pinned)
-        by_rung = [costs] * len(RUNGS) if stays else lighter(round_, unit, costs, count)
+    for piece in pieces:
+        unit, costs = piece.unit, piece.costs
+        stays = unit.pending or piece.pinned
+        by_rung = (costs,) * len(RUNGS) if stays else lighter(piece.round_, unit, costs, count)
         totals = [total + sum(shorter) for total, shorter in zip(totals, by_rung, strict=True)]
     return tuple(totals)
 

@@ -40,11 +40,11 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     tiktoken. About 2 µs for 400 characters; the first call loads the encoding, for about half a second.
     """
     try:
-        return _truncated(text, sys.maxsize, encoding)[1]
+        return _truncate()(text, sys.maxsize, encoding)[1]
     except UnicodeEncodeError:
         # As tiktoken does it: halves of one character that meet are joined, the others replaced.
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return _truncated(whole, sys.maxsize, encoding)[1]
+        return _truncate()(whole, sys.maxsize, encoding)[1]
 
 
 def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
@@ -52,21 +52,22 @@ def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> s
     if limit < 1:
         return ""
     try:
-        return _truncated(text, limit, encoding)[0]
+        return _truncate()(text, limit, encoding)[0]
     except UnicodeEncodeError:
         # Replaced one by one, so that what is kept is as long as what it stands for.
         replaced = _SURROGATE.sub("\ufffd", text)
-        return text[: len(_truncated(replaced, limit, encoding)[0])]
+        return text[: len(_truncate()(replaced, limit, encoding)[0])]
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _truncated(text: str, limit: int, encoding: str) -> tuple[str, int]:
-    """Return the beginning of *text* within *limit* tokens, and the tokens of all of it."""
+@lru_cache
+def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
+    """Return what gives the beginning of a text within a limit of tokens, and the tokens of all of it."""
     import toktok
 
-    found: tuple[str, int] = toktok.truncate(text, limit, encoding)
+    found: Callable[[str, int, str], tuple[str, int]] = toktok.truncate
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from memory.messages import FUNCTION, TOOL, from_post, paired, query_message, repeats_query
@@ -52,9 +52,12 @@ class Unit:
         post = self.posts[0]
         return tuple(call.name for call in post.tool_calls) if post is not None else ()
 
-    @cached_property
+    @property
     def messages(self) -> tuple[Message, ...]:
-        return tuple(self.make())
+        made: tuple[Message, ...] | None = self.__dict__.get("_messages")  # no cached_property: before Python 3.12 it
+        if made is None:  # takes a lock
+            made = self.__dict__["_messages"] = tuple(self.make())
+        return made
 
 
 def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
@@ -71,9 +74,11 @@ def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
         again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
         source = again if again is not None and again.attachment_list else None  # what it carries is in the query then
         units.append(Unit((source,), partial(_only, asked), from_user=True))
+    if not posts:
+        return units
     answers = paired(posts, role)
     taken = {place for found in answers.values() for place in found.values()}
-    newest = max((at for at in range(len(posts)) if at not in taken), default=-1)
+    newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
     approvals = set() if round_.closed else _unapproved(posts)
     for place, post in enumerate(posts):
         pending = place in approvals

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
@@ -20,7 +21,7 @@ from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .kept import KeptRound
 from .ledger import Ledger, Sums, calls_in
-from .overlaid import overlaid
+from .overlaid import overlaid, tells_of_drops
 from .rungs import is_pinned
 from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
@@ -94,24 +95,22 @@ class View:
     #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
     counted_from: int | None = None
 
+    #: Visible rounds, the open one included.
+    total: int = field(init=False, repr=False, compare=False)
+    #: Closed rounds before the first open one: as far as a compaction may reach.
+    closed: int = field(init=False, repr=False, compare=False)
+    #: Visible rounds that the compaction covers.
+    end: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:  # asked for again and again, and always the same
+        put = object.__setattr__
+        put(self, "total", len(self.rounds))
+        put(self, "closed", self.rounds.settled)
+        put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
+
     @property
     def role(self) -> str:
         return self.ledger.role
-
-    @property
-    def total(self) -> int:
-        """Visible rounds, the open one included."""
-        return len(self.rounds)
-
-    @property
-    def closed(self) -> int:
-        """Closed rounds before the first open one: as far as a compaction may reach."""
-        return self.rounds.settled
-
-    @property
-    def end(self) -> int:
-        """Visible rounds that the compaction covers."""
-        return self.compaction.end_index if self.compaction else 0
 
     @property
     def tail_length(self) -> int:
@@ -166,7 +165,7 @@ class View:
     def messages(self) -> int:
         """Messages of the tail."""
         closed = self.sums[self.closed].messages - self.sums[min(self.end, self.closed)].messages
-        return closed + sum(len(unit.posts) for _, unit in self._growing())
+        return closed + sum(len(unit.posts) for _, unit in self.growing)
 
     @property
     def window(self) -> int:
@@ -196,7 +195,7 @@ class View:
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        growing = sum(sum(self.costs(round_, unit)) for round_, unit in self._growing())
+        growing = sum([sum(self.costs(round_, unit)) for round_, unit in self.growing])
         return self.closed_tokens(end, self.closed) + growing
 
     def calls_behind(self, end: int) -> int:
@@ -243,10 +242,10 @@ class View:
 
     def kept_among(self, places: range) -> list[KeptRound | None]:
         """Return the same for rounds one after the other."""
-        sums, kept = self.sums, self.ledger.kept
+        sums = self.sums
         if places.start < sums.start or places.stop > min(self.closed, sums.stop):
             return [None] * len(places) if len(places) == 1 else [self.kept(place) for place in places]
-        return [kept(cost) for cost in sums.costs[places.start - sums.start : places.stop - sums.start]]
+        return self.ledger.kept_of(sums.costs[places.start - sums.start : places.stop - sums.start])
 
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
@@ -255,9 +254,9 @@ class View:
 
     def costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
         """Return the tokens of each message of a unit."""
-        if isinstance(self.rounds, HostRounds):  # nobody promises that its posts stay as they are
-            return self.ledger.costs(unit)
-        return self.ledger.open_costs(round_, unit)
+        if isinstance(self.rounds, Rounds):
+            return self.ledger.open_costs(round_, unit)
+        return self.ledger.costs(unit)  # nobody promises that another host's posts stay as they are
 
     def is_pinned(self, round_: Round, unit: Unit) -> bool:
         """Return whether one of a unit's posts is pinned."""
@@ -276,6 +275,21 @@ class View:
     def _newest_id(self) -> str:
         return self.rounds[self.total - 1].id if self.total else ""
 
-    def _growing(self) -> Iterator[tuple[Round, Unit]]:
-        for place in range(max(self.closed, self.end), self.total):
-            yield from self.units(place)
+    @cached_property
+    def growing(self) -> Sequence[tuple[Round, Unit]]:
+        """The units of the tail's rounds from the first open one on, each with its round."""
+        places = range(max(self.closed, self.end), self.total)
+        return [placed for place in places for placed in self.units(place)]
+
+    @property
+    def first_dropped(self) -> int:
+        """The log number of the tail's first round of which posts were dropped, where prompts say so; else 0."""
+        sums, start = self.sums, min(self.end, self.closed)
+        covered = sums[start].dropped
+        if covered != sums[self.closed].dropped:
+            closed = range(start, self.closed)
+            return sums.cost(start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)).number
+        if not self.reductions.by_round:
+            return 0
+        open_ones = (self.rounds[place] for place in range(max(self.end, self.closed), self.total))
+        return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)

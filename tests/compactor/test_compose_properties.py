@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
+from compactor.ladder import Ladder
 from compactor.ledger import Ledger
 from compactor.overlaid import OVERLAY
+from compactor.pieces import Head
 from compactor.tokens import TokenCounter, count_tokens
 from compactor.units import PROMPT_TOKENS, count_message
+from compactor.whole import whole
 from memory import (
     CompactedMessage,
     InMemoryStore,
@@ -258,6 +262,30 @@ def test_without_pressure_the_view_counts_what_compose_sends(memory: Memory) -> 
     assert view.messages + len(covered) == len(messages) - len(memory.header) - (view.compaction is not None)
     for place in view.places:
         assert sum(len(unit.posts) for _, unit in view.units(place)) == (view.cuts(place) or (0,))[-1]
+
+
+@given(overlaid(), st.sampled_from([0, 70]))
+@settings(suppress_health_check=SLOW)
+def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, tools: int) -> None:
+    """The short way and the long one give the same prompt, of which the host may change every message."""
+    view = replace(view_of(memory), header_tokens=view_of(memory).header_tokens + tools)
+    system = tuple(message for message in memory.messages() if message["role"] == "system")[: len(memory.header)]
+    said = view.compaction.to_prompt() if view.compaction is not None else None
+    head = Head(system, {"role": "system", "content": said} if said is not None else None)
+
+    found = whole(view, head, 10**9, tools)
+    fitted, over = Ladder(view, head, 10**9, 3 * 10**8).fitted()
+
+    assert over == 0
+    assert found in (None, fitted)
+    speaks = any(unit.from_user for place in view.places for _, unit in view.units(place))
+    assert found is not None or not speaks or fitted.messages != [*head.messages(), *_tail_of(view)]
+    if found is not None:
+        assert whole(view, head, fitted.tokens, tools) == fitted
+        assert whole(view, head, fitted.tokens - 1, tools) is None
+        for message in found.messages[len(head.messages()) :]:
+            message.clear()
+        assert whole(view, head, 10**9, tools) == fitted
 
 
 def _tail_of(view: View) -> list[Message]:

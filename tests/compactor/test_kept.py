@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compactor import compose, kept
 from compactor.kept import CountedTexts, KeptRound, KeptRounds, own
-from compactor.ledger import ledger_of
+from compactor.ledger import Cost, Overlaid, ledger_of
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction
@@ -106,15 +106,19 @@ def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(view_of(memory).ledger._kept._rounds) == 1
 
 
+def cost_of(round_id: str) -> Cost:
+    return Cost(round_id, 1, 5, 1, True, (5, 5), 0, Overlaid((), frozenset()))
+
+
 def test_a_round_counts_only_for_what_was_counted_of_it() -> None:
     """An equal count of another moment is another moment's."""
-    rounds, cost = KeptRounds(), (1, 2)
-    rounds.add(KeptRound.of(cost, "r", ()))
-    assert rounds.get("r", cost) is not None
-    assert rounds.get("r", (1, 2, 3)) is None
-    assert rounds.get("s", cost) is None
+    rounds, cost, again, other = KeptRounds(), cost_of("r"), cost_of("r"), cost_of("s")
+    assert cost == again
+    kept = KeptRound.of(cost, ())
+    rounds.add(kept)
+    assert rounds.of([cost, again, other]) == [kept, None, None]
     rounds.limit_to(())
-    assert rounds.get("r", cost) is None
+    assert rounds.of([cost]) == [None]
 
 
 def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

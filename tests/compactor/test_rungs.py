@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from chats import answer, calls, result, user, words
 
+from compactor.pieces import Piece
 from compactor.rungs import RUNGS, costs_by_rung, is_pinned, lighter, shortened
 from compactor.tokens import count_tokens
 from compactor.units import Unit, count_message, units_of
@@ -103,13 +104,14 @@ def test_each_rung_has_its_costs() -> None:
 def test_a_rounds_costs_are_those_of_its_units_without_what_must_stay(pinned: set[int]) -> None:
     """Pinned units and those that wait for something keep their cost on every rung."""
     round_ = round_of(user(), calls("a"), result("a", LARGE), calls("b", "c"), result("b", LARGE))
-    units = [(unit, costs_of(unit)) for unit in units_of(round_, "assistant")]
-    assert [unit.pending for unit, _ in units] == [False, False, True]
+    units = units_of(round_, "assistant")
+    assert [unit.pending for unit in units] == [False, False, True]
 
-    found = costs_by_rung(round_, units, count_tokens, pinned)
+    pieces = [Piece(round_, unit, costs_of(unit), pinned=is_pinned(unit, pinned)) for unit in units]
+    found = costs_by_rung(pieces, count_tokens)
 
-    whole = [sum(costs) for _, costs in units]
-    shorter = whole[1] if 2 in pinned else sum(lighter(round_, units[1][0], units[1][1], count_tokens)[1])
+    whole = [sum(costs_of(unit)) for unit in units]
+    shorter = whole[1] if 2 in pinned else sum(lighter(round_, units[1], costs_of(units[1]), count_tokens)[1])
     assert found[1] == whole[0] + shorter + whole[2]
     assert len(found) == len(RUNGS)
 

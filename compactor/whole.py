@@ -1,0 +1,36 @@
+"""What a prompt shows of a tail that fits: all of it. As most do, so this is short; else there is ``ladder``."""
+
+from __future__ import annotations
+
+from .kept import own
+from .pieces import Fitted, Head
+from .view import View
+
+__all__ = ["whole"]
+
+
+def whole(view: View, head: Head, limit: int, tool_tokens: int) -> Fitted | None:
+    """Return the prompt of *head* and the tail as it reads, where that is at most *limit* tokens beside those of tools.
+
+    None where it is longer; and where it is not made of these alone, in this order: with a plan in between, with a line
+    that tells of dropped posts, with a covered round in front because the user has not spoken since, or with a round
+    that is not known from the prompt before.
+    """
+    start, closed, sums = view.end, view.closed, view.sums
+    if head.plan is not None or view.first_dropped or not start <= closed <= sums.stop:
+        return None
+    tokens = view.tokens - tool_tokens
+    if tokens > limit:
+        return None
+    if not any(unit.from_user for _, unit in view.growing):
+        asked = sums[closed].asked
+        if asked is None or asked < start:
+            return None
+    messages = head.messages()
+    for kept in view.kept_among(range(start, closed)):
+        if kept is None:
+            return None
+        messages += kept.own_messages()
+    for _, unit in view.growing:
+        messages += map(own, unit.messages)
+    return Fitted(messages, tokens, tokens)
