@@ -1,0 +1,195 @@
+"""The tables of a store: an older version's are brought up to date once and whole, a newer version's and another program's
+are left alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from sql_stores import bodies, dialect_of, entry, on, opened, same_as_resumed, shown, sqlite_url, turn
+from sqlalchemy import Connection
+
+from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
+from memory.stores.dialects import Dialect
+from memory.stores.schema import MIGRATIONS, version_of
+from memory.stores.sql import SqlStore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# -- versions ---------------------------------------------------------------------------------------------------------
+
+
+def add_colours(connection: Connection, _: Dialect) -> None:
+    connection.exec_driver_sql("CREATE TABLE compactor_colours (name TEXT)")
+    connection.exec_driver_sql("UPDATE compactor_entries SET body = 'red'")
+
+
+def fail(_connection: Connection, _: Dialect) -> None:
+    raise ValueError("half way")
+
+
+def test_an_older_store_is_brought_up_to_date_once(url: str) -> None:
+    """By those steps that it lacks, in their order; then it is of the new version."""
+    done = []
+    migrations = (*MIGRATIONS, add_colours, lambda *_: done.append(len(done)))
+    with opened(url) as store:
+        store.append("s", [entry()], after=0)
+    for _ in range(2):
+        with opened(url, migrations=migrations) as store:
+            assert bodies(store) == ["red"]
+            assert on(store, "SELECT version FROM compactor_schema") == [(3,)]
+    assert done == [0]
+
+
+def test_who_only_reads_changes_no_older_store(url: str) -> None:
+    """It may be another program's that is still of the older version; and an empty place stays empty."""
+    migrations = (*MIGRATIONS, add_colours)
+    with closing(SqlStore(dialect_of(url))) as store:
+        with pytest.raises(StoreError, match=r"nothing was ever stored in .* write to it first") as raised:
+            store.open(migrate=False)
+        assert type(raised.value) is StoreError
+        assert store._connections.read(lambda connection: version_of(connection, store._dialect)) == 0
+    with opened(url) as store:
+        store.append("s", [entry()], after=0)
+    with closing(SqlStore(dialect_of(url))) as store, pytest.raises(OlderVersion, match="open it once to"):
+        store.open(migrations, migrate=False)
+    with closing(open_store(url, migrate=False)) as of_the_older:
+        assert of_the_older.append("s", [entry()], after=1) == 2
+    with opened(url, migrations=migrations):
+        pass
+    with closing(SqlStore(dialect_of(url))) as store:
+        store.open(migrations, migrate=False)
+        assert bodies(store) == ["red", "red"]
+
+
+def test_a_step_that_fails_leaves_everything_as_it_was(url: str) -> None:
+    """The tables that it made before included; the old version goes on with them."""
+    with opened(url) as store:
+        store.append("s", [entry("old")], after=0)
+    with closing(SqlStore(dialect_of(url))) as store, pytest.raises(ValueError, match="half way"):
+        store.open((*MIGRATIONS, add_colours, fail))
+    with opened(url) as store:
+        assert bodies(store) == ["old"]
+        assert on(store, "SELECT version FROM compactor_schema") == [(1,)]
+        with pytest.raises(StoreDamaged, match="compactor_colours"):
+            on(store, "SELECT name FROM compactor_colours")
+
+
+def test_an_empty_database_stays_empty_where_its_tables_cannot_be_made(url: str) -> None:
+    """And can be opened once they can."""
+    with closing(SqlStore(dialect_of(url))) as store, pytest.raises(ValueError, match="half way"):
+        store.open((*MIGRATIONS, fail))
+    with opened(url) as store:
+        assert store.sessions() == []
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str) -> None:
+    """Its tables may mean something else."""
+    with opened(url, migrations=(*MIGRATIONS, add_colours)) as store:
+        store.append("s", [entry()], after=0)
+        with pytest.raises(NewerVersion, match=r"version 2, and this one knows them up to 1.*upgrade"):
+            open_store(url)
+        assert on(store, "SELECT version FROM compactor_schema") == [(2,)]
+        assert bodies(store) == ["{}"]
+
+
+@pytest.mark.parametrize("versions", [(), (1, 1), (0,)], ids=["none", "two", "0"])
+def test_a_store_that_does_not_say_its_version_is_damaged(url: str, versions: tuple[int, ...]) -> None:
+    """Nobody guesses."""
+    with opened(url) as store:
+        on(store, "DELETE FROM compactor_schema")
+        for version in versions:
+            on(store, "INSERT INTO compactor_schema VALUES (:version)", version=version)
+        with pytest.raises(StoreDamaged, match="which version"):
+            open_store(url)
+
+
+# -- other files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"x", b"a letter\n" * 20, b"a letter\n" * 2000])
+def test_a_file_that_is_not_a_database_is_left_as_it_is(tmp_path: Path, path: Path, content: bytes) -> None:
+    """Whatever its length, also where SQLite would take it for an empty one."""
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged, match=r"chat\.db .*nothing was changed"):
+        open_store(sqlite_url(tmp_path))
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_another_programs_database_is_left_as_it_is(tmp_path: Path, path: Path, mode: str) -> None:
+    """It is not ours to put tables into."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute("CREATE TABLE birds (name)")
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match="another program; nothing was changed"):
+            open_store(sqlite_url(tmp_path))
+        assert path.read_bytes() == before
+
+
+def test_what_stands_beside_it_on_a_server_is_left_alone(postgres_url: str) -> None:
+    """A database on a server is often shared; our tables' names do not take others' place."""
+    with opened(postgres_url) as store:
+        on(store, "CREATE TABLE entries (id INT)")
+        names = {name for (name,) in on(store, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+    assert {name for name in names if not name.startswith("compactor_")} == {"entries"}
+
+
+def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
+    """So that a mistyped folder is found, and not made."""
+    (tmp_path / "chat.db").mkdir()
+    with pytest.raises(StoreError, match=r"chat\.db is a folder"):
+        open_store(sqlite_url(tmp_path))
+    with pytest.raises(StoreError, match=r"the folder .*typo does not exist"):
+        open_store(sqlite_url(tmp_path / "typo"))
+
+
+# -- killed in the middle ---------------------------------------------------------------------------------------------
+
+MIGRATE = """
+    import os, sys
+    from memory.stores.dialects import Postgres, Sqlite
+    from memory.stores.schema import MIGRATIONS
+    from memory.stores.sql import SqlStore
+
+    def add(connection, _):
+        connection.exec_driver_sql("CREATE TABLE colours (name TEXT)")
+
+    def stop(connection, _):
+        print("in the middle", flush=True)
+        sys.stdin.read()
+
+    url = sys.argv[1]
+    store = SqlStore(Sqlite(url) if url.startswith("sqlite") else Postgres(url))
+    store.open([*MIGRATIONS, add, stop])
+"""
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["of nothing", "of an older version"])
+def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_those_that_were(url: str, before: int) -> None:
+    """The next one makes them, all of them, as if nothing had been."""
+    if before:
+        with opened(url) as store:
+            turn(Memory("s", store=store), "1")
+    with subprocess.Popen(
+        [sys.executable, "-c", dedent(MIGRATE), url], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == b"in the middle"
+        other.kill()
+    with opened(url) as store:
+        assert on(store, "SELECT version FROM compactor_schema") == [(len(MIGRATIONS),)]
+        with pytest.raises(StoreDamaged, match="colours"):
+            on(store, "SELECT * FROM colours")
+        memory = Memory("s", store=store)
+        turn(memory, "2")
+        assert len(shown(memory)) == before + 1
+        same_as_resumed(memory, store)
