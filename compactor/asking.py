@@ -49,13 +49,15 @@ class Traits:
     deterministic: bool = False
     #: It may be asked for changes of notes.
     takes_changes: bool = True
+    #: It may ask behind the agent's last prompt: ``SummaryRequest.continued``.
+    takes_continued: bool = True
 
     def attempts(self, config: CompactorConfig) -> int:
         """Return how often it is asked in all."""
         return 1 if self.deterministic else config.summary_attempts
 
 
-#: Of one that says nothing: it costs something, and takes changes.
+#: Of one that says nothing: it costs something, and takes all that it may be asked.
 USUAL = Traits()
 
 
@@ -78,6 +80,7 @@ def traits_of(summarizer: object) -> Traits:
     return Traits(
         deterministic=bool(getattr(summarizer, "deterministic", USUAL.deterministic)),
         takes_changes=bool(getattr(summarizer, "takes_changes", USUAL.takes_changes)),
+        takes_continued=bool(getattr(summarizer, "takes_continued", USUAL.takes_continued)),
     )
 
 

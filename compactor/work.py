@@ -99,6 +99,8 @@ class CycleWork:
     def continued(
         self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
     ) -> Continued | None:
+        if not self.traits.takes_continued:
+            return None
         limit, count = self.config.summarizer_input_tokens, view.ledger.count
         return continued(self.last_prompt, previous, rounds, instruction, model=view.model, count=count, limit=limit)
 

@@ -67,6 +67,7 @@ class SummaryRequest:
     #: The chat messages to send: what the prompt template rendered.
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
     #: Where the agent's last prompt shows in full what is to be summarised: the same question behind its beginning.
+    #: Not made for a summarizer that says ``takes_continued = False``.
     continued: Continued | None = field(default=None, repr=False)
     #: The notes that changes are asked for, where ``kind`` is "changes"; the first is number 1.
     notes: Sequence[Note] = field(default=(), repr=False)

@@ -61,6 +61,8 @@ class ExtractiveSummarizer:
     deterministic = True
     #: It chooses what a summary holds; of what changes in another it knows nothing.
     takes_changes = False
+    #: It reads rounds, and no messages.
+    takes_continued = False
 
     def __init__(self, *, target_tokens: int = 1000, count: Count | None = None) -> None:
         if target_tokens < 1:

@@ -36,6 +36,9 @@ def as_summarizer(source: Any) -> Summarizer:
 class _ChatSummarizer:
     """Asks ``chat_completion(messages)`` and takes the text that comes back: in a message, plain, or in pieces."""
 
+    #: What it asks is always the same.
+    takes_continued = False
+
     def __init__(self, chat: Any) -> None:
         self._chat = chat
 

@@ -126,6 +126,11 @@ class OpenAISummarizer:
             _check_client(client)
             self._endpoint = "the given client's endpoint"
 
+    @property
+    def takes_continued(self) -> bool:
+        """Whether it ever asks behind the agent's last prompt; else nobody need make that again for it."""
+        return self._style != "separate"
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(model={self.model!r}, endpoint={self._endpoint!r})"
 

@@ -363,6 +363,34 @@ def test_the_provider_sees_the_same_beginning(server: ModelServer) -> None:
     ]
 
 
+def test_it_is_made_for_those_who_read_it() -> None:
+    """Any function may, so it is there; who says that it never does is spared what making it takes."""
+    seen: list[SummaryRequest] = []
+
+    def reads(request: SummaryRequest) -> str:
+        seen.append(request)
+        return "Orders are on their way."
+
+    class Never:
+        takes_continued = False
+
+        def __call__(self, request: SummaryRequest) -> str:
+            return reads(request)
+
+    for summarizer in (reads, Never()):
+        memory = conversation()
+        compose(memory, budget=8_000, system="Be brief.", model="m-1")
+        with ContextCompactor.for_role(memory, "assistant", CONFIG, summarizer) as compactor:
+            compactor.compact_now(20)
+    assert [request.continued is not None for request in seen] == [True, False]
+    styles = {style: summarizer_style(style).takes_continued for style in (None, "continue", "separate")}
+    assert styles == {None: True, "continue": True, "separate": False}
+
+
+def summarizer_style(style: Any) -> OpenAISummarizer:
+    return OpenAISummarizer("m-1", base_url="http://localhost:1/v1", style=style)
+
+
 def test_what_is_refused_is_asked_again_behind_the_same_beginning(server: ModelServer) -> None:
     """The checks are those of every summary, made against the conversation; the note on what was wrong ends either
     form of the question, and changes nothing before it."""
