@@ -59,7 +59,7 @@ class KeptRound:
 
     def own_messages(self) -> list[Message]:
         """Return its messages as copies that their receiver may change."""
-        return [message.copy() for message in self.messages] if self.plain else [own(one) for one in self.messages]
+        return list(map(dict.copy, self.messages)) if self.plain else [own(one) for one in self.messages]
 
 
 class KeptRounds:
