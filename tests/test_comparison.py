@@ -15,10 +15,11 @@ from typing import Any
 import openai
 import pytest
 
-from benchmarks.comparison import command, environments, playing
+from benchmarks.comparison import command, environments, playing, settling
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from benchmarks.comparison.conversations import Absent, Scenario, airline, chat, outage, tools
-from benchmarks.comparison.driver import TICK, Door, Played, alone, play
+from benchmarks.comparison.door import Door, virtual_sleep
+from benchmarks.comparison.driver import TICK, Played, alone, play
 from benchmarks.comparison.environments import Unavailable, made, python_for, requirements_of
 from benchmarks.comparison.facts import planted, raw_in, told, told_in
 from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
@@ -49,6 +50,10 @@ def client_of(url: str) -> openai.OpenAI:
     return openai.OpenAI(
         base_url=url, api_key="none", max_retries=0, http_client=openai.DefaultHttpxClient(verify=False)
     )
+
+
+def setting_of(server: ModelServer) -> Setting:
+    return Setting(f"{server.url}/v1", MODEL, 8_000, "", (), 8_000)
 
 
 def ask(server: ModelServer, messages: list[Message], **more: Any) -> Any:
@@ -161,6 +166,15 @@ def test_a_blocking_adapters_request_is_answered_at_once_and_charged() -> None:
     assert charge["served"] > 0
 
 
+def test_a_library_that_pauses_between_its_attempts_is_charged_and_nobody_waits() -> None:
+    """Two minutes of virtual time, by the server's clock."""
+    with ModelServer() as server, contextlib.closing(Door(server.url)) as door:
+        door.ask("/begin", {"turn": 1})
+        virtual_sleep(setting_of(server))(120.0)
+        assert door.ask("/end", {})["waited"] == 120.0
+        assert server.time.now == 120.0
+
+
 def test_a_streamed_answer_is_the_same() -> None:
     """Piece by piece, with what it took where that is asked for."""
     with ModelServer() as server:
@@ -180,7 +194,7 @@ def test_a_background_adapters_request_waits_for_the_conversation() -> None:
         asking = threading.Thread(target=lambda: found.append(ask(server, [said("user", LONG)])))
         asking.start()
         door = Door(server.url)
-        assert server.time.until_held(1, 20)
+        assert server.time.until_held(20)
         prompt = {"messages": [said("user", LONG)], "answer": said("assistant", "Yes.")}
         first = door.ask("/agent", prompt)
         assert (first["until"], first["cached"]) == (pytest.approx(first["now"] + first["seconds"]), 0)
@@ -233,7 +247,7 @@ def test_requests_held_at_the_end_are_let_go() -> None:
     clock.serves(background=True)
     waiting_one = threading.Thread(target=clock.wait, args=(5.0,))
     waiting_one.start()
-    assert clock.until_held(1, 10)
+    assert clock.until_held(10)
     clock.close()
     waiting_one.join(10)
     assert not waiting_one.is_alive()
@@ -416,11 +430,82 @@ class Sleeps(Adapter):
 def test_the_time_stops_at_each_moment_that_an_adapter_wakes_at() -> None:
     """What it does then is done before the clock goes on; a moment that is over does not stop the clock for ever."""
     adapter = Sleeps(-1.0, 2.0, 2.5, 90.0)
-    with ModelServer() as server:
-        door = Door(server.url)
-        Played(adapter, door, []).pause(10.0)
-        door.close()
+    with (
+        ModelServer() as server,
+        contextlib.closing(Door(server.url)) as door,
+        contextlib.closing(Played(adapter, door, [])) as played,
+    ):
+        played.pause(10.0)
     assert adapter.stops == [pytest.approx(TICK), 2.0, 2.5, 10.0]
+
+
+class Works(Adapter):
+    """Asks in a thread of its own with every message, and works on for a while when it has the answer."""
+
+    name, background = "works", True
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+        self._changed = threading.Condition()  # guards _steps
+        self._steps: list[str] = []
+        self.go_on = threading.Event()
+
+    def prompt(self, new: list[Message]) -> list[Message]:
+        self._step("began")
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+        return new
+
+    def _work(self) -> None:
+        self.go_on.wait(30)
+        ask(self._server, [said("user", LONG)])
+        self._step("ended")
+
+    def _step(self, step: str) -> None:
+        with self._changed:
+            self._steps.append(step)
+            self._changed.notify_all()
+
+    def answered(self, message: Message) -> None:
+        pass
+
+    def wait_idle(self, timeout: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._steps[-1:] != ["began"], timeout)
+
+    def kept(self) -> list[str]:
+        return []
+
+
+def test_background_work_has_settled_when_it_is_done_or_asks() -> None:
+    """Not before it asks, though that takes a while, and not before it is done with the answer."""
+    with ModelServer() as server, contextlib.closing(Door(server.url)) as door:
+        server.time.serves(background=True)
+        adapter = Works(server)
+        with contextlib.closing(settling.Settling(adapter, door)) as waiting:
+            assert waiting.settle() == 0.0
+            adapter.prompt([])
+            threading.Timer(0.01, adapter.go_on.set).start()
+            assert waiting.settle() >= 0.0
+            assert (server.time.held, adapter.wait_idle(0)) == (1, False)
+            waiting.settle()
+            server.time.passed(60.0)
+            server.time.answer()
+            waiting.settle()
+            assert (server.time.held, adapter.wait_idle(0)) == (0, True)
+
+
+def test_background_work_that_comes_to_no_end_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names whose it is."""
+    monkeypatch.setattr(settling, "PATIENCE", 0.02)
+    with ModelServer() as server, contextlib.closing(Door(server.url)) as door:
+        adapter = Works(server)
+        with contextlib.closing(settling.Settling(adapter, door)) as waiting:
+            adapter.prompt([])
+            with pytest.raises(TimeoutError, match="works: its background work"):
+                waiting.settle()
+            adapter.go_on.set()
+            adapter.thread.join(30)
 
 
 class Waits(Adapter):

@@ -78,13 +78,13 @@ class Adapter(ABC):
     def answered(self, message: Message) -> None:
         """Take in what the agent answered, calls of tools included."""
 
-    def busy(self) -> int:
-        """How many background jobs are under way or about to be; 0 for an adapter that does all in `prompt`.
+    def wait_idle(self, timeout: float) -> bool:
+        """Return True once nothing is under way in the background; False after *timeout* real seconds, 0 for at once.
 
-        Between turns the driver lets the real time pass until the server holds as many of the adapter's requests as
-        this says, so whatever can be done at this moment of the virtual time is done. Never waits itself.
+        Between turns the driver lets the real time pass until this is so, or the server holds a request of the
+        adapter's: so whatever can be done at this moment of the virtual time is done. Called in any thread.
         """
-        return 0
+        return True
 
     def advanced(self, now: float) -> None:  # noqa: B027  (most have no clock)
         """The virtual clock stands at *now*, in seconds. For libraries that can be given a clock."""

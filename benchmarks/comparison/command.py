@@ -82,16 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scenarios", nargs="+", choices=_NAMES, default=_NAMES)
     parser.add_argument("--only", nargs="+", default=(), metavar="ADAPTER", help="such as: nothing ours langchain")
     parser.add_argument("--turns", type=int, help="play so many turns instead of all")
-    parser.add_argument("--real", action="store_true", help="let the models take the time that they are said to take")
     parser.add_argument("--repeat", type=int, default=1, help="play so many times; of each turn, the shortest times")
     parser.add_argument("--timeout", type=float, default=1_800.0, help="seconds after which an adapter is given up")
     parser.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER")
-    parser.add_argument(
-        "--docs",
-        type=Path,
-        metavar="FOLDER",
-        help="write results and a picture there",
-    )
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="write results and a picture there")
     parser.add_argument("--marks", nargs="+", type=int, default=MARKS, help="turns at which CPU is measured")
     parser.add_argument("--patience", type=float, default=900.0, help="seconds for the turns that measure one's CPU")
     return parser
@@ -134,7 +128,7 @@ def _scenario(scenario: Scenario, options: argparse.Namespace) -> list[dict[str,
 
 def _best_of(scenario: Scenario, contender: Contender, options: argparse.Namespace) -> Outcome:
     """Return what came of it, with the shortest times of each turn: what a machine does besides is nobody's fault."""
-    runs = [played(scenario, contender, real=options.real, timeout=options.timeout) for _ in range(options.repeat)]
+    runs = [played(scenario, contender, timeout=options.timeout) for _ in range(options.repeat)]
     if any(run.log != runs[0].log for run in runs):
         print(f"{contender.label}: the requests of one run are not those of another", file=sys.stderr, flush=True)
 

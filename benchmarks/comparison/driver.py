@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import http.client
 import importlib
 import json
 import os
@@ -20,34 +19,15 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from .adapter import Adapter, Message, Setting
+from .door import PATIENCE, Door
+from .settling import Settling
 
-__all__ = ["Door", "Played", "play"]
+__all__ = ["Played", "alone", "play"]
 
-#: Real seconds to wait for an adapter's background work, before the run is given up.
-PATIENCE = 120.0
 #: Virtual seconds that the clock goes on by, at least.
 TICK = 0.000_001
-
-
-class Door:
-    """The driver's way to the model server."""
-
-    def __init__(self, url: str) -> None:
-        where = urlsplit(url)
-        self._connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
-
-    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        method = "GET" if body is None else "POST"
-        self._connection.request(method, path, json.dumps(body) if body is not None else None)
-        with self._connection.getresponse() as response:
-            found: dict[str, Any] = json.loads(response.read())
-        return found
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 class Played:
@@ -57,6 +37,7 @@ class Played:
         self._adapter = adapter
         self._door = door
         self._tools = tools
+        self._settling = Settling(adapter, door)
         self._turn = 0
         #: Of each turn: real seconds, virtual ones that it waited for models, seconds of this process's and of the
         #: calling thread's CPU.
@@ -119,16 +100,14 @@ class Played:
             self._settle(times)
 
     def _settle(self, times: dict[str, float]) -> None:
-        """Return when the adapter's background work is done, or waits for the virtual time to pass.
+        """Let the adapter do what it can at this moment of the virtual time, and add the CPU that it takes for that:
+        not this thread's, nor of those that wait for it."""
+        before = _beside()
+        waiting = self._settling.settle()
+        times["cpu"] += _beside() - before - waiting
 
-        To look whether it is takes CPU as well: this thread's, which is not counted.
-        """
-        began, cpu = time.monotonic(), _beside()
-        while (busy := self._adapter.busy()) and self._door.ask("/held")["held"] < busy:
-            if time.monotonic() - began > PATIENCE:
-                raise TimeoutError(f"{self._adapter.name}: {busy} background jobs neither end nor ask the model")
-            time.sleep(0.000_2)
-        times["cpu"] += _beside() - cpu
+    def close(self) -> None:
+        self._settling.close()
 
     def _failed(self, error: Exception) -> None:
         self.failed.append(f"turn {self._turn}: {type(error).__name__}: {str(error)[:300]}")
@@ -143,12 +122,12 @@ def _beside() -> float:
 
 def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]:
     """Play *job*'s conversation, and return what was measured."""
-    played = Played(adapter, door, job["setting"]["tools"])
     door.ask("/adapter", {"background": adapter.background})
-    for steps, seconds in zip(job["turns"], job["pauses"], strict=True):
-        if seconds:
-            played.pause(seconds)
-        played.turn(steps)
+    with contextlib.closing(Played(adapter, door, job["setting"]["tools"])) as played:
+        for steps, seconds in zip(job["turns"], job["pauses"], strict=True):
+            if seconds:
+                played.pause(seconds)
+            played.turn(steps)
     return {
         "name": adapter.name,
         "version": adapter.version,
@@ -175,8 +154,8 @@ def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
             adapter.prompt(step["new"])
             adapter.answered(step["answer"])
         in_turn, beside = time.process_time() - began, _beside()
-        while adapter.busy():
-            time.sleep(0.001)
+        if not adapter.wait_idle(PATIENCE):
+            raise TimeoutError(f"{adapter.name}: its background work does not end")
         spent.append(in_turn + _beside() - beside)
         adapter.advanced(float(number))
         if number in marks:

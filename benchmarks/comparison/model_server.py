@@ -9,7 +9,9 @@ request with what a provider's cache would have had of it, and a door of its own
     POST /begin, /end            the driver is about to call the adapter; has called it
     POST /pass                   the time passes up to a moment, or to when a request is due, which is said
     POST /answer                 what is due is answered
-    GET  /held                   how many requests wait for the virtual clock, and what that shows
+    POST /sleep                  an adapter's pause between its attempts
+    POST /until_held             returns once a request waits for the virtual clock
+    GET  /held                   how many requests wait for it, and what it shows
 """
 
 from __future__ import annotations
@@ -77,13 +79,12 @@ class ModelServer:
     def __init__(
         self,
         *,
-        real: bool = False,
         latency: Latency | None = None,
         summary_tokens: int = 400,
         values: Mapping[str, str] | None = None,
         outage: Outage | None = None,
     ) -> None:
-        self.time = VirtualTime(real=real)
+        self.time = VirtualTime()
         self.model = FakeModel(summary_tokens)
         self._latency = latency or Latency()
         self._values = tuple((values or {}).values())
@@ -217,6 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(200, {"now": now, "due": due})
             case "/answer":
                 ours.time.answer()
+                self._reply(200, {})
+            case "/until_held":
+                self._reply(200, {"held": ours.time.until_held(body["timeout"])})
+            case "/sleep":
+                ours.time.wait(body["seconds"])
                 self._reply(200, {})
             case "/begin":
                 self._reply(200, ours.begin(body["turn"]))

@@ -70,17 +70,12 @@ class Outcome:
         return [one for one in self.log if one.by == "summarizer"]
 
 
-def played(scenario: Scenario, contender: Contender, *, real: bool = False, timeout: float = 3_600) -> Outcome:
+def played(scenario: Scenario, contender: Contender, *, timeout: float = 3_600) -> Outcome:
     """Play *scenario* to *contender* in a process of its own. Raises ``RuntimeError`` where that did not end well."""
     values = dict(scenario.facts)
     with (
         tempfile.TemporaryDirectory() as folder,
-        ModelServer(
-            real=real,
-            summary_tokens=scenario.summary_tokens,
-            values=values,
-            outage=scenario.outage,
-        ) as server,
+        ModelServer(summary_tokens=scenario.summary_tokens, values=values, outage=scenario.outage) as server,
     ):
         found = _driven(job_of(scenario, contender, server.url, folder), contender.python, folder, timeout)
         if server.errors:

@@ -39,11 +39,10 @@ class Charge:
 
 
 class VirtualTime:
-    """One clock, and the requests that wait for it. *real*: requests take the time that they are said to. *grace*: real
-    seconds after which an adapter that has not come back waits for a request."""
+    """One clock, and the requests that wait for it. *grace*: real seconds after which an adapter that has not come back
+    waits for a request."""
 
-    def __init__(self, *, real: bool = False, grace: float = GRACE) -> None:
-        self._real = real
+    def __init__(self, *, grace: float = GRACE) -> None:
         self._grace = grace
         self._changed = threading.Condition()  # guards all below
         self._background = False
@@ -63,10 +62,11 @@ class VirtualTime:
         with self._changed:
             return len(self._held)
 
-    def until_held(self, requests: int, timeout: float) -> bool:
-        """Return once so many *requests* wait for the clock; False after *timeout* real seconds."""
+    def until_held(self, timeout: float) -> bool:
+        """Return once a request waits for the clock; False after *timeout* real seconds, and at the end."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._held) >= requests, timeout)
+            self._changed.wait_for(lambda: self._held or self._closed, timeout)
+            return bool(self._held)
 
     def serves(self, *, background: bool) -> None:
         """Hold requests from now on until it is time for them, or answer them at once."""
@@ -88,8 +88,6 @@ class VirtualTime:
     def passed(self, until: float) -> tuple[float, bool]:
         """Let the time pass up to *until*, or to when the next request is due; return what the clock shows then, and
         whether one is. It is not answered yet: who asked for it may have a clock as well, to be set first."""
-        if self._real:
-            time.sleep(max(until - self._now, 0.0))
         with self._changed:
             self._now = max(self._now, min([until, *self._held]))
             return self._now, any(due <= self._now for due in self._held)
@@ -107,14 +105,11 @@ class VirtualTime:
         Those that are held are told by ``wait`` itself.
         """
         with self._changed:
-            if self._call is not None and not self._background and not self._real:
+            if self._call is not None and not self._background:
                 self._call.served += seconds
 
     def wait(self, seconds: float) -> None:
         """Return once a request that comes now and takes *seconds* is to be answered."""
-        if self._real:
-            time.sleep(seconds)
-            return
         with self._changed:
             if not self._background:
                 self._now += seconds

@@ -6,16 +6,18 @@ https://docs.openhands.dev/sdk/guides/context-condenser
 
 A step of the agent's is `prepare_llm_messages` on its view of the events, again after each condensation. What a
 condensation forgets stays among the conversation's events, and is counted as kept. Its summarizer is shown the first
-500 characters of every event.
+500 characters of every event. It makes five attempts, with pauses of 8 to 64 seconds between them: these are virtual.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.comparison.adapter import Adapter, Message, Setting
+from benchmarks.comparison.door import virtual_sleep
 
 #: Condensations of one step, after which it has failed: far more than any that gets on.
 STEPS = 50
@@ -35,6 +37,7 @@ class OpenHands(Adapter):
         os.environ.setdefault("OPENHANDS_SUPPRESS_BANNER", "1")
         from importlib.metadata import version
 
+        import tenacity.nap
         from litellm import completion, token_counter
         from openhands.sdk import LLM, LLMSummarizingCondenser
         from openhands.sdk import event as events
@@ -48,6 +51,8 @@ class OpenHands(Adapter):
         completion(model="openai/gpt-4o", messages=[{"role": "user", "content": "Hello."}], mock_response="Hello.")
         import openai.resources.chat  # noqa: F401
 
+        # Its retries are tenacity's, which sleeps in that module alone.
+        tenacity.nap.time = SimpleNamespace(sleep=virtual_sleep(setting))
         self.version = version("openhands-sdk")
         self._events_of, self._messages_of = events, messages
         self._action, self._observation = MCPToolAction, MCPToolObservation

@@ -89,10 +89,9 @@ class Ours(Adapter):
         if not message.get("tool_calls"):  # the turn is over: it may be compacted before the user says more
             self._memory.finish_round(self._memory.conversation.rounds[-1])
 
-    def busy(self) -> int:
-        if self._compactor.wait_idle(0):
-            return 0
-        return int(self._compactor.status().state is State.COMPACTING)  # else it backs off
+    def wait_idle(self, timeout: float) -> bool:
+        # While it backs off, all that it can do now is done.
+        return self._compactor.wait_idle(timeout) or self._compactor.status().state is not State.COMPACTING
 
     def advanced(self, now: float) -> None:
         self._clock.advance(max(now - self._clock.monotonic(), 0.0))

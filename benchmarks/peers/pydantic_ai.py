@@ -14,6 +14,7 @@ Variant `blocking`: `SummarizingCompaction(max_fraction=0.85)` alone, with the n
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -110,10 +111,18 @@ class PydanticAI(Adapter):
     def answered(self, message: Message) -> None:
         self._loop.answered(message)
 
-    def busy(self) -> int:
+    def wait_idle(self, timeout: float) -> bool:
+        tasks = self._tasks()
+        if tasks and timeout:
+            self._loop.do(asyncio.wait(tasks, timeout=timeout))
+            tasks = self._tasks()
+        return not tasks
+
+    def _tasks(self) -> list[Any]:
+        """Return the background compactions that have not ended."""
         if not self.background:
-            return 0
-        return sum(not job.task.done() for job in list(self._compaction._background.values()))
+            return []
+        return [job.task for job in list(self._compaction._background.values()) if not job.task.done()]
 
     def kept(self) -> list[str]:
         return [str(getattr(part, "content", "")) for message in self._history for part in message.parts]

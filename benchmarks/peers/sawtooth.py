@@ -104,9 +104,17 @@ class Sawtooth(Adapter):
     def _worker(self) -> Any:
         return self._memory._cm._worker
 
-    def busy(self) -> int:
-        # The worker takes one task after the other.
-        return min(1, self._worker()._queue._unfinished_tasks)
+    def wait_idle(self, timeout: float) -> bool:
+        queue = self._worker()._queue
+        if not queue._unfinished_tasks or not timeout:
+            return not queue._unfinished_tasks
+        done = self._memory._portal.start_task_soon(queue.join)
+        try:
+            done.result(timeout)
+        except TimeoutError:
+            done.cancel()
+            return False
+        return True
 
     def kept(self) -> list[str]:
         memory = self._memory._cm
@@ -126,3 +134,5 @@ class Sawtooth(Adapter):
         worker = self._worker()
         worker._running = False
         worker._task.cancel()
+        while worker._queue._unfinished_tasks:  # who waits for them waits no longer
+            worker._queue.task_done()
