@@ -9,7 +9,7 @@ from itertools import groupby
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Round
 
-from .summarizers.instructions import is_prohibition
+from .summarizers.instructions import is_prohibition, may_prohibit
 from .summarizers.statements import Section, sentences
 from .tokens import TokenCounter
 
@@ -86,6 +86,8 @@ def _said(round_: Round) -> Iterator[str]:
 
 def _prohibitions(text: str) -> Iterator[str]:
     text = _SHOWN.sub("", text)
+    if not may_prohibit(text):
+        return
     own = list(sentences(_WRAPPED.sub(" ", text) if "\n" in text else text, LONGEST))
     for place, sentence in enumerate(own):
         if len(own) > _LONG_MESSAGE and min(place, len(own) - 1 - place) >= _FRAME:

@@ -27,10 +27,18 @@ class Filed:
     def matches(self, text: str) -> bool:
         """Return whether one of the patterns matches somewhere in *text*."""
         low = folded(text)
-        cues = self._ascii if low.isascii() else self._all
+        cues = self._cues_for(low)
         return cues.any_in(low) is not None and any(
             pattern.search(text) for cue, patterns in cues.filed if cue in low for pattern in patterns
         )
+
+    def has_cue(self, text: str) -> bool:
+        """Return whether a cue stands in *text*: else no pattern matches any part of it."""
+        low = folded(text)
+        return self._cues_for(low).any_in(low) is not None
+
+    def _cues_for(self, low: str) -> _Cues:
+        return self._ascii if low.isascii() else self._all
 
 
 class _Cues:

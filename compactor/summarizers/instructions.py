@@ -6,7 +6,7 @@ import re
 
 from .filed import Filed
 
-__all__ = ["PROHIBITIONS", "instruction_strength", "is_prohibition"]
+__all__ = ["PROHIBITIONS", "instruction_strength", "is_prohibition", "may_prohibit"]
 
 # "I don't know" and "it must have rained" are no rules, "I don't want it" and "it must stay dry" are.
 _RULES = (
@@ -261,6 +261,14 @@ def instruction_strength(sentence: str) -> float:
     if _RULE.search(sentence):
         return 1.0
     return 0.6 if _WISH.search(sentence) else 0.0
+
+
+def may_prohibit(text: str) -> bool:
+    """Return whether a sentence of *text* may be a prohibition. One look at all of it, which mostly says no, takes half
+    as long as to part it into sentences."""
+    # Escapes in JSON, and words that are cut because they are too long, are other letters in a sentence.
+    as_in_sentences = text.isascii() and "{" not in text and "[" not in text
+    return not as_in_sentences or _PROHIBITION.has_cue(" ".join(text.split()))
 
 
 def is_prohibition(sentence: str) -> bool:

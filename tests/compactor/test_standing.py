@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.standing import HEADING, LONGEST, MOST, STANDING, in_force, lost, restored, standing_sentences
+from compactor.summarizers.instructions import is_prohibition, may_prohibit
+from compactor.summarizers.statements import sentences
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
 
@@ -48,6 +50,41 @@ def test_what_is_posted_as_it_was_asked_is_read_once(said_before: list[str], pos
     before = said(" ".join(said_before), ("User", "Don't pay. No meat."))
     again = [("User", query)] * (2 if posted else 1)
     assert standing_sentences([before, said(query, *again)]) == standing_sentences([before, said(query)])
+
+
+PIECES = ["do", "not", "Do not", "never", "send", "it", "only", "me first", "n'to", "no", "one", "Niemals", "без меня"]
+BETWEEN = [
+    " ",
+    "  ",
+    "\n",
+    "\n\n- ",
+    ":\n- ",
+    "\n1. ",
+    ". ",
+    "? ",
+    "\r\n> ",
+    "\u2028",
+    "\t",
+    '": "',
+    '{"a": "',
+    '["',
+    "\\u0020",
+    "x" * 50,
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(BETWEEN)), max_size=8))
+def test_no_prohibition_is_missed_by_the_look_at_a_whole_text(parts: list[tuple[str, str]]) -> None:
+    """Where that says that nothing can be forbidden, no sentence forbids anything."""
+    text = "".join(piece + between for piece, between in parts)
+    assert may_prohibit(text) or not any(map(is_prohibition, sentences(text, LONGEST)))
+
+
+def test_most_texts_need_not_be_parted_into_sentences() -> None:
+    """One look says so; lists and escapes, which read otherwise in sentences, are looked at closely."""
+    assert not may_prohibit("Where is my parcel? It was sent on Monday.\n- to Basel")
+    assert may_prohibit("Please do\n  not ring.")
+    assert may_prohibit('{"wish": "do\\u0020not ring"}')
 
 
 def test_prohibitions_in_other_words_and_languages_are_found() -> None:
