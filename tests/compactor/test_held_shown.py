@@ -1,0 +1,454 @@
+"""When what is held is shown: as soon as that costs least, where a prompt would not fit, and when it is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from executors import SOON
+from held_scene import DEAR, FullStore, Scene, long_round, requests, text
+from scene import CONFIG, ROLE, add_round, in_thread, of_kind
+
+from compactor import CompactorConfig, Limits, Skip, State, after_rounds, cheapest, compact_rounds, compose, over_usage
+from compactor.cost.prices import Prices
+from compactor.cost.publication import Decision, Moment, when_cheapest
+from compactor.events import Discarded, Failed, Held, PublicationFailed, Published
+from compactor.ledger import ledger_of
+from compactor.limits import Place
+from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.tokens import counter_for
+from memory import CompactedMessage, InMemoryStore
+from memory.entries import CompactionPrepared, CompactionPublished
+from memory.events import ProviderFailed
+
+# -- when it is shown -------------------------------------------------------------------------------------------------
+
+
+def test_it_is_shown_when_the_cache_is_cold_though_nothing_happens() -> None:
+    """A timer looks, once: a provider's cache forgets a prompt five minutes after it was sent last."""
+    scene = Scene()
+    assert scene.clock.waiting == [300.0]
+    scene.clock.advance(200)
+    scene.add()
+    assert scene.clock.waiting == [300.0], "the newest post counts"
+    scene.clock.advance(299)
+    scene.executor.run_all()
+    assert scene.end == 0
+    scene.clock.advance(1)
+    scene.executor.run_all()
+    assert (scene.end, scene.held.reason, scene.held.idle) == (7, "cold", 300.0)
+    (published,) = scene.events(Published)
+    assert (published.reused, published.requests, published.strategy) == (True, 0, "compact_rounds")
+    assert scene.clock.waiting == []
+
+
+def test_it_is_shown_when_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
+    """Counted are the calls since it was prepared: what the role has said."""
+    scene = Scene(prices=Prices(cached=0.2, written=1.0))
+    price, gain = scene.held.price, scene.held.tokens_before - scene.held.tokens_after
+    assert price == pytest.approx(0.8 * (scene.held.summary + scene.held.retained))
+    calls = 0
+    while scene.end == 0:
+        assert (scene.held.calls, scene.held.forgone) == (calls, calls * gain)
+        assert scene.held.saving == pytest.approx(0.2 * calls * gain)
+        assert scene.held.saving < scene.held.price == price, "it does not grow with what comes"
+        scene.add()
+        calls += 1
+    assert scene.held.reason == "repaid"
+    assert 0.2 * (calls - 1) * gain < price <= 0.2 * calls * gain
+    assert calls > 1
+
+
+def test_what_was_forgone_before_it_was_extended_counts_as_well() -> None:
+    """Five calls with what was prepared first, then two with what took it in."""
+    scene = Scene()
+    first = scene.held.tokens_before - scene.held.tokens_after
+    scene.add(5)
+    assert (scene.held.end, scene.held.calls, scene.held.forgone) == (12, 0, 5 * first)
+    second = scene.held.tokens_before - scene.held.tokens_after
+    scene.add(2)
+    assert (scene.held.calls, scene.held.forgone) == (2, 5 * first + 2 * second)
+
+
+def test_calls_are_counted_post_by_post() -> None:
+    """In the round that was open when it was prepared, and in those behind it: what the role says, not what it is told."""
+    scene = Scene(rounds=9)
+    round_ = add_round(scene.memory, close=False)  # the tenth: it asks, and one answer is there
+    scene.executor.run_all()
+    scene.memory.add_post(round_, send_from=ROLE, send_to="CodeInterpreter", message="Count them.")
+    scene.memory.add_post(round_, send_from="CodeInterpreter", send_to=ROLE, message="There are 12.")
+    scene.memory.add_post(round_, send_from=ROLE, send_to="User", message="There are 12 of them.")
+    scene.executor.run_all()
+    (kept,) = scene.records(CompactionPrepared)
+    assert (kept.seen_round_id, kept.seen_post) == ("r9", 2)
+    assert scene.held.calls == 3
+    scene.memory.finish_round(round_)
+    scene.add()
+    assert scene.held.calls == 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"config": CONFIG.merged(max_tokens=500, token_ratio=1.0)},
+        {"trigger": after_rounds(7) | cheapest(DEAR, budget=500)},
+        {"trigger": after_rounds(7) | cheapest(DEAR, budget=500), "config": CONFIG.merged(max_tokens=9_000)},
+    ],
+)
+def test_the_budget_shows_it_at_once(more: dict[str, Any]) -> None:
+    """Where the prompt is over that of configuration or trigger, whichever is smaller, and fits with it."""
+    scene = Scene(**more)
+    assert (scene.end, scene.held.shows) == (0, False)
+    while scene.end == 0:
+        assert scene.held.tokens_before <= 500
+        scene.add()
+    weighed = scene.events(Held)[-1]
+    assert (weighed.reason, scene.end) == ("budget", 7)
+    assert weighed.tokens_before > 500 >= weighed.tokens_after
+
+
+def test_a_tail_that_has_outgrown_it_is_taken_in_before_it_is_shown() -> None:
+    """Though the trigger does not hold: it is not thrown away, only the new rounds are sent, and what fits is shown."""
+    scene = Scene(publish=when_cheapest(DEAR, budget=700))
+    long_round(scene.memory)
+    scene.executor.run_all()
+    before, after = scene.events(Held)[-2:]
+    assert (before.shows, before.reason, before.end) == (True, "budget", 7)
+    assert before.tokens_after > 700
+    assert requests(scene) == [(1, 7, None), (8, 11, "Summary of rounds 1-7.")]
+    assert (after.shows, after.reason, after.end) == (True, "budget", 11)
+    assert after.tokens_after <= 700
+    assert len(scene.records(CompactionPublished)) == 1
+    assert scene.end == 11
+
+
+def test_where_nothing_is_left_to_take_in_it_is_shown_as_it_is() -> None:
+    """The round that is too long is still open: with what is held, the prompt is shorter at least."""
+    scene = Scene(publish=when_cheapest(DEAR, budget=700), config=CompactorConfig(threshold=7, retain_recent=0))
+    assert scene.held.end == 10
+    long_round(scene.memory, close=False)
+    scene.executor.run_all()
+    assert scene.held.tokens_after > 700
+    assert (scene.end, len(scene.summarizer.requests)) == (10, 1)
+
+
+def test_where_it_cannot_be_extended_it_is_shown_as_it_is() -> None:
+    """The prompt is too long, and no model answers: it is shorter with what is held. The compactor goes on trying."""
+    summarizer = ScriptedSummarizer(["A summary."], default=OSError("away"))
+    scene = Scene(summarizer=summarizer, publish=when_cheapest(DEAR, budget=700))
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.held.reason, scene.held.tokens_after > 700, scene.end) == ("budget", True, 7)
+    status = scene.compactor.status()
+    assert (status.state, status.failures, len(summarizer.requests)) == (State.BACKING_OFF, 1, 2)
+
+
+def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
+    """What is answered later is not wanted any more."""
+
+    def hang(_request: object) -> str:
+        scene.clock.advance(scene.compactor.config.call_timeout)
+        return "Too late."
+
+    scene = Scene(summarizer=ScriptedSummarizer(["A summary.", hang]), publish=when_cheapest(DEAR, budget=700))
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["CompactionTimeout"]
+    assert [event.reason for event in scene.events(Discarded)] == ["late"]
+    assert (scene.end, len(scene.records(CompactionPublished))) == (7, 1)
+
+
+def test_where_the_compactor_is_stopped_meanwhile_it_stays_held() -> None:
+    """After ``stop`` nothing changes any more; the next process shows it."""
+
+    def stop_and_fail(_request: object) -> str:
+        assert not scene.compactor.stop(0)
+        raise OSError("away")
+
+    scene = Scene(summarizer=ScriptedSummarizer(["A summary.", stop_and_fail]), publish=when_cheapest(DEAR, budget=700))
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.end, scene.compactor.status().state) == (0, State.STOPPED)
+
+
+def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
+    """The limits that it shares with others may have none for an hour."""
+    clock = FakeClock()
+    limits = Limits(concurrent=1, clock=clock)
+    scene = Scene(clock=clock, limits=limits, publish=when_cheapest(DEAR, budget=700))
+    limits._let_in(Place(limits), 0.0)
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert (scene.end, scene.compactor.status().why_idle) == (7, Skip.LIMITED)
+    assert (limits.status().waiting, len(scene.summarizer.requests)) == (1, 1)
+
+
+def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> None:
+    """The store is full as well: the compactor backs off, and shows it afterwards."""
+    summarizer = ScriptedSummarizer(["A summary.", OSError("away")])
+    store = FullStore()
+    scene = Scene(summarizer=summarizer, store=store, publish=when_cheapest(DEAR, budget=700))
+    store.refused = frozenset({"compaction published"})
+    long_round(scene.memory)
+    scene.executor.run_all()
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.end, scene.compactor.status().state) == (0, State.BACKING_OFF)
+    store.refused = frozenset()
+    scene.clock.advance(scene.events(Failed)[0].retry_in)
+    scene.executor.run_all()
+    assert scene.end == 11
+
+
+def test_while_no_model_answers_what_is_held_and_not_due_stays() -> None:
+    """A prompt that is too long shows it all the same, and the back-off goes on."""
+    scene = Scene(summarizer=ScriptedSummarizer(["A summary."], default=OSError("away")))
+    scene.add(5)
+    assert [event.error for event in scene.events(Failed)] == ["OSError"]
+    assert (scene.end, scene.compactor.status().failures) == (0, 1)
+    prompt = compose(scene.memory, ROLE, budget=400)
+    assert scene.end == 7
+    assert not prompt.report.omitted_rounds
+    assert scene.compactor.status().failures == 1, "that says nothing of the model"
+
+
+def test_a_compaction_that_makes_nothing_shorter_is_held_for_good() -> None:
+    """Whoever made it: neither a cold cache nor a prompt that is too long shows it; the next one takes it in."""
+
+    def wordy(view: Any) -> Sequence[CompactedMessage]:
+        return [] if view.end else [CompactedMessage(start_index=1, end_index=1, summary="Nothing was said. " * 200)]
+
+    scene = Scene(strategies=(wordy, compact_rounds), config=CompactorConfig(threshold=9, retain_recent=3))
+    assert (scene.held.reason, scene.held.end) == ("no_gain", 1)
+    scene.clock.advance(10_000)
+    scene.executor.run_all()
+    assert (scene.end, scene.held.reason) == (0, "no_gain")
+    assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds, "the ladder has to do"
+    assert scene.end == 0
+    scene.add()
+    assert (scene.held.end, scene.held.reason) == (8, "saving")
+    assert requests(scene)[0][0] == 2
+
+
+def test_what_is_switched_off_shows_nothing() -> None:
+    """A configuration that is not ``enabled`` does nothing at all."""
+    store = InMemoryStore()
+    Scene(store=store)
+    scene = Scene(0, store=store, config=CONFIG.model_copy(update={"enabled": False}))
+    scene.clock.advance(1_000)
+    scene.executor.run_all()
+    assert (scene.end, scene.events(Held)) == (0, [])
+    assert compose(scene.memory, ROLE, budget=300).report.omitted_rounds
+
+
+def test_compact_now_shows_it_at_once() -> None:
+    """With all that can be compacted by then, in one publication."""
+    scene = Scene()
+    scene.add(3)
+    wait = in_thread(lambda: scene.compactor.compact_now(SOON))
+    scene.executor.run_coming()
+    made = wait()
+    assert (made.end_index, scene.end) == (10, 10)
+    assert requests(scene) == [(1, 7, None), (8, 10, "Summary of rounds 1-7.")]
+    (published,) = scene.events(Published)
+    assert (published.reused, published.requests) == (False, 1)
+    assert not scene.events(Discarded)
+
+
+def test_compact_now_with_nothing_new_shows_what_is_held() -> None:
+    """Nobody is asked then."""
+    scene = Scene()
+    wait = in_thread(lambda: scene.compactor.compact_now(SOON))
+    scene.executor.run_coming()
+    assert wait().end_index == scene.end == 7
+    assert len(scene.summarizer.requests) == 1
+    assert [event.reused for event in scene.events(Published)] == [True]
+
+
+def test_who_waits_for_a_turn_to_ask_shows_what_is_held_all_the_same() -> None:
+    """That takes no model: where the limits have no room for the next summary, the cold cache still shows this one."""
+    clock = FakeClock()
+    limits = Limits(concurrent=1, clock=clock)
+    scene = Scene(clock=clock, limits=limits)
+    other = Place(limits)
+    limits._let_in(other, 0.0)
+    scene.add(5)
+    assert scene.compactor.status().why_idle is Skip.LIMITED
+    assert (scene.held.end, scene.held.shows, scene.clock.waiting) == (7, False, [300.0])
+    scene.clock.advance(300)
+    scene.executor.run_all()
+    assert (scene.end, scene.held.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
+    assert limits.status().waiting == 1, "it keeps its place in the line"
+    other.release()
+    scene.executor.run_all()
+    assert requests(scene)[1:] == [(8, 12, "Summary of rounds 1-7.")]
+
+
+def test_a_policy_of_ones_own_decides() -> None:
+    """It is given the numbers, and what it says is told."""
+    moments: list[Moment] = []
+
+    def on_monday(moment: Moment) -> Decision:
+        moments.append(moment)
+        return Decision(show=moment.calls >= 2, reason="monday", look_in=60.0)
+
+    scene = Scene(publish=on_monday)
+    assert scene.clock.waiting == [60.0]
+    scene.add(2)
+    assert [one.calls for one in moments] == [0, 1, 2]
+    assert (scene.held.reason, scene.held.shows, scene.end) == ("monday", True, 7)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        (lambda moment: {}[moment], "KeyError"),
+        (lambda _moment: True, "TypeError"),
+        (lambda _moment: Decision(show=False, reason="soon", look_in=0.0), "ValueError"),
+        (lambda _moment: Decision(show=False, reason="soon", look_in=math.nan), "ValueError"),
+    ],
+)
+def test_a_policy_that_fails_holds_nothing_up(policy: Any, error: str) -> None:
+    """It is told, and what was prepared is shown: prompts do not grow, and nothing is looked at without end."""
+    scene = Scene(publish=policy)
+    assert [event.error for event in scene.events(PublicationFailed)] == [error]
+    assert (scene.held.reason, scene.end, scene.clock.waiting) == ("failed", 7, [])
+    assert (scene.events(Failed), scene.compactor.status().failures) == ([], 0)
+    scene.add(5)
+    assert scene.end == 12
+
+
+def test_a_policy_that_fails_shows_nothing_that_is_no_shorter() -> None:
+    """Nor is a prompt that is too long helped by that."""
+
+    def wordy(view: Any) -> Sequence[CompactedMessage]:
+        return [] if view.end else [CompactedMessage(start_index=1, end_index=1, summary="Nothing was said. " * 200)]
+
+    scene = Scene(strategies=(wordy,), publish=lambda _moment: None)
+    assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds
+    assert (scene.held.reason, scene.held.shows, scene.end) == ("failed", False, 0)
+
+
+# -- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_is_too_long_shows_it_instead_of_leaving_rounds_out() -> None:
+    """In the same call, and no model is asked; the trigger is looked at again afterwards."""
+    scene = Scene()
+    asked = len(scene.summarizer.requests)
+    prompt = compose(scene.memory, ROLE, budget=300, system="You plan.")
+    assert scene.end == 7
+    assert "Summary of rounds 1-7." in text(prompt.messages)
+    assert (prompt.report.omitted_rounds, prompt.report.reductions) == ((), ())
+    assert len(scene.summarizer.requests) == asked
+    weighed = scene.held
+    assert (weighed.shows, weighed.reason) == (True, "budget")
+    assert len(scene.executor.jobs) == 1
+    scene.executor.run_all()
+    assert compose(scene.memory, ROLE, budget=300, system="You plan.").messages == prompt.messages
+
+
+def test_where_it_is_not_enough_the_ladder_does_the_rest() -> None:
+    scene = Scene()
+    prompt = compose(scene.memory, ROLE, budget=150)
+    assert scene.end == 7
+    assert prompt.tokens <= 150
+    assert prompt.report.omitted_rounds[0] == 8
+
+
+def test_a_prompt_that_fits_shows_nothing() -> None:
+    scene = Scene()
+    assert compose(scene.memory, ROLE, budget=8_000).report.tokens_before <= 8_000
+    assert scene.end == 0
+
+
+def test_a_store_that_fails_leaves_the_prompt_to_the_ladder() -> None:
+    """What is held stays held, and is shown when the store is there again."""
+    store = FullStore()
+    scene = Scene(store=store)
+    told: list[Any] = []
+    scene.memory.on_event(told.append)
+    store.refused = frozenset({"compaction published"})
+    assert compose(scene.memory, ROLE, budget=300).report.omitted_rounds
+    assert [event.error for event in of_kind(told, ProviderFailed)] == ["StoreFull"]
+    assert scene.end == 0
+    store.refused = frozenset()
+    assert not compose(scene.memory, ROLE, budget=300).report.omitted_rounds
+    assert scene.end == 7
+
+
+def test_the_beginning_of_prompts_breaks_once_for_each_publication() -> None:
+    """A prompt after every post: its beginning is the one before, but where a compaction was shown in between; what
+    was extended while it was held has cost no other break. The system's message survives."""
+    scene = Scene(rounds=0, prices=Prices(cached=0.2, written=1.0))
+    before: list[dict[str, Any]] = []
+    breaks = 0
+    for number in range(1, 41):
+        round_ = scene.memory.create_round(f"Question {number}: what about item-{number}?", id=f"r{number}")
+        for say in (
+            lambda: None,
+            lambda: scene.memory.add_post(round_, send_from=ROLE, send_to="User", message="It is there. " * 12),  # noqa: B023
+            lambda: scene.memory.finish_round(round_),  # noqa: B023
+        ):
+            say()
+            scene.executor.run_all()
+            messages = compose(scene.memory, ROLE, budget=8_000, system="You plan.").messages
+            assert messages[0] == {"role": "system", "content": "You plan."}
+            if messages[: len(before)] != before:
+                breaks += 1
+                assert messages[:1] == before[:1]
+                assert messages[1] != before[1]
+            before = messages
+    assert breaks == len(scene.records(CompactionPublished)) > 1
+    assert len(scene.records(CompactionPrepared)) >= breaks
+
+
+def test_what_is_asked_while_a_prompt_shows_it_is_not_lost() -> None:
+    """The answer was made from what is shown now: it is kept, and goes on from there."""
+    scene = Scene(summarizer=ScriptedSummarizer(["First.", lambda _: shown_meanwhile(scene), "Third."]))
+    scene.add(5)
+    assert (scene.end, scene.held.end) == (7, 12)
+    assert not scene.events(Discarded)
+    assert not scene.events(Failed)
+    kept = scene.records(CompactionPrepared)
+    assert [(one.base, len(one.round_ids)) for one in kept] == [(0, 7), (1, 5)]
+    scene.clock.advance(300)
+    scene.executor.run_all()
+    assert scene.end == 12
+    assert len(scene.summarizer.requests) == 2
+
+
+def shown_meanwhile(scene: Scene) -> str:
+    compose(scene.memory, ROLE, budget=400)
+    assert scene.end == 7
+    return "Second."
+
+
+def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:
+    """What is weighed against the budget is what the provider counts: schemas of tools, and more than we count."""
+    scene = Scene()
+    before = scene.held
+    tools = [{"type": "function", "function": {"name": "count", "description": "Count items. " * 20}}]
+    compose(scene.memory, ROLE, budget=8_000, tools=tools)
+    scene.memory.record_usage(ROLE, 2_000, counted=1_000)
+    scene.executor.run_all()
+    ledger = ledger_of(scene.memory, ROLE, counter_for(""))
+    assert ledger.tool_tokens > 40
+    correction = scene.memory.usage(ROLE).correction
+    assert correction > 1
+    assert scene.held.tokens_before == math.ceil((before.tokens_before + ledger.tool_tokens) * correction)
+    assert scene.held.tokens_after == math.ceil((before.tokens_after + ledger.tool_tokens) * correction)
+
+
+def test_a_trigger_by_usage_does_not_take_the_shown_prompt_for_the_one_ahead() -> None:
+    """The provider counted what is shown; what is held makes it shorter, and is not extended for that."""
+    scene = Scene(rounds=0, trigger=over_usage(400, until=50))
+    scene.add(10)
+    scene.memory.record_usage(ROLE, 450)
+    scene.executor.run_all()
+    assert len(scene.summarizer.requests) == 1
+    scene.add()
+    assert len(scene.summarizer.requests) == 1
