@@ -125,6 +125,17 @@ def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: future.result(SOON)
 
 
+def threads_of(role: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == f"compactor-{role}"]
+
+
+def joined(role: str) -> bool:
+    """Wait until no thread of *role*'s compactor is left."""
+    for thread in threads_of(role):
+        thread.join(SOON)
+    return threads_of(role) == []
+
+
 def turn(memory: Memory, number: int) -> None:
     """One turn of a chat loop with two agents."""
     round_ = memory.create_round(f"Question {number}: how many of item-{number} are left?")
