@@ -32,6 +32,8 @@ PROTECTED_SHARE = 0.25
 LARGEST_SHARE = 0.5
 #: No text is clipped to fewer tokens than this.
 SHORTEST_CLIP = 24
+#: What has to be shorter still is clipped to a multiple of so many: so it does not change with every message.
+CLIP_STEP = 8
 #: What each of ``RUNGS`` does to a text.
 _DONE_BY: tuple[By, ...] = ("offloaded", "cleared")
 
@@ -358,10 +360,10 @@ class Ladder:
         """Return *piece* with its texts clipped until it is at most *room* tokens, or as short as may be."""
         clipped = self._clipped(piece, limit)
         if clipped.tokens > room:  # begin where it might just fit: one call may have hundreds of results
-            limit = max(min(limit, _level(piece.costs, room)), SHORTEST_CLIP)
+            limit = _stepped(min(limit, _level(piece.costs, room)))
             clipped = self._clipped(piece, limit)
         while clipped.tokens > room and limit > SHORTEST_CLIP:
-            limit = max(limit * 3 // 4, SHORTEST_CLIP)
+            limit = _stepped(limit * 3 // 4)
             clipped = self._clipped(piece, limit)
         return clipped
 
@@ -391,6 +393,11 @@ def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Me
 
 def _sum(pieces: Iterable[Piece]) -> int:
     return sum(piece.tokens for piece in pieces)
+
+
+def _stepped(limit: int) -> int:
+    """Return the *limit* of a clip, or the next shorter that there is."""
+    return max(limit - limit % CLIP_STEP, SHORTEST_CLIP)
 
 
 def _level(costs: Iterable[int], room: int) -> int:

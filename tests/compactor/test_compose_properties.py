@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chats import Message, assert_legal, left_out_texts, note_of, words
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
@@ -329,7 +329,23 @@ def cuts(prompt: Prompt, said: int) -> object:
     return note, said - shown, prompt.report.omitted_rounds, prompt.report.reductions
 
 
+#: Its results are clipped as far as it takes, and what the user adds takes a few tokens more.
+CLIPPED = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [_call(id_, "") for id_ in ("call_0_0", "call_0_1", "call_0_2")],
+    },
+    {"role": "tool", "tool_call_id": "call_0_0", "content": ""},
+    {"role": "tool", "tool_call_id": "call_0_1", "content": "00:0000Ʊ0Ʊ0000000Ʊ0Ʊ0Ʊ0Ʊ0Ʊ0Ʊ0Ʊ0Ʊ0Ʊ"},
+    {"role": "tool", "tool_call_id": "call_0_2", "content": "\ud800x" * 52},
+    {"role": "user", "content": ""},
+    {"role": "user", "content": ""},
+]
+
+
 @given(dialogues(), st.integers(200, 4_000))
+@example(CLIPPED, 200)
 def test_appending_leaves_the_beginning_as_it_was_unless_something_is_cut(said: list[Message], budget: int) -> None:
     """Promise 2: without a new cut, a longer prompt begins with the shorter one."""
     memory, before = Memory(), None
