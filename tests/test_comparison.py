@@ -9,6 +9,7 @@ import threading
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -608,8 +609,8 @@ def outcome_of(name: str, log: list[Answered], **more: Any) -> Outcome:
     )
 
 
-def test_a_table_has_a_row_for_each_and_a_picture_a_dot() -> None:
-    """With as many cells as the head; the picture is XML, and the best of ours is marked."""
+def test_a_table_has_a_row_for_each() -> None:
+    """With as many cells as the head."""
     scenario = small(3)
     log = [Answered("agent", 1, 2_000, 1_024, 50, 1.0), Answered("summarizer", 1, 900, 0, 400, 6.3)]
     base = outcome_of("no compaction", log[:1])
@@ -626,12 +627,66 @@ def test_a_table_has_a_row_for_each_and_a_picture_a_dot() -> None:
     printed = table(failing, rows).splitlines()
     assert {line.count("|") for line in printed if line.startswith("|")} == {15}
     assert "| 2.00 ms | 6.5 s |" in printed[-2]
-    drawn = ET.fromstring(plotted("a picture", rows))  # noqa: S314  (made here)
-    dots = [element for element in drawn.iter() if element.tag.endswith("circle")]
-    assert [dot.get("fill") for dot in dots].count("#0b6e4f") == 1
-    assert len(dots) == 3
+
+
+def drawn(*told: tuple[str, float, float]) -> ET.Element:
+    """Return the picture of those of such names, relative costs and seconds held up."""
+    rows = [
+        {"name": name, "relative": [cost] * 3, "held_total": held, "facts_in_prompt": 4, "facts": 5}
+        for name, cost, held in told
+    ]
+    return ET.fromstring(plotted("how they <do>", [*rows, {"relative": None}]))  # noqa: S314  (made here)
+
+
+def parts_of(picture: ET.Element, tag: str) -> list[ET.Element]:
+    return [element for element in picture.iter() if element.tag.endswith(f"}}{tag}")]
+
+
+def test_the_picture_has_a_line_for_each_the_cheapest_first() -> None:
+    """With what it cost, waited for and still tells; ours are marked, and a scale of powers is called that."""
+    picture = drawn(("no compaction", 1.0, 0.001), ("x<y", 0.5, 100.0), ("ours, by default", 0.4, 0.1))
+    lines = parts_of(picture, "g")
+    assert [[text.text for text in parts_of(line, "text")] for line in lines] == [
+        ["ours, by default", "0.40", "100 ms", "4 of 5"],
+        ["x<y", "0.50", "100 s", "4 of 5"],
+        ["no compaction", "1.00", "1.00 ms", "4 of 5"],
+    ]
+    assert [line.get("class") for line in lines] == ["ours", None, None]
+    widths = [float(parts_of(line, "rect")[0].get("width", 0)) for line in lines]
+    assert widths == pytest.approx([widths[2] * cost for cost in (0.4, 0.5, 1.0)], abs=0.1)
+    tenth, hundred, least = (float(parts_of(line, "circle")[0].get("cx", 0)) for line in lines)
+    assert (hundred - tenth) / 3 == pytest.approx((tenth - least) / 2, abs=0.1)
+    texts = {text.text for text in parts_of(picture, "text")}
+    assert {"how they <do>", "cost, no compaction = 1", "chat loop held up in all, log scale"} <= texts
+    assert {"0.5", "1 ms", "1 s", "1,000 s"} <= texts
+
+
+def test_nothing_in_the_picture_stands_on_something_else() -> None:
+    """However many there are, and close to each other: texts of one line end before the next begins, within the
+    picture; and the ground is painted, in light and in dark."""
+    picture = drawn(*((f"ours, in the {place}th way of many", 0.4 + place / 9_000, 0.2) for place in range(30)))
+    *_, width, height = map(float, picture.get("viewBox", "").split())
+    lines: dict[float, list[tuple[float, float]]] = {}
+    for text in parts_of(picture, "text"):
+        x, long = float(text.get("x", 0)), 7 * len(text.text or "")
+        begins = x - long * {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "")]
+        lines.setdefault(float(text.get("y", 0)), []).append((begins, begins + long))
+    heights = sorted(lines)
+    assert all(after - before >= 16 for before, after in pairwise(heights))
+    assert heights[-1] < height
+    for spans in lines.values():
+        assert all(end < begin for (_, end), (begin, _) in pairwise(sorted(spans)))
+        assert min(spans)[0] >= 0
+        assert max(spans)[1] <= width
+    style = parts_of(picture, "style")[0].text or ""
+    assert style.count(".ground") == 2
+    assert "prefers-color-scheme: dark" in style
+
+
+def test_without_the_control_there_is_no_picture() -> None:
+    """Costs are relative to it."""
     with pytest.raises(ValueError, match="nothing to plot"):
-        plotted("none", [numbers(scenario, base, None)])
+        drawn()
 
 
 def test_what_ours_cost_stands_beside_the_least() -> None:

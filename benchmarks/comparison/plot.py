@@ -3,87 +3,121 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
+from .money import LISTS
+from .report import waiting
+
 __all__ = ["plotted"]
 
-_WIDTH, _HEIGHT = 860, 520
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 56, 64
-_OURS, _OTHERS = "#0b6e4f", "#8a8f98"
-_STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #24292f; }
-  .title { font-size: 16px; font-weight: 600; } .tick { fill: #57606a; font-size: 12px; }
-  .grid { stroke: #d8dee4; stroke-width: 1; } .ground { fill: #ffffff; }
+_ROW, _TOP, _BOTTOM, _MARGIN = 24, 96, 40, 20
+#: Pixels of a character, about; of the scales; of what stands behind their bars and dots; of the facts.
+_CHARACTER, _COSTS, _TIMES, _VALUE, _FACTS = 7.6, 180, 330, 70, 140
+#: The ground is painted, so that all is legible on any page; a reader who prefers a dark one gets that.
+_LIGHT = """
+  .ground { fill: #ffffff; } text { fill: #24292f; } .quiet { fill: #57606a; } .grid { stroke: #d8dee4; }
+  .mark { fill: #8c959f; } .ours text { fill: #116329; } .ours .mark { fill: #1a7f37; }
+"""
+_DARK = """
+  .ground { fill: #0d1117; } text { fill: #e6edf3; } .quiet { fill: #9198a1; } .grid { stroke: #30363d; }
+  .mark { fill: #7d8590; } .ours text { fill: #56d364; } .ours .mark { fill: #3fb950; }
+"""
+_STYLE = f"""
+  text {{ font: 13px system-ui, sans-serif; }} .title {{ font-size: 17px; font-weight: 600; }}
+  .quiet {{ font-size: 12px; }} .ours text {{ font-weight: 600; }}
+{_LIGHT}  @media (prefers-color-scheme: dark) {{{_DARK}  }}
 """
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """One scale: what stands above it, where it is, what it means at its ends, and where its lines are."""
+
+    heading: str
+    left: float
+    width: float
+    low: float
+    high: float
+    lines: Sequence[float]
+    tick: Callable[[float], str]
+
+    def at(self, value: float) -> float:
+        return self.left + self.width * (value - self.low) / (self.high - self.low)
+
+
 def plotted(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the picture of *rows*, ``numbers`` with a relative cost: cost to the right, waiting upwards, in powers of
-    ten. What is best stands at the bottom left."""
-    points: list[tuple[str, float, float]] = [
-        (row["name"], row["relative"][0], max(row["held_total"], 1e-4)) for row in rows if row["relative"]
-    ]
-    if not points:
+    """Return the picture of *rows*, ``numbers`` with a relative cost: a line for each, the cheapest first, with its
+    cost, how long it held up the chat loop, in powers of ten, and what became of the facts."""
+    told = sorted((row for row in rows if row["relative"]), key=lambda row: row["relative"][0])
+    if not told:
         raise ValueError("nothing to plot: no row has a cost relative to the control")
-    right = math.ceil(max(cost for _, cost, _ in points) * 5 + 0.01) / 5
-    low = math.floor(math.log10(min(held for _, _, held in points)))
-    high = math.ceil(math.log10(max(held for _, _, held in points)) + 1e-9)
-    high = max(high, low + 1)
-
-    def across(cost: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * cost / right
-
-    def upwards(held: float) -> float:
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * float((math.log10(held) - low) / (high - low))
-
+    left = _MARGIN + _CHARACTER * max(len(row["name"]) for row in told) + 10
+    cost = _costs(left, [row["relative"][0] for row in told])
+    held = _times(left + _COSTS + _VALUE, [_log(row["held_total"]) for row in told])
+    facts = held.left + _TIMES + _VALUE
+    width, height = facts + _FACTS, _TOP + _ROW * len(told) + _BOTTOM
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<rect class="ground" width="{_WIDTH}" height="{_HEIGHT}"/>',
-        f'<text class="title" x="{_LEFT}" y="28">{escape(title)}</text>',
+        f'<rect class="ground" width="100%" height="{height}"/>',
+        _text(_MARGIN, 32, title, "title"),
+        _text(_MARGIN, 52, f"cheapest first, by the prices: {LISTS[0].name}; an uncached token of input is 1", "quiet"),
+        _text(facts, _TOP - 16, "facts in the prompt", "quiet"),
+        *_grid(cost, height),
+        *_grid(held, height),
     ]
-    for step in range(round(right * 5) + 1):
-        x = across(step / 5)
-        parts.append(f'<line class="grid" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_HEIGHT - _BOTTOM}"/>')
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{step / 5:.1f}</text>'
-        )
-    for power in range(low, high + 1):
-        y = upwards(10.0**power)
-        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"/>')
-        parts.append(_tick(_LEFT - 8, y + 4, "end", _seconds(power)))
-    below = "cost of the conversation, no compaction = 1"
-    parts.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 16}" text-anchor="middle">{below}</text>')
-    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
-    parts.append(
-        f'<text transform="translate(18 {middle}) rotate(-90)" text-anchor="middle">chat loop held up, in total</text>'
-    )
-    taken: list[tuple[float, float]] = []
-    for name, cost, held in sorted(points, key=lambda point: -point[2]):
-        parts += _point(name, across(cost), upwards(held), taken)
+    for place, row in enumerate(told):
+        parts += _line(row, _TOP + _ROW * (place + 0.5), cost, held, facts)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _point(name: str, x: float, y: float, taken: list[tuple[float, float]]) -> list[str]:
-    """Return a dot and its name, which stands lower where others already stand."""
-    colour = _OURS if name.startswith("ours") else _OTHERS
-    label = y + 4
-    while any(abs(label - other) < 14 and abs(x - beside) < 190 for beside, other in taken):
-        label += 14
-    taken.append((x, label))
-    left = x > _WIDTH - _RIGHT - 190
-    anchor, at = ("end", x - 9) if left else ("start", x + 9)
-    return [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>',
-        f'<text x="{at:.1f}" y="{label:.1f}" text-anchor="{anchor}" style="fill:{colour}">{escape(name)}</text>',
-    ]
+def _costs(left: float, costs: Sequence[float]) -> _Panel:
+    high = math.ceil(max(costs) * 2) / 2
+    lines = [step / 2 for step in range(round(high * 2) + 1)]
+    return _Panel("cost, no compaction = 1", left, _COSTS, 0.0, high, lines, lambda value: f"{value:g}")
 
 
-def _tick(x: float, y: float, anchor: str, text: str) -> str:
-    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
+def _times(left: float, powers: Sequence[float]) -> _Panel:
+    low, high = math.floor(min(powers)), math.floor(max(powers)) + 1
+    lines = range(low, high + 1)
+    return _Panel(
+        "chat loop held up in all, log scale", left, _TIMES, low, high, lines, lambda power: _seconds(round(power))
+    )
+
+
+def _log(seconds: float) -> float:
+    return math.log10(max(seconds, 1e-6))
+
+
+def _grid(panel: _Panel, height: float) -> Iterator[str]:
+    below = height - _BOTTOM
+    yield _text(panel.left, _TOP - 16, panel.heading, "quiet")
+    for value in panel.lines:
+        x = panel.at(value)
+        yield f'<line class="grid" x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{below}"/>'
+        yield _text(x, below + 18, panel.tick(value), "quiet", "middle")
+
+
+def _line(row: Mapping[str, Any], y: float, cost: _Panel, held: _Panel, facts: float) -> Iterator[str]:
+    """Give the name, a bar for the cost, and a dot for the waiting: on a scale of powers no bar has a beginning."""
+    dear, end, waited = row["relative"][0], cost.at(row["relative"][0]), held.at(_log(row["held_total"]))
+    yield '<g class="ours">' if row["name"].startswith("ours") else "<g>"
+    yield _text(cost.left - 10, y + 4, row["name"], anchor="end")
+    yield f'<rect class="mark" x="{cost.left:.1f}" y="{y - 6:.1f}" width="{end - cost.left:.1f}" height="12"/>'
+    yield _text(end + 6, y + 4, f"{dear:.2f}")
+    yield f'<circle class="mark" cx="{waited:.1f}" cy="{y:.1f}" r="5"/>'
+    yield _text(waited + 10, y + 4, waiting(row["held_total"]))
+    yield _text(facts, y + 4, f"{row['facts_in_prompt']} of {row['facts']}")
+    yield "</g>"
+
+
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    named = f' class="{kind}"' if kind else ""
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _seconds(power: int) -> str:
-    return f"{10**power:,} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
+    return f"{10**power:,} s" if power >= 0 else f"{10.0 ** (power + 3):g} ms"
