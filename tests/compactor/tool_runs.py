@@ -1,0 +1,103 @@
+"""Runs of tool calls, and ``compress_tool_runs`` over them, for its tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from chats import Message, answer, assert_paired, calls, result, words
+
+from compactor import CompactorConfig, SummaryRequest, View, compose
+from compactor.ledger import Ledger
+from compactor.strategies.compress_tool_runs import compress_tool_runs
+from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_tokens
+from compactor.units import PROMPT_TOKENS, count_message
+from compactor.work import CycleWork
+from memory import Memory, Reduction
+
+ROLE = "assistant"
+LONG = words(150)
+CONFIG = CompactorConfig(summary_attempts=1)
+CURRENT = compress_tool_runs(scope="current")
+#: What the role says when it has read the results.
+ON = answer("On.")
+
+
+def pair(*names: str, text: str = LONG) -> list[Message]:
+    """Return one message with a call by each of *names*, and the results."""
+    return [calls(*names), *(result(name, f"{name}: {text}") for name in names)]
+
+
+def pairs(count: int, first: int = 0, text: str = LONG) -> list[Message]:
+    return [message for number in range(first, first + count) for message in pair(f"c{number}", text=text)]
+
+
+def memory_of(*messages: Message, closed: bool = True) -> Memory:
+    memory = Memory.from_messages(messages)
+    if closed:
+        memory.finish_round(memory.conversation.rounds[-1])
+    return memory
+
+
+def view_of(
+    memory: Memory,
+    ask: Callable[[SummaryRequest], Any],
+    config: CompactorConfig = CONFIG,
+    *,
+    mark: int | None = None,
+    plan: str | None = None,
+) -> View:
+    rounds, compaction = memory.get_role_rounds(ROLE)
+    work = CycleWork(config, mark, plan, ask, lambda _event: None, lambda: 0.0)
+    return View(rounds, compaction, Ledger(ROLE, count_tokens), work=work)
+
+
+def apply(
+    memory: Memory,
+    strategy: Callable[[View], Iterable[Reduction]],
+    summarizer: Callable[[SummaryRequest], Any] | None = None,
+    config: CompactorConfig = CONFIG,
+    **more: Any,
+) -> tuple[list[Reduction], list[SummaryRequest]]:
+    """Publish what the strategy gives as it gives it; all of it must be published."""
+    requests: list[SummaryRequest] = []
+    summarizer = summarizer or ScriptedSummarizer(default="f was called; its results were long.")
+
+    def ask(request: SummaryRequest) -> Any:
+        requests.append(request)
+        assert sum(count_message(m, count_tokens) for m in request.messages) + PROMPT_TOKENS <= (
+            config.summarizer_input_tokens
+        )
+        return summarizer(request)
+
+    made = []
+    for reduction in strategy(view_of(memory, ask, config, **more)):
+        assert memory.journal(ROLE).reduce(reduction, base=memory.journal(ROLE).read().generation) is not None
+        made.append(reduction)
+    return made, requests
+
+
+def spans(reductions: Iterable[Reduction]) -> list[tuple[int, int]]:
+    return [(one.first_number, one.last_number) for one in reductions]
+
+
+def shown(memory: Memory) -> list[Message]:
+    """The prompt where there is room for everything."""
+    messages = compose(memory, ROLE, budget=10**9).messages
+    assert_paired(messages)
+    return messages
+
+
+def quoted(request: SummaryRequest) -> str:
+    (message,) = request.messages
+    return str(message["content"]).partition("<conversation>\n")[2].partition("\n</conversation>")[0]
+
+
+def said(request: SummaryRequest) -> str:
+    return "\n".join(str(message["content"]) for message in request.messages)
+
+
+def references(messages: Iterable[Message]) -> list[str]:
+    return re.findall(r"reload (r\d+(?:\.p\d+(?:-p\d+)?)?)", "\n".join(str(message["content"]) for message in messages))
