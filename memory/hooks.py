@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, ParamSpec
 
 from .forking import renewed_after_fork
@@ -64,14 +65,15 @@ class Notifications:
     def __init__(self) -> None:
         self._local = threading.local()
 
-    def send(self, notify: Callable[[], None]) -> None:
+    def send(self, notify: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call *notify* now, or, within another notification of this thread, as soon as that is through."""
-        waiting: deque[Callable[[], None]] | None = getattr(self._local, "waiting", None)
+        waiting: deque[Callable[[], object]] | None = getattr(self._local, "waiting", None)
         if waiting is not None:
-            waiting.append(notify)
+            waiting.append(partial(notify, *args, **kwargs))
             return
-        self._local.waiting = waiting = deque([notify])
+        waiting = self._local.waiting = deque()
         try:
+            notify(*args, **kwargs)
             while waiting:
                 waiting.popleft()()
         finally:

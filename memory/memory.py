@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
@@ -118,13 +119,15 @@ class Memory(Log):
         the same query, it returns that one. Raises ``MessageError`` for an id that another round has, and for what
         cannot be stored.
         """
-        opened = self._opening(user_query, id, extra)
+        made_at = self._clock()
+        opened = self._opening(user_query, id, made_at, extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            if id is None or not self._is_open_already(now, opened):
-                yield from self._open(now, opened, given=id is not None)
+            if id is not None and self._is_open_already(now, opened):
+                return []
+            return self._open(now, opened, given=id is not None)
 
-        return self._write(records, lambda now: self._require(now, opened.round_id), tell=True)
+        return self._write(records, lambda now: self._require(now, opened.round_id), made_at, tell=True)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -138,8 +141,9 @@ class Memory(Log):
         Give its fields (those of ``Post``), or a ready ``Post``: one that is the round's last already is not added
         again. Costs the same however many posts the round has.
         """
+        made_at = self._clock()
         if post is None:
-            post = made(Post, **{"id": self._new_id(), "created_at": self._clock()} | fields)
+            post = made(Post, **{"id": self._new_id(), "created_at": made_at} | fields)
         elif fields or not isinstance(post, Post):
             raise TypeError("give add_post() a ready Post, or its fields by name; not both")
         if not post.id:
@@ -155,11 +159,11 @@ class Memory(Log):
             if last is not None and last.id == ready.id and last == changed(ready, number=last.number):
                 added = last
                 return []
-            record = _added(taking, ready)
+            record = _added(round_id, ready, taking.count + 1)
             added = record.post
             return [record]
 
-        return self._write(records, lambda _now: added, tell=True)
+        return self._write(records, lambda _now: added, made_at, tell=True)
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
@@ -172,20 +176,16 @@ class Memory(Log):
         round_id = round_ if isinstance(round_, str) else round_.id
 
         def records(now: Snapshot) -> Iterable[Record]:
-            present = self._require(now, round_id)
-            if present.state == state:
-                return
-            if present.state == "failed":
-                raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
-            if state == "finished":
-                yield RoundFinished(round_id=round_id)
-                return
-            yield RoundFailed(round_id=round_id)
-            for role, reductions in now.reductions.items():
-                # The newest query is another now, perhaps one that was reduced.
-                asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
-                if asked is not None:
-                    yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
+            taking = now.open_round(round_id)
+            if taking is None:
+                present = self._require(now, round_id)
+                if present.state == state:
+                    return []
+                if present.state == "failed":
+                    raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
+            elif state == "finished":
+                return [changed(_FINISHED, round_id=taking.opened.id)]
+            return _failing(now, round_id)
 
         return self._write(records, lambda now: self._require(now, round_id), tell=True)
 
@@ -249,7 +249,7 @@ class Memory(Log):
                         over = (one for one in reductions.of(round_.id) if is_over(one, number, round_))
                         yield from withdrawals(role, over)
 
-        self._write(records, lambda _now: None)
+        self._write(records, _nothing)
 
     def _place_of(self, post: Post | str) -> tuple[int, int]:
         """Return the number of a post's round, and its own, for which other writers do not wait."""
@@ -281,7 +281,7 @@ class Memory(Log):
                 withdrawn(self._at_hand(ahead), found)  # raises where what is shown instead cannot be read
                 yield found
 
-        self._write(records, lambda _now: None)
+        self._write(records, _nothing)
         try:
             self._erase(place)
         finally:
@@ -323,7 +323,7 @@ class Memory(Log):
         def records(now: Snapshot) -> Iterable[Record]:
             yield recorded.model_copy(update={"current": shown in (None, now.overlays_of(role))})
 
-        self._write(records, lambda _now: None, tell=True)
+        self._write(records, _nothing, tell=True)
 
     def usage(self, role: str) -> Usage:
         """Return what is known of *role*'s usage by its provider's count; the same after a resume."""
@@ -468,17 +468,15 @@ class Memory(Log):
         for references in erased:
             self.tell(Redacted(at=self._clock(), session=self.session_id, references=references))
 
-        if not (self._providers or self._round_hooks):
-            return
+        if self._providers or self._round_hooks:
+            self._notifications.send(self._notify, rounds)
 
-        def notify() -> None:
-            try:
-                for number in rounds:
-                    self._round_hooks(number)
-            finally:
-                self._notify_providers()
-
-        self._notifications.send(notify)
+    def _notify(self, rounds: Iterable[int]) -> None:
+        try:
+            for number in rounds:
+                self._round_hooks(number)
+        finally:
+            self._notify_providers()
 
     def _notify_providers(self) -> None:
         total = self.snapshot.total
@@ -504,30 +502,32 @@ class Memory(Log):
     # -- what is written ---------------------------------------------------------------------------------------------
 
     def _append(self, parsed: chat.Parsed) -> None:
-        post = changed(parsed.post, id=self._new_id(), created_at=self._clock())
+        made_at = self._clock()
+        post = changed(parsed.post, id=self._new_id(), created_at=made_at)
         # Made here, though few messages open a round: the host's ids and clock are not called under the lock.
-        opening = self._opening(post.message, None, post.extra) if parsed.is_query else self._opening("", None, None)
+        query, extra = (post.message, post.extra) if parsed.is_query else ("", EMPTY)
+        opening = self._opening(query, None, made_at, extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
             newest = now.newest_open
             if parsed.is_header and now.total == 0:
-                yield HeaderAdded(post=post)
-            elif parsed.is_query and (newest is None or newest.answered):
-                yield from self._open(now, opening, newest)
-            elif newest is None:
-                yield from self._open(now, opening)
-                yield changed(_ADDED, round_id=opening.round_id, post=changed(post, number=1))
-            else:
-                yield _added(newest, post)
+                return [HeaderAdded(post=post)]
+            if parsed.is_query and (newest is None or newest.answered):
+                return self._open(now, opening, newest)
+            if newest is not None:
+                return [_added(newest.opened.id, post, newest.count + 1)]
+            return [*self._open(now, opening), _added(opening.round_id, post, 1)]
 
-        self._write(records, lambda _now: None, tell=True)
+        self._write(records, _nothing, made_at, tell=True)
 
-    def _opening(self, user_query: str, round_id: str | None, extra: Mapping[str, Any] | None) -> RoundOpened:
+    def _opening(
+        self, user_query: str, round_id: str | None, made_at: datetime, extra: Mapping[str, Any] | None
+    ) -> RoundOpened:
         made_here = round_id is None and self._new_id is new_id and self._clock is utc_now
         fields = {
             "round_id": self._new_id() if round_id is None else round_id,
             "user_query": user_query,
-            "created_at": self._clock(),
+            "created_at": made_at,
             "extra": EMPTY if extra is None else extra,
         }
         if made_here and isinstance(user_query, str) and isinstance(fields["extra"], FrozenMapping):
@@ -545,18 +545,18 @@ class Memory(Log):
 
     def _open(
         self, now: Snapshot, opened: RoundOpened, before: LiveRound | None = None, *, given: bool = False
-    ) -> Iterable[Record]:
-        """Give what opens a round, whose id was *given* or made here: first the end of *before*, and of this Memory's
+    ) -> list[Record]:
+        """Return what opens a round, whose id was *given* or made here: first the end of *before*, and of this Memory's
         own, if they are open."""
         given = given or self._new_id is not new_id
         # Random ids are not looked for: a database would be asked before every round.
         if given and opened.round_id in now.numbers:
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
-        own = (now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id)
+        if not now.live:
+            return [opened]
+        own = [now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id]
         ends = {item.opened.number: item.opened.id for item in (*own, before) if item is not None}
-        for number in sorted(ends):
-            yield RoundFinished(round_id=ends[number])
-        yield opened
+        return [*(changed(_FINISHED, round_id=ends[number]) for number in sorted(ends)), opened]
 
     @staticmethod
     def _require(now: Snapshot, round_id: str) -> Round:
@@ -574,13 +574,27 @@ class Memory(Log):
         return found
 
 
-def _added(live: LiveRound, post: Post) -> PostAdded:
-    """Return what adds *post* to an open round, as its next."""
-    return changed(_ADDED, round_id=live.opened.id, post=changed(post, number=live.count + 1))
+#: What is made of these was checked when it came in, or was made here.
+_ADDED, _FINISHED = PostAdded(round_id="", post=Post(send_from="", send_to="")), RoundFinished(round_id="")
 
 
-#: What was added is checked, or was made here.
-_ADDED = PostAdded(round_id="", post=Post(send_from="", send_to=""))
+def _added(round_id: str, post: Post, number: int) -> PostAdded:
+    """Return what adds *post* to a round, under that *number*."""
+    return changed(_ADDED, round_id=round_id, post=changed(post, number=number))
+
+
+def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
+    """Give what has a round fail."""
+    yield RoundFailed(round_id=round_id)
+    for role, reductions in now.reductions.items():
+        # The newest query is another now, perhaps one that was reduced.
+        asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
+        if asked is not None:
+            yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
+
+
+def _nothing(_now: Snapshot) -> None:
+    """What most callers want of the snapshot after they have written."""
 
 
 def _checked(compaction: object) -> CompactedMessage | None:

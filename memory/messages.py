@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from .errors import MessageError
-from .frozen import freeze_mapping, thaw
+from .frozen import FrozenMapping, freeze_mapping, thaw
 from .rounds import USER, Post, Round, ToolCall, changed
 
 __all__ = [
@@ -47,12 +47,15 @@ _ABSENT = "openai_absent"
 
 #: What most of the user's messages leave behind, one for all of them.
 _NOTHING_KEPT = freeze_mapping({KEPT: {}})
+#: What a message does not say of its post.
+_UNSAID = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC))
+_UNSAID_CALL = ToolCall(id="", name="")
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(NamedTuple):
     """A chat message as a post, and what it does to the log."""
 
+    #: It has no id and no time yet.
     post: Post
     #: A system message: part of the header where no round has been opened.
     is_header: bool
@@ -62,31 +65,38 @@ class Parsed:
 
 def parse(message: Mapping[str, Any]) -> Parsed:
     """Return *message* as a post. Raises ``MessageError`` naming what is wrong with it."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, (dict, Mapping)):  # a dict is told at once, any other mapping by looking it up
         raise MessageError(
             f"a chat message is a mapping with a role, not {type(message).__name__}; many give one by model_dump()"
         )
     role = message.get("role")
     if not isinstance(role, str) or role not in _SENDERS:
         raise MessageError(f"the message's role must be one of {', '.join(_SENDERS)}")
-    sender = _SENDERS[role]
-    post = Post(
+    sender, content = _SENDERS[role], message.get("content")
+    text = _text_in(content) or _refusal(message)
+    # Where another role's message has such a key, it says nothing about calls, and is kept as it is.
+    calls = message.get("tool_calls") if role == ASSISTANT else None
+    post = changed(  # all this is checked here
+        _UNSAID,
         send_from=sender,
         send_to=USER if sender == ASSISTANT else ASSISTANT,
-        message=_text_in(message.get("content")) or _refusal(message),
-        # Where another role's message has such a key, it says nothing about calls, and is kept as it is.
-        tool_calls=tuple(_tool_calls(message.get("tool_calls"))) if role == ASSISTANT else (),
+        message=text,
+        tool_calls=() if calls is None else tuple(_tool_calls(calls)),
         tool_call_id=_tool_call_id(message) if role == TOOL else None,
+        extra=_NOTHING_KEPT if role == "user" else _UNSAID.extra,
     )
-    plain = _plain(post, role)
+    if len(message) > 2 or content != text:  # most have a role and a text, and that is all
+        post = changed(post, extra=_extra(message, _plain(post, role)))
+    return Parsed(post, is_header=role in _SYSTEM, is_query=role == "user")
+
+
+def _extra(message: Mapping[str, Any], plain: Mapping[str, Any]) -> FrozenMapping:
+    """Return what is to be kept of *message* beside what its post's own fields say, which is *plain*."""
     kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
     absent = [key for key in plain if key not in message]
-    is_query = role == "user"
     # A user's message always has it: so an empty one leaves a trace, and one said twice is not taken for a repetition.
-    extra = ({KEPT: kept} if kept or is_query else {}) | ({_ABSENT: absent} if absent else {})
-    if extra:
-        post = changed(post, extra=freeze_mapping(extra) if extra != {KEPT: {}} else _NOTHING_KEPT)
-    return Parsed(post, is_header=role in _SYSTEM, is_query=is_query)
+    extra = ({KEPT: kept} if kept or plain["role"] == "user" else {}) | ({_ABSENT: absent} if absent else {})
+    return freeze_mapping(extra) if extra != {KEPT: {}} else _NOTHING_KEPT
 
 
 def came_as_message(extra: Mapping[str, Any]) -> bool:
@@ -192,10 +202,10 @@ def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 def _text_in(content: Any) -> str:
     """Return the text in a message's content, with a mark where something else stands."""
-    if content is None:
-        return ""
     if isinstance(content, str):
         return content
+    if content is None:
+        return ""
     if not isinstance(content, Sequence):
         raise MessageError(f"content must be a string, null or a list of parts, not {type(content).__name__}")
     return "\n".join(_text_in_part(part) for part in content)
@@ -225,8 +235,6 @@ def _tool_call_id(message: Mapping[str, Any]) -> str | None:
 
 
 def _tool_calls(calls: Any) -> Iterator[ToolCall]:
-    if calls is None:
-        return
     if isinstance(calls, str) or not isinstance(calls, Sequence):
         raise MessageError(f"tool_calls must be a list, not {type(calls).__name__}")
     for call in calls:
@@ -240,4 +248,4 @@ def _tool_calls(calls: Any) -> Iterator[ToolCall]:
             text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise MessageError("a tool call's arguments must be text or JSON") from error
-        yield ToolCall(id=call["id"], name=str(asked.get("name") or ""), arguments=text)
+        yield changed(_UNSAID_CALL, id=call["id"], name=str(asked.get("name") or ""), arguments=text)

@@ -20,10 +20,14 @@ _OPENED = Round(id="", user_query="", created_at=datetime.min.replace(tzinfo=UTC
 _TELLING = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedacted)
 
 
-@dataclass(frozen=True)  # no slots: `round` is worked out once and kept
+@dataclass  # no slots: `round` is worked out once and kept
 class LiveRound:
     """A round that may still change. It shares its growing list of posts with its successors and knows how far it
-    reaches, so that adding the thousandth post costs what the first did."""
+    reaches, so that adding the thousandth post costs what the first did.
+
+    Nobody writes to one. It is not frozen all the same: most entries of the log make one, and that would take thrice
+    as long.
+    """
 
     opened: Round
     #: Whether anybody but the user has said something in it.
@@ -55,6 +59,11 @@ class LiveRound:
         # Not append(): a writer that was interrupted may have left a post behind the last one that counts.
         self.posts[self.count :] = [post]
         return LiveRound(self.opened, self.answered or post.send_from != USER, self.posts, self.count + 1)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes posts."""
+        return self.opened.state == "created"
 
     def closed_as(self, state: Literal["finished", "failed"]) -> LiveRound:
         if self.opened.state in ("failed", state):

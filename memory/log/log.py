@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 from ..copies.fitting import round_id_of
 from ..entries import (
+    NAMES,
     Entry,
     PostAdded,
     PostPinned,
@@ -76,6 +77,7 @@ class Log(ABC):
 
     _own_round: str  # id of the newest round that this Memory opened
     _own_entries: frozenset[str]  # ids of what was being appended when something went wrong
+    _appending: Sequence[Entry]  # what is being appended, or was when something went wrong the last time
     _taken_over: tuple[str, ...]  # ids of rounds that were open at opening, which the next one finishes
 
     def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
@@ -104,7 +106,7 @@ class Log(ABC):
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # one writer at a time: held over an append
         # What the parent opened, and was appending, is the parent's: a child that finished it would end its turn.
-        self._own_round, self._own_entries, self._taken_over = "", frozenset(), ()
+        self._own_round, self._own_entries, self._appending, self._taken_over = "", _NO_ENTRIES, (), ()
 
     @abstractmethod
     def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
@@ -134,26 +136,33 @@ class Log(ABC):
         return grown
 
     def _write(
-        self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T], *, tell: bool = False
+        self,
+        records: Callable[[Snapshot], Iterable[Record]],
+        done: Callable[[Snapshot], T],
+        made_at: datetime | None = None,
+        *,
+        tell: bool = False,
     ) -> T:
         """Append what *records* makes of the present snapshot, and return what *done* makes of the one after.
 
         Both are called under the lock. When another writer was faster, or wrote of a round that is not known here,
         what it wrote is read first and *records* is asked again. Providers are told where it is something to *tell*,
-        and always of what others wrote.
+        and always of what others wrote. The entries are *made_at* that time, by default now.
         """
-        made_at, written, due, news = self._clock(), False, None, _NO_NEWS
+        made_at = self._clock() if made_at is None else made_at
+        written, due, news = False, None, _NO_NEWS
         try:
             with self._lock:
                 try:
                     result = self._written(records, done, made_at)
-                    written, due = True, self._due()
+                    written, due = True, None if self._indexed is None else self._due()
                 finally:
                     news = self._news()
         finally:
             if news is not _NO_NEWS or (tell and written):
                 self._announce(news.rounds, news.erased)
-        self._keep_checkpoint(due)
+        if due is not None:
+            self._keep_checkpoint(due)
         return result
 
     def _written(
@@ -163,7 +172,7 @@ class Log(ABC):
             self._catch_up()
         while True:
             try:
-                entries = list(self._entries(records(self.snapshot), made_at))
+                entries = self._entries(records(self.snapshot), made_at)
             except UnknownRound:
                 if not self._catch_up():
                     raise
@@ -181,66 +190,69 @@ class Log(ABC):
         """Append *entries*, and return whether they are in the log: not if others were faster, whose entries are read
         then. An append whose reply was lost has succeeded where its entries are found there at once."""
         # Whatever goes wrong from here on, the entries may be in the log: then they are read back as ours.
-        ours = {entry.id for entry in entries}
-        self._own_entries |= ours
-        self._behind = True
+        self._appending, self._behind = entries, True
         try:
             self._store.append(self.session_id, entries, self.snapshot.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
                 raise StoreError(PURGED.format(self.snapshot.number)) from conflict
-            return ours.isdisjoint(self._own_entries)
+            return self._own_entries.isdisjoint(entry.id for entry in entries)
         except _REFUSALS:
             raise
         except StoreError:
             with suppress(StoreError):
                 self._catch_up()
-            if ours.isdisjoint(self._own_entries):
+            if self._own_entries.isdisjoint(entry.id for entry in entries):
                 return True
             self._behind = True  # they may be stored yet, by a server that is slow
             raise
         for entry in entries:
-            self._apply(entry, self.snapshot.number + 1)
-        self._own_entries, self._behind = _NO_ENTRIES, False
+            self._apply(entry, self.snapshot.number + 1, ours=True)
+        self._own_entries, self._appending, self._behind = _NO_ENTRIES, (), False
         return True
 
-    def _apply(self, entry: Entry, number: int) -> None:
+    def _apply(self, entry: Entry, number: int, *, ours: bool) -> None:
         record = entry.record
         self.snapshot = applied(self.snapshot, record, number, entry.id)
-        if entry.kind in _NOTED and entry.id in self._own_entries:
-            if isinstance(record, PostRedacted):
-                self._to_erase[number] = entry.round
-            elif isinstance(record, RoundOpened):
-                self._own_round, self._taken_over = record.round_id, ()
+        if not ours:
+            return
+        if type(record) is RoundOpened:
+            self._own_round, self._taken_over = record.round_id, ()
+        elif type(record) is PostRedacted:
+            self._to_erase[number] = entry.round
 
-    def _entries(self, records: Iterable[Record], made_at: datetime) -> Iterator[Entry]:
-        """Give an entry for each record, with the number of the round that it is about."""
-        opened: dict[str, int] = {}
-        last = self.snapshot.last
+    def _entries(self, records: Iterable[Record], made_at: datetime) -> list[Entry]:
+        """Return an entry for each record, with the number of the round that it is about."""
+        now, opened, entries = self.snapshot, dict[str, int](), list[Entry]()
+        follows = now.last
         for record in records:
-            number, kind = 0, type(record)
-            if kind is RoundOpened:
-                number = opened[cast("RoundOpened", record).round_id] = self.snapshot.total + len(opened) + 1
+            number = 0
+            if type(record) is RoundOpened:
+                number = opened[record.round_id] = now.total + len(opened) + 1
             elif round_id := round_id_of(record):
-                number = opened.get(round_id, 0) or self.snapshot.numbers.get(round_id, 0)
-            yield Entry.of(record, created_at=made_at, round=number, follows=last)
-            last = ""
+                number = opened.get(round_id, 0) or now.numbers.get(round_id, 0)
+            entries.append(Entry(NAMES[type(record)], record=record, created_at=made_at, round=number, follows=follows))
+            follows = ""
+        return entries
 
     def _catch_up(self, cause: Conflict | None = None) -> bool:
         """Read what was appended and is not known here; return whether there was anything. *cause*: why it is done."""
         before, redacted = self.snapshot.number, set()
+        if self._appending:
+            self._own_entries |= {entry.id for entry in self._appending}
+            self._appending = ()
         for entry in self._unread(cause):
-            record = entry.record
-            if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
+            record, ours = entry.record, entry.id in self._own_entries
+            if isinstance(record, PostRedacted) and not ours:
                 redacted.add(self.snapshot.numbers.get(record.round_id, 0))
                 if self._is_unfinished(record, entry.number):
                     self._to_erase[entry.number] = self.snapshot.numbers[record.round_id]
             if entry.round and isinstance(record, _ABOUT_OLD_ROUNDS):
                 self.snapshot.archive.note(round_id_of(record) or "", entry.round)  # the store need not be asked for it
-            self._apply(entry, entry.number)
-            if isinstance(record, PostRedacted) and entry.id not in self._own_entries:
+            self._apply(entry, entry.number, ours=ours)
+            if isinstance(record, PostRedacted) and not ours:
                 self._gone += (references_of(record, self.snapshot.numbers[record.round_id]),)
-            if self._own_entries:
+            if ours:
                 self._own_entries -= {entry.id}
         self._behind = False
         self._heard |= self.snapshot.number > before
@@ -289,10 +301,11 @@ class Log(ABC):
 
     def _news(self) -> _News:
         """Return what nobody was told of yet, for the caller to do so; ``_NO_NEWS`` itself where there is nothing."""
-        if self._told >= self.snapshot.total and not (self._heard or self._gone):
+        told, total = self._told, self.snapshot.total
+        if told >= total and not (self._heard or self._gone):
             return _NO_NEWS
-        news = _News(range(self._told + 1, self.snapshot.total + 1), self._heard, self._gone)
-        self._told, self._heard, self._gone = max(self._told, self.snapshot.total), False, ()
+        news = _News(range(told + 1, total + 1), self._heard, self._gone)
+        self._told, self._heard, self._gone = max(told, total), False, ()
         return news
 
     def _due(self) -> Snapshot | None:
@@ -328,5 +341,4 @@ class Log(ABC):
 
 
 _TEXTS = kinds_of(RoundOpened, PostAdded)
-_NOTED = kinds_of(RoundOpened, PostRedacted)
 _NO_ENTRIES: frozenset[str] = frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Literal, cast
+from typing import Literal
 
 from ..entries import (
     CompactionPrepared,
@@ -37,20 +37,25 @@ MOST_PREPARED = 64
 def applied(before: Snapshot, record: Record | None, number: int, last: str) -> Snapshot:
     """Return the snapshot after one more entry of the log, whose id is *last*. Raises ``StoreError`` for one that does
     not fit there."""
-    # What every turn has, told by its class alone: a record is not asked through pydantic what it is an instance of.
-    kind = type(record)
-    if kind is PostAdded:
-        return _with_post(before, cast("PostAdded", record), number, last)
+    # What every turn has comes first, and is told by its class alone: a record is not asked through pydantic what it is
+    # an instance of. One snapshot is made for each.
+    if type(record) is PostAdded:
+        taking = before.open_round(record.round_id)
+        if taking is None:
+            raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
+        return before.but(number=number, last=last, live=before.live_with(taking.with_post(record.post)))
+    if type(record) is RoundOpened:
+        total = before.total + 1
+        before.archive.note(record.round_id, total)
+        return before.but(number=number, last=last, live=(*before.live, LiveRound.of(record, total)))
+    if type(record) is RoundFinished:
+        return _with_closed(before, record.round_id, "finished", number, last)
     now = before.but(number=number, last=last)
-    if kind is RoundOpened:
-        return _with_opened(now, cast("RoundOpened", record))
-    if kind is RoundFinished:
-        return _with_closed(now, cast("RoundFinished", record).round_id, "finished")
     match record:
         case HeaderAdded(post=post):
             return now.but(header=(*now.header, post), header_entries=(*now.header_entries, number))
         case RoundFailed(round_id=round_id):
-            return _with_closed(now, round_id, "failed")
+            return _with_closed(now, round_id, "failed", number, last)
         case PostRedacted():
             return with_redacted(now, record)
         case _:
@@ -104,39 +109,34 @@ def reverted(now: Snapshot, role: str, generation: int) -> Snapshot:
     return made.with_other_prompt(role)
 
 
-def _with_post(before: Snapshot, record: PostAdded, number: int, last: str) -> Snapshot:
-    taking = before.open_round(record.round_id)
-    if taking is None:
-        raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-    return before.with_live(taking.with_post(record.post), number=number, last=last)
-
-
-def _with_opened(now: Snapshot, record: RoundOpened) -> Snapshot:
-    number = now.total + 1
-    now.archive.note(record.round_id, number)
-    return now.but(live=(*now.live, LiveRound.of(record, number)))
-
-
-def _with_closed(now: Snapshot, round_id: str, state: Literal["finished", "failed"]) -> Snapshot:
-    present, number = now.state_of(round_id), now.numbers.get(round_id, 0)
+def _with_closed(
+    before: Snapshot, round_id: str, state: Literal["finished", "failed"], number: int, last: str
+) -> Snapshot:
+    closing = before.open_round(round_id)
+    if closing is not None and state == "finished":
+        return _settled(before, before.live_with(closing.closed_as(state)), number, last)
+    now = before.but(number=number, last=last)
+    present, place = now.state_of(round_id), now.numbers.get(round_id, 0)
     if present is None:
-        raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
+        raise StoreError(f"entry {number} of the log closes a round that it does not have; restore the session")
     if present in ("failed", state):
         return now
     if state == "failed":
-        now = now.but(failed=tuple(sorted((*now.failed, number))))
-    if number <= now.settled_count:
-        return now.but(archive=now.archive.with_failed(now.settled_count, number), epoch=now.epoch + 1)
-    return _settle(now.with_live(now.live[number - now.settled_count - 1].closed_as(state)))
+        now = now.but(failed=tuple(sorted((*now.failed, place))))
+    if place <= now.settled_count:
+        return now.but(archive=now.archive.with_failed(now.settled_count, place), epoch=now.epoch + 1)
+    closed = now.live[place - now.settled_count - 1].closed_as(state)
+    return _settled(now, now.live_with(closed), number, last)
 
 
-def _settle(now: Snapshot) -> Snapshot:
-    """Move the closed rounds at the head of the live ones to the settled, where they stay as they are."""
-    closed = [item.round for item in takewhile(lambda item: item.opened.closed, now.live)]
-    if not closed:
-        return now
-    now.archive.settle(now.settled_count, closed)
-    return now.but(settled_count=now.settled_count + len(closed), live=now.live[len(closed) :])
+def _settled(before: Snapshot, live: tuple[LiveRound, ...], number: int, last: str) -> Snapshot:
+    """Return the snapshot whose rounds that may still change are *live*, but for the closed ones at their head: those
+    move to the settled, where they stay as they are."""
+    closed = [item.round for item in takewhile(lambda item: not item.is_open, live)]
+    if closed:
+        before.archive.settle(before.settled_count, closed)
+    settled = before.settled_count + len(closed)
+    return before.but(number=number, last=last, settled_count=settled, live=live[len(closed) :])
 
 
 def _without_stale(now: Snapshot, role: str) -> Snapshot:

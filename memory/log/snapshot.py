@@ -125,17 +125,20 @@ class Snapshot:
 
     def open_round(self, round_id: str) -> LiveRound | None:
         """Return a round that takes posts; None where there is none of that id."""
+        newest = self.live[-1] if self.live else None
+        if newest is not None and newest.opened.id == round_id:  # as most often
+            return newest if newest.is_open else None
         place = self.numbers.get(round_id, 0) - self.settled_count - 1
         found = self.live[place] if 0 <= place < len(self.live) else None
-        return found if found is not None and not found.opened.closed else None
+        return found if found is not None and found.is_open else None
 
     @property
     def newest_open(self) -> LiveRound | None:
         """The newest round if it takes posts."""
-        return self.live[-1] if self.live and not self.live[-1].opened.closed else None
+        return self.live[-1] if self.live and self.live[-1].is_open else None
 
     def journal(self, role: str) -> JournalState:
-        return self.journals.get(role, JournalState(self.redactions))
+        return self.journals.get(role) or JournalState(self.redactions)
 
     def covered(self, role: str) -> int:
         """Return the number of the last round that *role*'s compaction covers; 0 where there is none."""
@@ -152,19 +155,16 @@ class Snapshot:
     def usage(self, role: str) -> Usage:
         return self.usages.get(role, _NO_USAGE)
 
-    def with_live(self, changed: LiveRound, *, number: int | None = None, last: str = "") -> Snapshot:
-        """Return the snapshot with *changed* in that round's place, after the entry of that *number* and id."""
+    def live_with(self, changed: LiveRound) -> tuple[LiveRound, ...]:
+        """Return the rounds that may still change, with *changed* in that round's place."""
         place = changed.opened.number - self.settled_count - 1
-        live = (*self.live[:place], changed, *self.live[place + 1 :])
-        if number is None:
-            return self.but(live=live)
-        return self.but(live=live, number=number, last=last)
+        return (*self.live[:place], changed, *self.live[place + 1 :])
 
     def without_posts(self, number: int, posts: Iterable[int]) -> Snapshot:
         """Return the snapshot in which those *posts* of the round of that *number* are erased."""
         now = self.but(epoch=self.epoch + 1)
         if number > self.settled_count:
-            return now.with_live(self.live[number - self.settled_count - 1].without(posts))
+            return now.but(live=self.live_with(self.live[number - self.settled_count - 1].without(posts)))
         return now.but(archive=self.archive.with_redacted(self.settled_count, number, posts))
 
     def with_pin(self, round_id: str, number: int) -> Snapshot:

@@ -71,18 +71,19 @@ class InMemoryStore:
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
-            log = self._sessions.setdefault(session, [])
-            if len(log) > after:
-                stored = log[after : after + len(entries)]
-                if [line[0] for line in stored] == [entry.id for entry in entries]:
-                    return after + len(entries)
+            log = self._sessions.get(session)
+            if log is None:
+                log = self._sessions[session] = []
             if len(log) != after:
+                stored = log[after : after + len(entries)]
+                if len(log) > after and [line[0] for line in stored] == [entry.id for entry in entries]:
+                    return after + len(entries)
                 raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
             if log and entries and entries[0].follows not in ("", log[-1][0]):
                 raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
             # A list, whose entries come in all at once: a reader never sees half of them.
             log.extend([_line_of(entry) for entry in entries])
-            return len(log)
+            return after + len(entries)
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])

@@ -377,7 +377,7 @@ def test_appending_the_2500th_message_costs_what_the_first_did() -> None:
 
 
 def test_time_and_ids_can_be_passed_in() -> None:
-    """So tests of hosts need no patching."""
+    """So tests of hosts need no patching. What one call writes bears one time."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     minutes, ids, store = count(), count(1), InMemoryStore()
     memory = Memory(store=store, clock=lambda: noon + timedelta(minutes=next(minutes)), new_id=lambda: f"id{next(ids)}")
@@ -385,7 +385,7 @@ def test_time_and_ids_can_be_passed_in() -> None:
     post = say(memory, round_)
     assert (memory.session_id, round_.id, post.id) == ("id1", "id2", "id3")
     stamps = [round_.created_at, post.created_at, *(entry.created_at for entry in store.read("id1"))]
-    assert {(stamp - noon) // timedelta(minutes=1) for stamp in stamps} == {0, 1, 2, 3}
+    assert {(stamp - noon) // timedelta(minutes=1) for stamp in stamps} == {0, 1}
 
 
 def test_sessions_without_a_name_are_apart() -> None:
