@@ -23,7 +23,8 @@ from itertools import accumulate, starmap
 from statistics import fmean
 from typing import Any
 
-from benchmarks.comparison.conversations import Absent, Message, Scenario, airline, chat, tools
+from benchmarks.comparison.adapter import Message
+from benchmarks.comparison.conversations import Absent, Scenario, airline, chat, tools
 from benchmarks.comparison.facts import planted, told
 from benchmarks.imperfect_model import KEEPS, ImperfectModel
 from benchmarks.plain_summaries import Method, first_user_messages, last_tokens, ours, successive

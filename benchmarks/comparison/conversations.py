@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from compactor.tokens import count_tokens
+from compactor.units import count_message
 
+from .adapter import Message
 from .facts import planted, told
 from .model_server import Outage
 
@@ -28,7 +30,6 @@ __all__ = [
     "window",
 ]
 
-Message = dict[str, Any]
 Step = dict[str, Any]
 """What is ``new`` for the agent (the user's message, or results of tools), and its ``answer``."""
 
@@ -95,8 +96,6 @@ class Scenario:
     @property
     def tokens(self) -> int:
         """How long the conversation is, without the system message."""
-        from compactor.units import count_message
-
         return sum(
             count_message(message, count_tokens)
             for turn in self.turns
@@ -171,10 +170,10 @@ def paced(turns: int = 200) -> Scenario:
     )
 
 
-def outage(how: str, turns: int = 200) -> Scenario:
+def outage(how: Literal["fails", "hangs"], turns: int = 200) -> Scenario:
     """The chat, where the summarizer fails or hangs for 20 turns in the middle."""
     plain, first = chat(turns), turns * 2 // 5
-    out = Outage(first, first + 19, "fails" if how == "fails" else "hangs")
+    out = Outage(first, first + 19, how)
     return replace(
         plain,
         name=f"outage, {how}",

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .adapter import Adapter, Message, Setting
@@ -30,6 +30,19 @@ __all__ = ["Played", "alone", "play"]
 TICK = 0.000_001
 
 
+@dataclass(slots=True)
+class Times:
+    """What one turn took, in seconds."""
+
+    #: Real ones in the adapter's calls.
+    wall: float = 0.0
+    #: Virtual ones that it waited for models.
+    waited: float = 0.0
+    #: Of the whole process's CPU, and of the calling thread's.
+    cpu: float = 0.0
+    thread: float = 0.0
+
+
 class Played:
     """One conversation on its way through one adapter."""
 
@@ -39,16 +52,14 @@ class Played:
         self._tools = tools
         self._settling = Settling(adapter, door)
         self._turn = 0
-        #: Of each turn: real seconds, virtual ones that it waited for models, seconds of this process's and of the
-        #: calling thread's CPU.
-        self.turns: list[dict[str, float]] = []
+        self.turns: list[Times] = []
         self.failed: list[str] = []
         self.last_prompt: list[Message] = []
 
     def turn(self, steps: list[dict[str, Any]]) -> None:
         """Play one turn: each step is what is new for the agent, and what it answers then."""
         self._turn += 1
-        times = {"wall": 0.0, "waited": 0.0, "cpu": 0.0, "thread": 0.0}
+        times = Times()
         self.turns.append(times)
         for step in steps:
             try:
@@ -68,9 +79,9 @@ class Played:
     def pause(self, seconds: float) -> None:
         """Let the user take so long to read, think and type."""
         now = self._door.ask("/held")["now"]
-        self._pass(now, now + seconds, {"cpu": 0.0})
+        self._pass(now, now + seconds, Times())
 
-    def _pass(self, now: float, until: float, times: dict[str, float]) -> None:
+    def _pass(self, now: float, until: float, times: Times) -> None:
         """Let the virtual time pass, from one thing that happens to the next: a model answers, or the adapter's own
         timer is due. All that follows from one has been done before the next, whatever the machine's threads do."""
         while now < until:
@@ -84,7 +95,7 @@ class Played:
                 self._door.ask("/answer", {})
                 self._settle(times)
 
-    def _called(self, times: dict[str, float], act: Any, argument: Any) -> Any:
+    def _called(self, times: Times, act: Any, argument: Any) -> Any:
         """Return what the adapter returns, and add what it took; then have it do what it can do in the background."""
         self._door.ask("/begin", {"turn": self._turn})
         cpu, thread, began = time.process_time(), time.thread_time(), time.perf_counter()
@@ -92,27 +103,27 @@ class Played:
             return act(argument)
         finally:
             wall = time.perf_counter() - began
-            times["thread"] += time.thread_time() - thread
+            times.thread += time.thread_time() - thread
             charge = self._door.ask("/end", {})
-            times["wall"] += max(wall - charge["served"], 0.0)
-            times["waited"] += charge["waited"]
-            times["cpu"] += time.process_time() - cpu
+            times.wall += max(wall - charge["served"], 0.0)
+            times.waited += charge["waited"]
+            times.cpu += time.process_time() - cpu
             self._settle(times)
 
-    def _settle(self, times: dict[str, float]) -> None:
+    def _settle(self, times: Times) -> None:
         """Let the adapter do what it can at this moment of the virtual time, and add the CPU that it takes for that:
         not this thread's, nor of those that wait for it."""
         before = _beside()
         waiting = self._settling.settle()
-        times["cpu"] += _beside() - before - waiting
-
-    def close(self) -> None:
-        self._settling.close()
+        times.cpu += _beside() - before - waiting
 
     def _failed(self, error: Exception) -> None:
         self.failed.append(f"turn {self._turn}: {type(error).__name__}: {str(error)[:300]}")
         if len(self.failed) == 1:
             traceback.print_exception(error, file=sys.stderr)
+
+    def close(self) -> None:
+        self._settling.close()
 
 
 def _beside() -> float:
@@ -133,7 +144,7 @@ def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]
         "version": adapter.version,
         "background": adapter.background,
         "settings": adapter.settings,
-        "turns": played.turns,
+        "turns": [asdict(times) for times in played.turns],
         "failed": played.failed,
         "last_prompt": played.last_prompt,
         "kept": adapter.kept(),

@@ -56,7 +56,8 @@ class Prefixes:
         self, model: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], now: float
     ) -> tuple[int, int]:
         """Return the input tokens of a request, and how many of them the cache had; remember it."""
-        parts = [(json.dumps(list(tools)), _tool_tokens(json.dumps(list(tools))))] if tools else []
+        defined = json.dumps(list(tools))
+        parts = [(defined, _tool_tokens(defined))] if tools else []
         parts += [(shown(message), _tokens(message)) for message in messages]
         place = self._models.setdefault(model, _Place())
         found, still = 0, True

@@ -49,7 +49,7 @@ def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
         system=count_tokens(scenario.system) + 8,
         summary=summary,
         retained=retained,
-        instruction=outcome.measures.get("instruction", INSTRUCTION),
+        instruction=INSTRUCTION,
         delta=sum(one.output for one in answered) / len(answered),
     )
     return Met(sizes, "continue" if outcome.measures.get("continues") else "separate")
