@@ -8,13 +8,14 @@ from typing import Any
 
 from memory.errors import StaleCompaction
 from memory.overlays import CompactedMessage, JournalState
+from memory.rounds import changed
 from memory.visibility import Rounds
 
 from .asking import USUAL, Ask, Traits
 from .config import CompactorConfig
 from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached
-from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped
+from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped, seen
 from .holding import newest_place
 from .host_rounds import rounds_for
 from .last_prompt import last_prompt_of
@@ -103,7 +104,7 @@ class Cycle(Desk):
                     return passing.published
                 prepared_at = passing.base  # it is weighed with what has happened while it was made
         finally:
-            if allowed() != "late":
+            if lease.is_held and allowed() != "late":
                 lease.release()
 
     # What happens in a pass. *Due* is what is held where its policy says that it is to be shown.
@@ -208,7 +209,8 @@ class Cycle(Desk):
             return Skip.REVERTED, Verdict(False)
         verdict = Verdict(True) if forced else self.trigger.verdict(view)
         self.emit(
-            Evaluated(
+            seen(
+                Evaluated,
                 role=self.role,
                 generation=state.generation,
                 holds=verdict.holds,
@@ -218,7 +220,7 @@ class Cycle(Desk):
             )
         )
         if verdict.weighed is not None:
-            self.emit(verdict.weighed.model_copy(update={"role": self.role, "generation": state.generation}))
+            self.emit(changed(verdict.weighed, role=self.role, generation=state.generation))
         return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
 
     def index_texts(self) -> bool:
@@ -231,7 +233,8 @@ class Cycle(Desk):
 
     def _skipped(self, reason: Skip, view: View, generation: int, retry_in: float | None = None) -> None:
         self.emit(
-            Skipped(
+            seen(
+                Skipped,
                 role=self.role,
                 generation=generation,
                 reason=reason,

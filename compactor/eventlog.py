@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from memory.events import Event, EventHook, HookFailed
 from memory.forking import renewed_after_fork
@@ -29,7 +28,7 @@ class EventLog:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # guards _events
-        self._depths: dict[int, int] = {}  # by thread, each its own; thread-locals of many compactors are many
+        self._inside: set[int] = set()  # threads; thread-locals of many compactors are many
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -45,15 +44,11 @@ class EventLog:
         event = changed(event, at=self._clock.now())
         with self._lock:
             self._keep(event)
-        depths, thread = self._depths, threading.get_ident()  # as in own_code(), for every event there is
-        depth = depths.get(thread, 0)
-        depths[thread] = depth + 1
-        try:
-            self._hooks(event)
-        except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
-            self._hook_failed(self._hooks, error)
-        finally:
-            _put(depths, thread, depth)
+        with self.own_code():
+            try:
+                self._hooks(event)
+            except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
+                self._hook_failed(self._hooks, error)
 
     def _keep(self, event: Event) -> None:
         """Called with the lock held."""
@@ -69,22 +64,26 @@ class EventLog:
     @property
     def inside(self) -> bool:
         """Whether this thread runs the compactor's own code, hooks included: what waits for that waits for itself."""
-        return threading.get_ident() in self._depths
+        return threading.get_ident() in self._inside
 
-    @contextmanager
-    def own_code(self) -> Iterator[None]:
-        depths, thread = self._depths, threading.get_ident()  # a child that is forked in here gets another
-        depth = depths.get(thread, 0)
-        depths[thread] = depth + 1
-        try:
-            yield
-        finally:
-            _put(depths, thread, depth)
+    def own_code(self) -> _OwnCode:
+        return _OwnCode(self._inside)  # a child that is forked in there gets another
 
 
-def _put(depths: dict[int, int], thread: int, depth: int) -> None:
-    """Go back to *depth*; a thread that is not inside at all is not named."""
-    if depth:
-        depths[thread] = depth
-    else:
-        depths.pop(thread, None)
+class _OwnCode:
+    """While it lasts, this thread is *inside*; the outermost ends that. A class, since every event there is needs one:
+    a generator takes thrice as long."""
+
+    __slots__ = ("_inside", "_thread", "_was_inside")
+
+    def __init__(self, inside: set[int]) -> None:
+        self._inside = inside
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._was_inside = self._thread in self._inside
+        self._inside.add(self._thread)
+
+    def __exit__(self, *_exc: object) -> None:
+        if not self._was_inside:
+            self._inside.discard(self._thread)

@@ -43,7 +43,7 @@ class Indexing:
 
         After each step an executor has its slot back, which others may be waiting for.
         """
-        while self._may_run(begun=begun):
+        while (begun or self._is_due) and self._may_run(begun=begun):  # mostly nothing is due: no lock for that
             begun = False
             try:
                 begun = self._step()

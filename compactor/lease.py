@@ -42,6 +42,9 @@ class Lease:
             if self._keeping.refresh() or not is_current():
                 raise Overtaken
 
+    @property
+    def is_held(self) -> bool:
+        return self._held
+
     def release(self) -> None:
-        if self._held:
-            self._keeping.release()
+        self._keeping.release()

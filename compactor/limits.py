@@ -24,7 +24,7 @@ from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .tokens import TokenCounter
 from .units import PROMPT_TOKENS, count_message
 
-__all__ = ["Limits", "LimitsStatus", "Place", "Turn"]
+__all__ = ["UNLIMITED", "Limits", "LimitsStatus", "Place", "Turn"]
 
 HOUR = 3_600.0
 #: What was spent within so many seconds is forgotten together, an hour after the last of it.
@@ -321,6 +321,10 @@ class Place:
             self._limits._let_out(self)
 
 
+#: Where there are no limits: it never changes.
+UNLIMITED = Place(None)
+
+
 class Turn:
     """One compactor's turn to ask. *call* tells it that its turn has come, and returns whether it still wants it."""
 
@@ -336,7 +340,7 @@ class Turn:
 
     def place(self) -> Place:
         """Return a cycle's place: what was granted, or one that has to be asked for."""
-        return self._limits._taken(self) if self._limits is not None else Place(None)
+        return self._limits._taken(self) if self._limits is not None else UNLIMITED
 
     def wait(self, limit: LimitReached) -> None:
         """Stand in line until there is room for what *limit* was about."""

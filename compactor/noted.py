@@ -10,6 +10,8 @@ from .workers import interpreter_is_exiting
 
 __all__ = ["Noted"]
 
+_KEPT = (Discarded, Exhausted, Failed, StrategyFailed)
+
 
 class Noted:
     """A hook that keeps them. Of those that say the same since the last publication, the 1st, 2nd, 4th, 8th...: so an
@@ -22,7 +24,7 @@ class Noted:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Published):
             self._times.clear()
-        elif isinstance(event, Discarded | Exhausted | Failed | StrategyFailed):
+        elif isinstance(event, _KEPT):
             same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
             times = self._times[same] = self._times.get(same, 0) + 1
             if times & (times - 1) == 0 and not interpreter_is_exiting():

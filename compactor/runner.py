@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -25,13 +25,15 @@ from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitR
 from .eventlog import EventLog
 from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
 from .indexing import Indexing
-from .limits import Limits, Place, Turn
+from .limits import UNLIMITED, Limits, Place, Turn
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .waiting import Waiters, bounded, describe_error
 from .workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]
 
+#: The events from which a runner learns.
+_INSTRUCTIVE = (Skipped, Published, Held, Reduced)
 #: With this many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MOST_ABANDONED = 4
 
@@ -53,7 +55,7 @@ class _Run:
     #: A worker has taken it up.
     begun: bool = False
     #: What it has of the limits on calls and spend.
-    place: Place = field(default_factory=partial(Place, None))
+    place: Place = UNLIMITED
     #: Stands for the call to the summarizer that is in flight.
     call: object | None = None
     #: Its outcome is known, or it was given up; nothing more that it does counts.
@@ -92,7 +94,8 @@ class Runner:
 
     def _renew(self) -> None:
         """Be as new: no thread, no run, no lock held. What is published and what happened stays."""
-        self._wake = threading.Condition()  # guards all below it
+        self._lock = threading.RLock()  # guards all below it
+        self._wake = threading.Condition(self._lock)  # the same lock, to wait on; entering it takes longer
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has looked at
         self._run: _Run | None = None
@@ -115,7 +118,7 @@ class Runner:
     def start(self) -> bool:
         """Begin to work, with what is there already; return whether it does now: while stopping, it begins when that is
         through."""
-        with self._wake:
+        with self._lock:
             if self._state is State.STOPPING:
                 self._restart = True
                 return False
@@ -132,7 +135,7 @@ class Runner:
         until = math.inf if timeout is None else time.monotonic() + timeout
         if self._events.inside:
             until = -math.inf
-        with self._wake:
+        with self._lock:
             self._restart = False
             self._state = State.STOPPING
             thread = self._thread
@@ -157,7 +160,7 @@ class Runner:
     def notify(self, *, published: bool = False, due: bool = False) -> None:
         """Take note that something happened, or was *published* elsewhere, or that a look is *due* which may need no
         model. Never blocks, never raises."""
-        with self._wake:
+        with self._lock:
             self._pending = True
             self._due |= due
             if published:
@@ -177,7 +180,7 @@ class Runner:
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, and return the compaction: ``ContextCompactor.compact_now``."""
-        with self._wake:
+        with self._lock:
             waiter = self._waiters.added()
             run = self._claim()
         self._dispatch(run)
@@ -188,7 +191,7 @@ class Runner:
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Return True once all was looked at and nothing runs: ``ContextCompactor.wait_idle``."""
-        with self._wake:
+        with self._lock:
             self._wake.wait_for(self._is_through, bounded(timeout))
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
 
@@ -241,7 +244,7 @@ class Runner:
         """Hand *run* to a worker. Called without the lock: an executor may do what it likes."""
         if run is None:
             return
-        with self._wake:
+        with self._lock:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
             worker = self._executor if self._executor is not None else self._own_thread()
@@ -269,7 +272,7 @@ class Runner:
 
     def _without_worker(self, run: _Run) -> None:
         """Come to rest: the executor was shut down, before *run* or with it."""
-        with self._wake:
+        with self._lock:
             if self._run is not run:
                 return
             self._run, self._restart = None, False
@@ -281,7 +284,7 @@ class Runner:
 
     def _work(self, run: _Run) -> None:
         """One cycle, on a worker."""
-        with self._wake:
+        with self._lock:
             if self._run is not run:
                 return
             run.begun = True
@@ -318,7 +321,7 @@ class Runner:
 
     def _close(self, run: _Run) -> bool:
         """Return whether the caller is the first to know how *run* ended: it, or its deadline."""
-        with self._wake:
+        with self._lock:
             if self._run is not run or run.over:
                 return False
             run.over = True
@@ -333,7 +336,7 @@ class Runner:
                 self._clock.call_later(delay, partial(_backoff_over, weakref.ref(self), run))
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
             error, delay, can_go_on = raised, None, False
-        with self._wake:
+        with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run = None
@@ -351,7 +354,7 @@ class Runner:
             self._discards = 0
             self._look_again_in(run.look_in)
             if run.reduced:
-                with self._wake:
+                with self._lock:
                     self._succeeded()
             return None
         if isinstance(error, LeasedElsewhere):  # told already, and no failure
@@ -387,7 +390,7 @@ class Runner:
 
     def _show_what_is_due(self) -> None:
         """Show what is held and was to be extended first, for that has failed: prompts are too long."""
-        with self._wake:
+        with self._lock:
             if self._state is State.STOPPING:
                 return
         try:
@@ -433,7 +436,7 @@ class Runner:
 
     def _go_on(self, run: _Run) -> None:
         """End the back-off that *run* began."""
-        with self._wake:
+        with self._lock:
             run.rested = True  # perhaps before this state was even entered, where the machine was asleep
             if self._state is not State.BACKING_OFF or self._backing_off_from is not run:
                 return
@@ -447,15 +450,17 @@ class Runner:
         """Look when another process's lease expires, or when what is held may be shown; None: when something happens,
         which is looked at as ever."""
         cancel: Callable[[], object] = _nothing
+        if seconds is None and self._cancel_look is _nothing:
+            return
         if seconds is not None:
             cancel = self._clock.call_later(seconds, partial(_notify, weakref.ref(self)))
-        with self._wake:
+        with self._lock:
             before, self._cancel_look = self._cancel_look, cancel
         before()
 
     def _take_turn(self) -> bool:
         """Look, now that there is room for a call; return False where nobody wants to know any more."""
-        with self._wake:
+        with self._lock:
             run = self._claim()
             wanted = self._run is not None
             self._wake.notify_all()
@@ -467,7 +472,7 @@ class Runner:
     def _ask(self, run: _Run, request: SummaryRequest) -> str | Summary:
         """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
         call = object()
-        with self._wake:
+        with self._lock:
             if reason := self._forbidden(run):
                 raise StaleCompaction(reason)
             if len(self._calls) >= MOST_ABANDONED:
@@ -481,7 +486,7 @@ class Runner:
             finally:
                 cancel()
         finally:
-            with self._wake:
+            with self._lock:
                 run.call = None  # from here on it is too late to give it up
                 self._calls.discard(call)
                 self._wake.notify_all()
@@ -491,7 +496,7 @@ class Runner:
 
     def _give_up(self, run: _Run, call: object) -> None:
         """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
-        with self._wake:
+        with self._lock:
             if run.call is not call or not self._close(run):
                 return
             outlived, self._thread = self._thread, None
@@ -503,7 +508,7 @@ class Runner:
             end()
             return
         outlived.close()
-        with self._wake:
+        with self._lock:
             thread = self._own_thread()
         try:
             thread.submit(end)  # hooks are not to hold up the timer of every compactor
@@ -518,7 +523,7 @@ class Runner:
         """Return why *run* may not publish any more."""
         if interpreter_is_exiting():
             return "interpreter_exit"
-        with self._wake:
+        with self._lock:
             if self._run is not run or run.over:
                 return "late"
             if self._state is State.STOPPING:
@@ -527,17 +532,22 @@ class Runner:
 
     def emit(self, event: Event) -> None:
         """Tell *event*, and learn from it."""
-        with self._wake:
-            if isinstance(event, Skipped):
-                self._why_idle = event.reason
-            elif isinstance(event, Published):
-                self._indexing.due()
-                self._succeeded()
-            elif isinstance(event, Held) and self._run is not None:
-                self._run.look_in = event.look_in
-            elif isinstance(event, Reduced) and self._run is not None:
-                self._run.reduced = True  # a success only if what came after it did not fail
+        if isinstance(event, _INSTRUCTIVE):
+            with self._lock:
+                self._learn_from(event)
         self._events.tell(event)
+
+    def _learn_from(self, event: Event) -> None:
+        """Called with the lock held."""
+        if isinstance(event, Skipped):
+            self._why_idle = event.reason
+        elif isinstance(event, Published):
+            self._indexing.due()
+            self._succeeded()
+        elif isinstance(event, Held) and self._run is not None:
+            self._run.look_in = event.look_in
+        elif isinstance(event, Reduced) and self._run is not None:
+            self._run.reduced = True  # a success only if what came after it did not fail
 
     def _succeeded(self) -> None:
         self._discards, self._last_error = 0, None

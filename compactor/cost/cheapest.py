@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..config import CompactorConfig, number, whole_number
-from ..events import Weighed, Why
+from ..events import Weighed, Why, seen
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
 from .growth import Growth, growth_of
@@ -140,7 +140,8 @@ class Cheapest(Trigger):
         why, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
         if why in HOLDING:
             self._note_asked(view, mark)
-        weighed = Weighed(
+        weighed = seen(
+            Weighed,
             holds=why in HOLDING,
             why=why,
             grown=growth.grown,
