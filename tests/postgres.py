@@ -52,6 +52,11 @@ class Postgres:
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
+    @property
+    def pid(self) -> int:
+        """The process that began all its others."""
+        return int((self._data / "postmaster.pid").read_text(encoding="utf-8").split()[0])
+
     def start(self) -> None:
         """Return when the server answers; at the port that it had before, if it ran before."""
         if self._folder is None:

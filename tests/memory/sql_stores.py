@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+import pytest
+from sqlalchemy import Engine, event, text
 
 from memory import Memory
 from memory.entries import Entry
@@ -42,6 +43,28 @@ def on(store: SqlStore, statement: str, **values: Any) -> Any:
         return result.all() if result.returns_rows else None
 
     return store._connections.write(run)
+
+
+@contextmanager
+def told(listener: Callable[..., object]) -> Iterator[None]:
+    """Have *listener* called before each statement, as SQLAlchemy's ``before_cursor_execute``."""
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+
+
+def on_connecting(monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Any], object]) -> None:
+    """Have each connection of SQLite stores that are made from now on prepared, after the store has."""
+    engine = Sqlite.engine
+
+    def prepared(self: Sqlite) -> Engine:
+        made = engine(self)
+        event.listen(made, "connect", lambda connection, _record: prepare(connection))
+        return made
+
+    monkeypatch.setattr(Sqlite, "engine", prepared)
 
 
 def entry(body: str = "{}", **more: Any) -> Entry:

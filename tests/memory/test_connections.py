@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -15,12 +17,13 @@ import pytest
 from executors import SOON
 from lines import Line
 from postgres import Postgres as Server
-from sql_stores import bodies, dialect_of, entry, on, opened, sqlite_url
-from sqlalchemy import Connection, event, text
+from sql_stores import bodies, dialect_of, entry, on, opened, sqlite_url, told
+from sqlalchemy import Connection
 
 from memory import Conflict, StoreBusy, StoreUnreachable
 from memory.stores import connections as connections_module
-from memory.stores import sql
+from memory.stores.connections import Connections
+from memory.stores.dialects import Postgres, Sqlite
 from memory.stores.sql import SqlStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,24 +84,25 @@ def test_a_connection_is_kept_for_writing_until_it_fails_or_the_store_is_closed(
 
 def test_a_thread_waits_for_another_no_longer_than_the_time_out(tmp_path: Path) -> None:
     """Within a process too, writers wait for one another."""
-    with (
-        opened(sqlite_url(tmp_path, "?timeout=0.05")) as store,
-        store._connections._writing,
-        pytest.raises(StoreBusy, match="other threads wrote"),
-    ):
-        store.append("s", [entry()], after=0)
+    with closing(Connections(Sqlite(sqlite_url(tmp_path, "?timeout=0.05")))) as connections:
+
+        def hold(_: Connection) -> None:
+            with ThreadPoolExecutor() as threads, pytest.raises(StoreBusy, match="other threads wrote"):
+                threads.submit(connections.write, lambda _: None).result(SOON)
+
+        connections.write(hold)
 
 
 def test_all_connections_in_use_is_said(postgres_url: str) -> None:
     """Who waits longer for one than the time-out may try again."""
-    with opened(f"{postgres_url}?timeout=0.05") as store:
+    with closing(Connections(Postgres(f"{postgres_url}?timeout=0.05"))) as connections:
 
         def nested(deep: int) -> None:
-            store._connections.read(lambda _: nested(deep - 1) if deep else None)
+            connections.read(lambda _: nested(deep - 1) if deep else None)
 
         with pytest.raises(StoreBusy, match="all connections"):
             nested(50)
-        assert store.sessions() == []
+        nested(1)
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------
@@ -367,9 +371,9 @@ def test_an_append_of_many_whose_connection_breaks_is_stored_once_and_in_silence
                     driver: Any = connection.connection.driver_connection
                     on(other, "SELECT pg_terminate_backend(:pid, 5000)", pid=driver.info.backend_pid)
 
-        event.listen(store._connections._engine, "before_cursor_execute", cut)
         entries = [entry() for _ in range(300)]
-        assert store.append("s", entries, 0) == 300
+        with told(cut):
+            assert store.append("s", entries, 0) == 300
         assert list(store.read("s")) == entries
     assert len(inserts) > 3
     assert [record.getMessage() for record in caplog.records] == []
@@ -393,24 +397,16 @@ def test_another_writer_who_was_faster_is_a_conflict_and_not_a_fault(postgres_ur
     """Also where both had seen the same end of the log, and only the primary key stops the second."""
     with opened(postgres_url) as store, opened(postgres_url) as other:
         store.append("s", [entry()], after=0)
-        results: list[Any] = []
-
-        def append() -> None:
-            try:
-                results.append(other.append("s", [entry()], after=1))
-            except Conflict as error:
-                results.append(error)
-
-        def overlap(connection: Connection) -> None:
-            connection.exec_driver_sql(store._append, sql._row("s", 2, entry()))
-            thread.start()
-            waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = :db")
-            db = connection.scalar(text("SELECT current_database()"))
-            while not store._connections.read(lambda another: another.scalar(waiting, {"db": db})):
-                pass
-
-        thread = threading.Thread(target=append)
-        store._connections.change(overlap)
-        thread.join()
-        assert [type(result) for result in results] == [Conflict]
-        assert len(bodies(store)) == 2
+        # The second has seen the end of the log, and is about to insert, when it lets go of 1 and waits for 2.
+        pause = "BEGIN IF NEW.body = ''second'' THEN PERFORM pg_advisory_unlock(1), pg_advisory_lock(2); END IF;"
+        on(store, f"CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS '{pause} RETURN NEW; END'")
+        on(store, "CREATE TRIGGER pause BEFORE INSERT ON compactor_entries FOR EACH ROW EXECUTE FUNCTION pause()")
+        on(other, "SELECT pg_advisory_lock(1)")
+        on(store, "SELECT pg_advisory_lock(2)")
+        with ThreadPoolExecutor() as threads:
+            second = threads.submit(other.append, "s", [entry("second")], 1)
+            on(store, "SELECT pg_advisory_lock(1)")
+            assert store.append("s", [entry("first")], after=1) == 2
+            on(store, "SELECT pg_advisory_unlock(2)")
+            assert isinstance(second.exception(SOON), Conflict)
+        assert bodies(store) == ["{}", "first"]

@@ -118,13 +118,13 @@ def made_with_compactions(store: SqlStore) -> tuple[Memory, Any]:
 
 @unreadable
 def test_what_cannot_be_erased_yet_is_hidden_and_keeps_nobody_out(
-    url: str, change: str, fault: type[StoreError], said: str
+    url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overlay that cannot be read may hold the text: it is left alone, and the erasure is gone on with later."""
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 10)
     with opened(url) as store:
         memory, _ = made_with_compactions(store)
         first = next(iter(store.read_kinds("s", ["compaction published"])))
-        Memory("s", store=store)._keep_checkpoint(memory.snapshot)
         change_entry(store, first.number, change)
         for _ in range(2):
             with pytest.raises(fault, match=said.format(first.number)):

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from postgres import Postgres as Server
-from sql_stores import bodies, entry, on, opened, sqlite_url
-from sqlalchemy import Connection, text
+from sql_stores import bodies, entry, on, on_connecting, opened, sqlite_url
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from memory import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable, open_store
 from memory.stores import StoredText, dialects
+from memory.stores.connections import Connections
 from memory.stores.dialects import Dialect, Postgres, Sqlite
 from memory.stores.schema import MIGRATIONS
 
@@ -56,23 +57,12 @@ def test_a_file_that_is_not_seen_as_it_was_is_said_with_what_may_be_the_matter(
         assert store.append("s", [entry()], after=1) == 2
 
 
-def with_pragma(monkeypatch: pytest.MonkeyPatch, pragma: str) -> None:
-    """Have every connection to SQLite begin with *pragma*."""
-    connected = Sqlite._connected
-
-    def and_pragma(self: Sqlite, connection: Any, record: Any) -> None:
-        connected(self, connection, record)
-        connection.execute(f"PRAGMA {pragma}")
-
-    monkeypatch.setattr(Sqlite, "_connected", and_pragma)
-
-
 def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All or nothing of an append; and the next one works once there is room."""
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry()], after=0)
     with monkeypatch.context() as patched:
-        with_pragma(patched, "max_page_count = 40")
+        on_connecting(patched, lambda connection: connection.execute("PRAGMA max_page_count = 40"))
         with opened(sqlite_url(tmp_path)) as store:
             with pytest.raises(StoreFull, match="free some"):
                 store.append("s", [entry("x" * 50_000) for _ in range(9)], after=1)
@@ -85,7 +75,7 @@ def test_a_file_that_may_only_be_read_can_be_read(tmp_path: Path, monkeypatch: p
     """And says so to who writes."""
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry()], after=0)
-    with_pragma(monkeypatch, "query_only = ON")
+    on_connecting(monkeypatch, lambda connection: connection.execute("PRAGMA query_only = ON"))
     with opened(sqlite_url(tmp_path)) as store:
         assert bodies(store) == ["{}"]
         for write in (lambda: store.append("s", [entry()], 1), lambda: store.append("t", [entry()], 0)):
@@ -95,11 +85,12 @@ def test_a_file_that_may_only_be_read_can_be_read(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_that_may_not_be_written_to_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite itself only says that it cannot open the file."""
-    place, error = Sqlite(sqlite_url(tmp_path)), sqlite3.OperationalError("unable to open database file")
-    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
-    assert type(place._fault(error)) is StoreError
+    said = sqlite3.OperationalError("unable to open database file")
+    said.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    place, error = Sqlite(sqlite_url(tmp_path)), OperationalError("", None, said)
+    assert type(place.fault(error)) is StoreError
     monkeypatch.setattr(dialects.os, "access", lambda *_: False)
-    assert type(place._fault(error)) is StoreReadOnly
+    assert type(place.fault(error)) is StoreReadOnly
 
 
 def test_a_locked_file_is_waited_for_and_then_said(tmp_path: Path, path: Path) -> None:
@@ -194,7 +185,7 @@ def test_whatever_else_goes_wrong_is_a_store_error(tmp_path: Path) -> None:
     with opened(sqlite_url(tmp_path)) as store:
         for statement in ("SELECT :value", "SELECT nonsense()"):
             with pytest.raises(StoreError, match=r"chat\.db"):
-                store._connections.read(lambda connection, asked=statement: connection.execute(text(asked)))
+                on(store, statement)
 
 
 # -- a server ---------------------------------------------------------------------------------------------------------
@@ -284,8 +275,8 @@ def test_a_server_that_may_only_be_read_can_be_read(postgres_url: str) -> None:
 )
 def test_a_server_that_is_held_up_is_said(postgres_url: str, options: str) -> None:
     """Another's transaction that does not end; ours is undone, and works once the other is done."""
-    with opened(postgres_url) as store, opened(f"{postgres_url}?{options}") as other:
-        store.append("s", [entry()], after=0)
+    with closing(Connections(Postgres(postgres_url))) as connections, opened(f"{postgres_url}?{options}") as other:
+        other.append("s", [entry()], after=0)
 
         def hold(connection: Connection) -> None:
             connection.exec_driver_sql("UPDATE compactor_sessions SET key = 'moved'")
@@ -294,7 +285,7 @@ def test_a_server_that_is_held_up_is_said(postgres_url: str, options: str) -> No
             raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            store._connections.change(hold)
+            connections.change(hold)
         assert other.append("s", [entry()], after=1) == 2
 
 

@@ -15,6 +15,7 @@ from sql_stores import bodies, dialect_of, entry, on, opened, same_as_resumed, s
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
+from memory.stores.connections import Connections
 from memory.stores.dialects import Dialect
 from memory.stores.schema import MIGRATIONS, version_of
 from memory.stores.sql import SqlStore
@@ -54,7 +55,8 @@ def test_who_only_reads_changes_no_older_store(url: str) -> None:
         with pytest.raises(StoreError, match=r"nothing was ever stored in .* write to it first") as raised:
             store.open(migrate=False)
         assert type(raised.value) is StoreError
-        assert store._connections.read(lambda connection: version_of(connection, store._dialect)) == 0
+    with closing(Connections(dialect_of(url))) as connections:
+        assert connections.read(lambda connection: version_of(connection, connections.dialect)) == 0
     with opened(url) as store:
         store.append("s", [entry()], after=0)
     with closing(SqlStore(dialect_of(url))) as store, pytest.raises(OlderVersion, match="open it once to"):

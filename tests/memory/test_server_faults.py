@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -19,6 +19,8 @@ from sqlalchemy import text
 
 from memory import Memory, StoreBusy, StoreReadOnly, StoreUnreachable
 from memory.stores import dialects, sql
+from memory.stores.connections import Connections
+from memory.stores.dialects import Postgres
 from memory.stores.sql import SqlStore
 
 
@@ -44,7 +46,8 @@ def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypat
                 restart()
             connection.execute(text("UPDATE compactor_sessions SET checkpoint_number = checkpoint_number + 1"))
 
-        store._connections.change(change)
+        with closing(Connections(Postgres(own_postgres.url()))) as connections:
+            connections.change(change)
         assert on(store, "SELECT checkpoint_number FROM compactor_sessions") == [(2,)]  # all of it, once
         on(store, "UPDATE compactor_sessions SET checkpoint_number = 0")
 
@@ -139,7 +142,7 @@ def test_a_server_that_says_nothing_is_given_up(
 
 def test_a_lock_on_a_server_is_waited_for_as_long_as_was_said(postgres_url: str) -> None:
     """Whoever reads goes on meanwhile, and the same call works afterwards."""
-    with opened(f"{postgres_url}?timeout=0.2") as store, opened(postgres_url) as other:
+    with opened(f"{postgres_url}?timeout=0.2") as store:
         memory = Memory("s", store=store)
         turn(memory, "1")
 
@@ -152,7 +155,8 @@ def test_a_lock_on_a_server_is_waited_for_as_long_as_was_said(postgres_url: str)
                 assert 0.1 < time.monotonic() - began < SOON
             assert shown(Memory("s", store=store)) == [("question 1", ["answer 1"])]
 
-        other._connections.change(hold)
+        with closing(Connections(Postgres(postgres_url))) as connections:
+            connections.change(hold)
         turn(memory, "2")
         memory.redact("r1.p1")
         assert shown(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]

@@ -15,8 +15,8 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from sql_stores import bodies, entry, on, opened, sqlite_url
-from sqlalchemy import Connection, event
+from sql_stores import bodies, entry, on, on_connecting, opened, sqlite_url, told
+from sqlalchemy import Connection
 
 from memory import Memory, StoreClosed, StoreDamaged, StoreError, open_store
 from memory.entries import Entry, RoundOpened
@@ -165,10 +165,7 @@ def test_names_never_become_part_of_a_statement(url: str) -> None:
     """Statements are the same whatever they are about; names of any length are told apart."""
     names = ["'; DROP TABLE compactor_entries; --", "%s :key ? $1", "\0\ud800", "n" * 10_000, "n" * 9_999 + "m"]
     statements: set[str] = set()
-    with opened(url) as store:
-        event.listen(
-            store._connections._engine, "before_cursor_execute", lambda *facts: statements.add(facts[2]) or None
-        )
+    with opened(url) as store, told(lambda *facts: statements.add(facts[2])):
         for name in names:
             opened_round = Entry.of(RoundOpened(round_id=name, user_query="q", created_at=datetime.now(UTC)), round=1)
             store.append(name, [opened_round, entry(id=name)], after=0)
@@ -185,6 +182,7 @@ def test_names_never_become_part_of_a_statement(url: str) -> None:
         for name in names:
             store.purge(name)
         assert store.sessions() == []
+    assert statements
     assert not [statement for statement in statements for name in names if name in statement]
 
 
@@ -240,12 +238,15 @@ def test_an_append_of_many_makes_a_few_rows_at_a_time(url: str, monkeypatch: pyt
     assert asked == [1, 100, 150, 150, 150, 30, 19]
 
 
-def test_of_many_entries_the_first_looks_for_the_end_of_the_log(tmp_path: Path) -> None:
+def test_of_many_entries_the_first_looks_for_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It settles the place; to look again for each would take half as long again as the inserting."""
     said: list[str] = []
+    on_connecting(monkeypatch, lambda connection: connection.set_trace_callback(said.append))
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry()], after=0)
-        store._connections._writer.connection.driver_connection.set_trace_callback(said.append)  # type: ignore[union-attr]
+        said.clear()
         store.append("s", [entry() for _ in range(300)], after=1)
     inserts = [statement for statement in said if "INSERT INTO compactor_entries" in statement]
     assert (len(inserts), sum("max(" in statement for statement in inserts)) == (300, 1)
@@ -277,10 +278,8 @@ def test_a_page_of_long_entries_has_few_of_them(tmp_path: Path, monkeypatch: pyt
     asked: list[Any] = []
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry("x" * 100) for _ in range(8)], after=0)
-        event.listen(
-            store._connections._engine, "before_cursor_execute", lambda *facts: asked.append(facts[3][-1]) or None
-        )
-        assert len(list(store.read("s"))) == 8
+        with told(lambda *facts: asked.append(facts[3][-1])):
+            assert len(list(store.read("s"))) == 8
     assert asked == [4, 2, 2, 2]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sql_stores import on_connecting
 from sqlalchemy import Connection, create_engine, select
 
 from memory import Memory, open_store
 from memory.stores import sql_texts
 from memory.stores.base import FoundText, FoundTexts, SearchableStore, StoredText
-from memory.stores.dialects import Sqlite
 
 Asked = Callable[[str], list[tuple[Any, ...]]]
 
@@ -74,19 +74,12 @@ def test_a_sqlite_without_trigrams_finds_the_same(url: str, asked: Asked, monkey
 def without_trigrams(patch: pytest.MonkeyPatch) -> None:
     """Have no SQLite that is opened from now on know FTS5's tables: to name one is an error."""
 
-    def connected(self: Sqlite, connection: Any, record: Any) -> None:
-        connect(self, connection, record)
-        connection.set_authorizer(
-            lambda action, *named: (
-                sqlite3.SQLITE_DENY
-                if action in (sqlite3.SQLITE_CREATE_VTABLE, sqlite3.SQLITE_DROP_VTABLE)
-                or (named[0] == "compactor_trigrams" and action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_INSERT))
-                else sqlite3.SQLITE_OK
-            )
-        )
+    def deny(action: int, *named: Any) -> int:
+        ours = named[0] == "compactor_trigrams" and action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_INSERT)
+        denied = ours or action in (sqlite3.SQLITE_CREATE_VTABLE, sqlite3.SQLITE_DROP_VTABLE)
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
-    connect = Sqlite._connected
-    patch.setattr(Sqlite, "_connected", connected)
+    on_connecting(patch, lambda connection: connection.set_authorizer(deny))
     patch.setattr(sql_texts._SqliteTrigrams, "_able", lambda _self, _connection: False)
 
 

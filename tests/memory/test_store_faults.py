@@ -187,7 +187,7 @@ def test_a_server_whose_disk_is_full_goes_on_when_it_has_room(tmp_path: Path, po
         subprocess.run(["mount", "--bind", place, space], check=True)
         try:
             (space / "tables").mkdir()
-            owner = Path(f"/proc/{server_pid(postgres_server)}").stat()
+            owner = Path(f"/proc/{postgres_server.pid}").stat()
             os.chown(space / "tables", owner.st_uid, owner.st_gid)
             postgres_server.execute(f"CREATE TABLESPACE small LOCATION '{space / 'tables'}'")
             postgres_server.execute("CREATE DATABASE small TEMPLATE template0 TABLESPACE small")
@@ -206,10 +206,6 @@ def test_a_server_whose_disk_is_full_goes_on_when_it_has_room(tmp_path: Path, po
             postgres_server.execute("DROP TABLESPACE IF EXISTS small")
             subprocess.run(["umount", "-l", space], check=True)
             shutil.rmtree(folder)
-
-
-def server_pid(server: Server) -> int:
-    return int((server._data / "postmaster.pid").read_text(encoding="utf-8").split()[0])
 
 
 # -- what may only be read --------------------------------------------------------------------------------------------
