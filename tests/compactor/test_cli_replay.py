@@ -247,6 +247,7 @@ def test_sums_are_those_of_the_conversations(heavy: Path) -> None:
     document = run("replay", heavy, "--preset", "context_offload", "--budget", 1200, "--json").document
     one, other = document["conversations"]
     for part in ("strategies", "ladder"):
+        assert document["totals"][part]
         for name, summed in document["totals"][part].items():
             for figure, value in summed.items():
                 assert value == pytest.approx(one[part][name][figure] + other[part][name][figure], abs=0.002)

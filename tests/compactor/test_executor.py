@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -133,15 +133,10 @@ def test_a_hanging_call_of_one_does_not_hold_up_the_deadlines_of_others() -> Non
         heard.until(Failed, 3)
         for call in calls:
             call.go_on.set()
-        for compactor in compactors:
-            compactor.stop(SOON)
+        assert all(compactor.stop(SOON) for compactor in compactors)
 
 
 # The executor's end
-
-
-def shut_down(executor: Executor, **how: Any) -> Callable[[], None]:
-    return lambda: executor.shutdown(**how)
 
 
 def test_an_executor_that_is_shut_down_stops_the_compactor_with_an_event() -> None:

@@ -49,11 +49,6 @@ def chat(rounds: int, size: int = 100) -> list[Message]:
     return talk
 
 
-def contents_of(made: OffloadResult) -> str:
-    """All that was taken out, what is inside of archives included."""
-    return "\n".join(made.write_file_dict.values())
-
-
 # -- what fits ---------------------------------------------------------------------------------------------------------
 
 
