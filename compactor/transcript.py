@@ -169,14 +169,15 @@ def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
 def quote(round_: Round, *, partial: bool = False) -> str:
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
-    Text from the conversation cannot open or close one of the tags.
+    Each is headed by a tag, and ends where the next one begins: text from the conversation cannot open one, and what
+    would close it is paid for with every message.
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
         lines += _query_lines(round_.user_query)
     for post in _shown_posts(round_):
         lines += _post_lines(post)
-    return "\n".join([*lines, "</round>"])
+    return "\n".join(lines)
 
 
 def _shown_posts(round_: Round) -> Sequence[Post]:
@@ -191,7 +192,8 @@ def _query_lines(query: str) -> Iterator[str]:
 
 
 def _post_lines(post: Post) -> Iterator[str]:
-    ends = {"from": post.send_from, "to": post.send_to}
+    # What goes to the user is the usual, and need not be said.
+    ends = {"from": post.send_from, "to": "" if post.send_to == USER else post.send_to}
     if post.tool_call_id is not None:
         yield from _element("tool_result", post.message, ends | {"id": post.tool_call_id})
     elif post.message:
@@ -214,7 +216,6 @@ def _element(tag: str, text: str, attributes: dict[str, str]) -> Iterator[str]:
     said = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes.items() if value)
     yield f"<{tag}{said}>"
     yield escape_tags(text)
-    yield f"</{tag}>"
 
 
 def _attribute(value: str) -> str:

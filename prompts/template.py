@@ -35,9 +35,9 @@ CLOSING = (
 
 #: What stands where the conversation would, in an instruction that follows the conversation itself.
 ABOVE = (
-    "[Nobody in the conversation says this: it is interrupted here, and a summary of it is asked for. All messages"
-    " above but the system's instructions are the record, the data in tags, that this speaks of; a message headed"
-    " [Conversation History Summary], where there is one, is its <previous_summary>. Call no tool.]"
+    "[Nobody in the conversation says this: it is interrupted here, to be summarised. The messages above, but for the"
+    " system's, are the record in tags that this speaks of; what is headed [Conversation History Summary] is its"
+    " <previous_summary>. Call no tool.]"
 )
 _PREVIOUS_ABOVE = "(the message above that is headed [Conversation History Summary])"
 

@@ -88,7 +88,7 @@ class ExtractiveSummarizer:
         if half >= _LEAST_TOKENS:
             return half
         quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
-        return min(_LEAST_TOKENS, quoted * 4 // 5)
+        return min(_LEAST_TOKENS, quoted * 9 // 10)
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
@@ -310,7 +310,7 @@ def _fit(lines: Sequence[_Line], budget: int, count: Count) -> str:
     chosen = _chosen(lines, budget, count) or sorted(range(len(lines)), key=lambda place: lines[place].rank)
     text = _filled(lines, chosen, budget, count)
     ending = count(_ENDING)
-    if budget > 3 * ending and is_reply(text):
+    if budget > 2 * ending and is_reply(text):
         # Somebody's offer of help, quoted as the last of a few lines, passes for the summarizer's own.
         return _filled(lines, chosen, budget - ending, count) + _ENDING
     return text

@@ -96,7 +96,7 @@ def test_the_first_time_the_notes_are_written_in_full() -> None:
     assert (request.kind, request.previous, request.schema, request.start_index, request.end_index) == (
         "rounds", None, None, 1, 4,
     )  # fmt: skip
-    assert "write a list of short notes" in text_of(request)
+    assert "write short notes" in text_of(request)
     assert scene.made.summary == SHOWN
     assert scene.made.notes == read_notes(FIRST, (1, 4))
     assert [event.major for event in scene.published] == [False]
@@ -414,7 +414,7 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_raw_rounds() 
 
 def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() -> None:
     """And the new rounds; no request is longer than it may be."""
-    config = CONFIG.merged(target_tokens=120, summarizer_input_tokens=1_200)
+    config = CONFIG.merged(target_tokens=120, summarizer_input_tokens=900)
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(25)
     assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
     major = scene.summarizer.requests[3]
@@ -424,7 +424,7 @@ def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() 
     (note,) = scene_made(scene, 3).notes
     assert (note.first_round, note.last_round) == (1, 16)
     for request in scene.summarizer.requests:
-        assert PROMPT_TOKENS + sum(count_message(one, count_tokens) for one in request.messages) <= 1_200
+        assert PROMPT_TOKENS + sum(count_message(one, count_tokens) for one in request.messages) <= 900
 
 
 def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:

@@ -86,13 +86,12 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
     assert text_of(request).partition("<conversation>\n")[2].partition("\n</conversation>")[0] == "\n".join(
         [
             '<round number="1">',
-            '<message from="User">\nFly me to Oslo\n</message>',
-            '<message from="Planner" to="Tools">\nLooking.\n</message>',
-            '<attachment from="Planner" to="Tools" type="plan">\n1. search 2. book\n</attachment>',
-            '<attachment from="Planner" to="Tools" type="empty">\n\n</attachment>',
-            '<tool_call from="Planner" name="search_flights" id="call-1">\n{"to": "OSL"}\n</tool_call>',
-            '<tool_result from="Tools" to="Planner" id="call-1">\n[{"flight": "SK123"}]\n</tool_result>',
-            "</round>",
+            '<message from="User">\nFly me to Oslo',
+            '<message from="Planner" to="Tools">\nLooking.',
+            '<attachment from="Planner" to="Tools" type="plan">\n1. search 2. book',
+            '<attachment from="Planner" to="Tools" type="empty">\n',
+            '<tool_call from="Planner" name="search_flights" id="call-1">\n{"to": "OSL"}',
+            '<tool_result from="Tools" to="Planner" id="call-1">\n[{"flight": "SK123"}]',
         ]
     )
 
@@ -168,7 +167,7 @@ def test_the_conversation_comes_first_and_the_instruction_last() -> None:
     add_round(memory)
     executor.run_all()
     text = text_of(summarizer.requests[1])
-    places = [text.index(part) for part in ("SUMMARY-SO-FAR", "item-6", "Use at most")]
+    places = [text.index(part) for part in ("SUMMARY-SO-FAR", "item-6", "tokens: shorten")]
     assert places == sorted(places)
 
 

@@ -38,14 +38,8 @@ def test_the_model_sees_the_calls_and_what_they_are_about() -> None:
     assert (part.user_query, [post.number for post in part.post_list]) == ("", list(range(1, 9)))
     assert (request.start_index, request.end_index, request.role) == (1, 1, ROLE)
     lines = quoted(request).splitlines()
-    assert lines[:5] == [
-        '<round number="1" part="yes">',
-        '<message from="User">',
-        "Which flight?",
-        "</message>",
-        "</round>",
-    ]
-    assert lines[6:9] == ['<tool_call from="assistant" name="f" id="c0">', "{}", "</tool_call>"]
+    assert lines[:3] == ['<round number="1" part="yes">', '<message from="User">', "Which flight?"]
+    assert lines[4:6] == ['<tool_call from="assistant" name="f" id="c0">', "{}"]
     assert quoted(request).count("<tool_result") == 4
     assert "- [pending] book" in said(request)
     assert "make none of the calls" in said(request)
@@ -56,7 +50,7 @@ def test_the_model_sees_the_calls_and_what_they_are_about() -> None:
 def test_a_long_query_is_shown_by_its_beginning() -> None:
     """It must not take the room of the calls."""
     _, (request,) = apply(memory_of(user("q" * 5_000), *pairs(4), answer()), compress_tool_runs())
-    assert f"{'q' * 1_000} [...]\n</message>" in quoted(request)
+    assert f"{'q' * 1_000} [...]\n<round number=" in quoted(request)
     memory = memory_of(answer("I begin."), *pairs(4), answer())
     _, (request,) = apply(memory, compress_tool_runs())
     assert quoted(request).startswith('<round number="1">\n<tool_call ')
@@ -130,10 +124,10 @@ def test_tools_that_keep_a_plan_are_told_of_in_a_line() -> None:
     answers = [result("p2", "fine"), result("p3", LONG)]
     chat = [user(), *pairs(3), *PLAN_MESSAGES, both, *answers, answer()]
     _, (request,) = apply(memory_of(*chat), compress_tool_runs())
-    assert 'name="plan" id="p2">\na [...]\n</tool_call>' in quoted(request)
+    assert 'name="plan" id="p2">\na [...]\n<tool_call' in quoted(request)
     assert "z" * 900 in quoted(request)
-    assert f'id="p3">\n{LONG}\n' in quoted(request)
-    assert 'name="update_todos" id="p1">\n' + "x" * 160 + " [...]\n</tool_call>" in quoted(request)
+    assert f'id="p3">\n{LONG}' in quoted(request)
+    assert 'name="update_todos" id="p1">\n' + "x" * 160 + " [...]\n<" in quoted(request)
     assert '<tool_result from="tool" to="assistant" id="p1">\nsaved ' + "y" * 154 + " [...]\n" in quoted(request)
     assert f"c0: {LONG}" in quoted(request)
 
@@ -175,7 +169,7 @@ def test_the_prompt_can_be_replaced(tmp_path: Path) -> None:
     path.write_text("content: '{content} Sum up the calls.'")
     template = PromptTemplate("mine", "{content} Only ids.")
     for prompt, wanted in (
-        (None, "Whoever goes on from here"),
+        (None, "whoever goes on from here"),
         ("current_round", "in the middle of the work"),
         (path, "Sum up the calls."),
         (template, "Only ids."),

@@ -37,7 +37,7 @@ def numbers(found: list[Step]) -> list[list[int]]:
 
 
 def test_a_round_is_quoted_with_all_that_its_posts_carry() -> None:
-    """Messages, attachments, calls and results, each in a tag that says whose it is."""
+    """Messages, attachments, calls and results, each behind a tag that says whose it is, to its end."""
     table = Attachment(type="execution_result", content="912 rows")
     call = ToolCall(id="c1", name="load", arguments='{"path": "sales.csv"}')
     round_ = Round(
@@ -47,6 +47,7 @@ def test_a_round_is_quoted_with_all_that_its_posts_carry() -> None:
             post("On it.", tool_calls=(call,)),
             post("done", send_from="tool", send_to="A", tool_call_id="c1"),
             post(attachment_list=(table,)),
+            post("912 rows.", send_to="User"),
         ),
     )
 
@@ -54,27 +55,23 @@ def test_a_round_is_quoted_with_all_that_its_posts_carry() -> None:
         '<round number="7">',
         '<message from="User">',
         "Load it.",
-        "</message>",
         '<message from="A" to="B">',
         "On it.",
-        "</message>",
         '<tool_call from="A" name="load" id="c1">',
         '{"path": "sales.csv"}',
-        "</tool_call>",
         '<tool_result from="tool" to="A" id="c1">',
         "done",
-        "</tool_result>",
         '<attachment from="A" to="B" type="execution_result">',
         "912 rows",
-        "</attachment>",
-        "</round>",
+        '<message from="A">',
+        "912 rows.",
     ]
 
 
 def test_an_empty_result_is_a_result() -> None:
     """That a tool said nothing is worth knowing; that an agent said nothing is not."""
     assert "<tool_result" in quote(Round(user_query="", post_list=(post(tool_call_id="c"),)))
-    assert quote(Round(user_query="", number=1, post_list=(post(""),))) == '<round number="1">\n</round>'
+    assert quote(Round(user_query="", number=1, post_list=(post(""),))) == '<round number="1">'
 
 
 def test_a_query_that_the_first_post_repeats_is_quoted_once() -> None:
@@ -83,9 +80,9 @@ def test_a_query_that_the_first_post_repeats_is_quoted_once() -> None:
     rich = post("go", send_from="User", attachment_list=(Attachment(type="file", content="x"),))
     memory = Memory.from_messages([{"role": "user", "content": "go"}, {"role": "user", "content": "go"}])
 
-    assert quote(Round(user_query="go", post_list=(again,))).count("\ngo\n") == 1
-    assert quote(Round(user_query="go", post_list=(rich,))).count("\ngo\n") == 2
-    assert quote(memory.conversation.rounds[0]).count("\ngo\n") == 2
+    assert quote(Round(user_query="go", post_list=(again,))).count("\ngo") == 1
+    assert quote(Round(user_query="go", post_list=(rich,))).count("\ngo") == 2
+    assert quote(memory.conversation.rounds[0]).count("\ngo") == 2
 
 
 @pytest.mark.parametrize("tag", TAGS)
@@ -109,7 +106,7 @@ def test_the_conversation_cannot_open_or_close_a_tag(tag: str) -> None:
 
     ours = re.findall(r"<\s*/?\s*(\w+)", quoted)
     assert sorted(name for name in ours if name != "b") == sorted(
-        2 * ["round", "message", "message", "attachment", "tool_call", "tool_result"]
+        ["round", "message", "message", "attachment", "tool_call", "tool_result"]
     )
     assert quoted.count("<b>bold</b>") == 5
 
