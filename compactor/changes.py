@@ -15,7 +15,7 @@ from memory.frozen import freeze_mapping
 from memory.overlays import Note
 
 from .errors import SummaryRejected
-from .notes import Span, arranged, formed, section_named
+from .notes import Span, appended, formed, section_named
 from .standing import bare
 
 __all__ = ["SCHEMA", "Change", "changed", "changes_in", "is_changes"]
@@ -102,7 +102,7 @@ def changed(
 ) -> tuple[Note, ...]:
     """Return *notes* with *changes* made: what they do not name stays as it is, byte for byte.
 
-    What is new comes from the rounds of *span*, and stands last in its section; sections stand in *order*. Raises
+    What is new comes from the rounds of *span*, and stands behind what there was, in sections of that *order*. Raises
     ``SummaryRejected("malformed")`` where a change names no note or two are at odds, and where no note would be left.
     """
     texts: dict[int, str] = {}
@@ -132,7 +132,7 @@ def changed(
     new = {key: note for note in added if (key := (note.section, note.text)) not in there}
     if not kept and not new:
         raise _malformed("they leave no note")
-    return arranged((*kept, *new.values()), order)
+    return appended(kept, new.values(), order)
 
 
 def _replaced(note: Note, text: str | None, span: Span) -> Note:

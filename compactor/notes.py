@@ -18,6 +18,7 @@ from .standing import HEADING
 __all__ = [
     "INSTRUCTIONS",
     "Span",
+    "appended",
     "arranged",
     "formed",
     "headings",
@@ -80,8 +81,22 @@ def arranged(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
     return tuple(sorted(found, key=lambda note: rank[note.section]))
 
 
+def appended(notes: Iterable[Note], new: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
+    """Return *notes* as they stand, and the *new* ones behind them all: what a provider has in its cache of a prompt
+    would end where one of them was put in between.
+
+    The new ones are arranged among themselves, but those that go on with the last section come first. A note without a
+    section stands before all sections, since nothing would end the one above it.
+    """
+    known = tuple(notes)
+    last = known[-1].section if known else ""
+    more = sorted(arranged(new, order), key=lambda note: note.section != last)
+    return tuple(sorted((*known, *more), key=lambda note: bool(note.section)))
+
+
 def rendered(notes: Sequence[Note]) -> str:
-    """Return what prompts show of *notes*, which are arranged: numbered from 1, as a model names those that it changes.
+    """Return what prompts show of *notes*, those without a section first: numbered from 1, as a model names those that
+    it changes.
 
     So nothing need be sent again to have them changed. Where a number changes, another note before it has changed as
     well, and a provider's cache ends there anyway. ``read_notes`` gives the notes back.

@@ -22,7 +22,7 @@ from ..changes import SCHEMA, changed, changes_in, is_changes
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
-from ..notes import Span, arranged, formed, headings, read_notes, rendered, span_of
+from ..notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
 from ..standing import STANDING, in_force
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
@@ -162,7 +162,8 @@ class _Before:
     def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Before:
         if made is None:
             return cls(None, (), changes=False)
-        notes = arranged(made.notes or read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
+        notes = appended(made.notes, (), noting.order)  # as they are shown, so that the model goes by the same numbers
+        notes = notes or arranged(read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
         written = made.extra.get(WRITTEN)
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
         fits = noting.view.ledger.count(rendered(notes)) <= most

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_notes import NOTES, TEXTS
+from test_notes import NOTES, SECTIONS, TEXTS
 
 from compactor import SummaryRejected
 from compactor.changes import SCHEMA, Change, changed, changes_in, is_changes
@@ -186,12 +186,12 @@ def test_changes_are_known_where_notes_were_asked_for(answer: str, is_one: bool)
 
 
 def test_what_is_not_named_stays_byte_for_byte() -> None:
-    """What is new stands last in its section, and a replaced note where it stood."""
+    """What is new stands behind all that there was, and a replaced note where it stood."""
     made = changed(BEFORE, ALL, order=ORDER, span=(3, 5))
     assert made == (
         BEFORE[0],
-        Note(text="Sold.", section="Done", first_round=3, last_round=5),
         Note(text="Paid?", section="Open", first_round=2, last_round=5),
+        Note(text="Sold.", section="Done", first_round=3, last_round=5),
     )
     assert made[0] is BEFORE[0]
 
@@ -213,6 +213,23 @@ def test_untouched_notes_survive_any_changes(notes: tuple[Note, ...], data: st.D
     found = iter(made)
     assert all(any(note is other for other in found) for note in stay)
     assert read_notes(rendered(made), (0, 0)) == made
+
+
+@given(NOTES.filter(bool), st.lists(st.tuples(SECTIONS.filter(bool), TEXTS), max_size=4))
+def test_what_is_added_leaves_the_beginning_as_it_was(notes: tuple[Note, ...], added: list[tuple[str, str]]) -> None:
+    """Up to the last byte, and so it stays in the provider's cache; each under its own heading."""
+    changes = [Change("add", section=section, text=text) for section, text in added]
+    made = changed(notes, changes, order=("Goal", "Done"))
+    assert made[: len(notes)] == notes
+    assert rendered(made).startswith(rendered(notes))
+
+
+def test_what_goes_on_with_the_last_section_needs_no_heading_again() -> None:
+    """Others follow in their order, each heading once; what has none stands before all of them, or one would hold."""
+    assert after("add [Done]: x\nadd [Goal]: y\nadd [Done]: z\nadd [Open]: w\nadd: v") == (
+        "1. v\n\n## Goal\n2. Sell it.\n\n## Done\n3. Asked Mia.\n\n## Open\n4. Price?\n5. w"
+        "\n\n## Goal\n6. y\n\n## Done\n7. x\n8. z"
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,5 +276,5 @@ def test_what_changes_nothing_is_no_fault() -> None:
 
 
 def test_what_was_removed_can_be_said_anew() -> None:
-    """At the end of its section, or of another."""
+    """At the end, in its section or another."""
     assert after("remove 3\nadd [Done]: Price?") == "## Goal\n1. Sell it.\n\n## Done\n2. Asked Mia.\n3. Price?"
