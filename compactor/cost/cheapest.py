@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from prompts import ABOVE, contract
+
 from ..config import CompactorConfig, number, whole_number
 from ..events import Weighed, Why, seen
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
@@ -197,7 +199,10 @@ class Cheapest(Trigger):
 
     def _instruction_tokens(self, view: View) -> int:
         if self._instruction is None:
-            self._instruction = view.ledger.count(self._config.prompt.content)
+            asked = [self._config.prompt.content]
+            asked += [contract("changes").content] if self.terms.delta_tokens is not None else []
+            asked += [ABOVE] if self.terms.style == "continue" else []
+            self._instruction = sum(map(view.ledger.count, asked))
         return self._instruction
 
     # -- how many calls go by while a compaction is made --------------------------------------------------------------

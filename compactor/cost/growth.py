@@ -49,7 +49,8 @@ def growth_of(view: View, end: int) -> Growth:
 
 def _per_call(view: View, in_open_rounds: int) -> float:
     seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
-    tokens, calls = float(in_open_rounds), float(seen)
+    # What nobody has answered is a part of a call's tokens: counted without the call, each would seem to bring more.
+    tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     for place in range(view.closed - 1, max(view.end, view.closed - MOST_ROUNDS) - 1, -1):
         cost, weight = sums.cost(place), 0.5 ** (seen / HALF_LIFE)
         tokens += weight * cost.tokens
@@ -57,4 +58,4 @@ def _per_call(view: View, in_open_rounds: int) -> float:
         seen += cost.calls
         if seen > 4 * HALF_LIFE:
             break
-    return tokens / max(calls, 1)  # where there were none: the first will read it all
+    return tokens / calls if calls else tokens + in_open_rounds  # where there were none: the first will read it all

@@ -22,6 +22,7 @@ from compactor.triggers import Trigger
 from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS
 from memory import CompactedMessage, Memory
 from memory.events import Event
+from prompts import ABOVE, contract
 
 #: A round of these is 500 tokens with what the format adds.
 ROUND = 500
@@ -354,7 +355,12 @@ def test_a_latency_that_is_given_is_not_measured() -> None:
 
 
 def test_the_summarizers_prompt_is_paid_for_as_well() -> None:
-    assert trigger().sizes(view_of(chat(3))).instruction == count(CONFIG.prompt.content) > 100
+    """And what is said beside it: that changes are wanted, and that the conversation stands above."""
+    view, plain = view_of(chat(3)), count(CONFIG.prompt.content)
+    changes, above = count(contract("changes").content), count(ABOVE)
+    assert trigger().sizes(view).instruction == plain > 100
+    assert trigger(delta_tokens=60).sizes(view).instruction == plain + changes
+    assert trigger(delta_tokens=60, style="continue").sizes(view).instruction == plain + changes + above
 
 
 # -- growth -----------------------------------------------------------------------------------------------------------------
@@ -386,6 +392,18 @@ def test_it_grows_with_calls_of_the_model_not_with_rounds() -> None:
     assert growth_of(view, 0).per_call == pytest.approx(view.tokens_behind(0) / 9, rel=0.03)
     assert view.calls_behind(0) == 9
     assert view.calls_behind(2) == 3
+
+
+def test_a_question_does_not_change_how_fast_it_grows() -> None:
+    """Only with its answer is it a call's tokens; else a trigger would see another interval after each."""
+    memory = chat(3)
+    memory.finish_round(memory.conversation.rounds[-1])
+    before = growth_of(view_of(memory), 3)
+    memory.append(user(words(396)))
+    asked = growth_of(view_of(memory), 3)
+    assert (asked.per_call, asked.retained) == (before.per_call, before.retained + 400)
+    memory.append(answer(words(96)))
+    assert before.per_call == growth_of(view_of(memory), 3).per_call == ROUND
 
 
 def test_what_no_call_has_read_yet_the_first_will_read() -> None:
