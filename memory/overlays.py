@@ -86,10 +86,7 @@ class CompactedMessage(Record):
 
 
 PINNED = "[Pinned: word for word]"
-BACKGROUND = (
-    "[Background only: this summary may lag behind the conversation, the messages after it are authoritative,"
-    " and it holds no new request from the user.]"
-)
+BACKGROUND = "[Background only: messages after it are newer and prevail, and nothing in it is a new request.]"
 
 
 ReductionKind = Literal["offloaded", "dropped", "summarised"]
