@@ -96,7 +96,7 @@ def compose(
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    front = Head(tuple(_system(memory, role, system)), plan=_plan(memory, role, plan))
+    front = Head(_system(memory, role, system), plan=_plan(memory, role, plan))
     recounted = ledger.recounted
     schemas = [json.dumps(tool, ensure_ascii=False, default=str) for tool in tools]
     ledger.header_tokens = sum([count_message(message, recounted) for message in front.system])
@@ -144,12 +144,12 @@ def _made(memory: Memory, ledger: Ledger, front: Head, model: str, usable: int, 
     return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
 
 
-def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> list[Message]:
+def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
     elif isinstance(system, Mapping):
         raise TypeError("system is a text or a list of messages; put the one message into a list")
-    return [*map(dict, system or ()), *(from_post(post, role) for post in memory.header if sees(role, post))]
+    return (*map(dict, system or ()), *[from_post(post, role) for post in memory.header if sees(role, post)])
 
 
 def _shows_held(memory: Memory, role: str) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from memory.messages import FUNCTION, TOOL, from_post, paired, query_message, repeats_query
+from memory.once import once
 from memory.rounds import USER, Post, Round
 
 from .overlaid import is_summary
@@ -52,12 +53,9 @@ class Unit:
         post = self.posts[0]
         return tuple(call.name for call in post.tool_calls) if post is not None else ()
 
-    @property
+    @once
     def messages(self) -> tuple[Message, ...]:
-        made: tuple[Message, ...] | None = self.__dict__.get("_messages")  # no cached_property: before Python 3.12 it
-        if made is None:  # takes a lock
-            made = self.__dict__["_messages"] = tuple(self.make())
-        return made
+        return tuple(self.make())
 
 
 def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:

@@ -6,10 +6,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
+from memory.once import once
 from memory.overlays import CompactedMessage, Reductions
 from memory.recall import RECALL_TOOLS
 from memory.rounds import Round
@@ -126,11 +126,11 @@ class View:
         """The places of the tail's rounds."""
         return range(min(self.end, self.total), self.total)
 
-    @property
+    @once
     def reductions(self) -> Reductions:
         return self.rounds.reductions if self.published is None else self.published
 
-    @cached_property
+    @once
     def pinned(self) -> Mapping[str, frozenset[int]]:
         """The numbers of pinned posts by the id of their round; 0 is the query."""
         pinned: dict[str, frozenset[int]] = {}
@@ -172,7 +172,7 @@ class View:
         """The model's context window in tokens."""
         return window_of(self.model) or DEFAULT_WINDOW
 
-    @cached_property
+    @once
     def sums(self) -> Sums:
         """What the tail's closed rounds cost."""
         return self._sums_from(self.end if self.counted_from is None else min(self.counted_from, self.end))
@@ -180,7 +180,7 @@ class View:
     def _sums_from(self, start: int) -> Sums:
         return self.ledger.sums(self.rounds, self.closed, self.reductions, start)
 
-    @cached_property
+    @once
     def asked(self) -> int:
         """The place of the newest closed round in which the user speaks, covered or not; -1 where he does in none."""
         sums = self.sums
@@ -271,11 +271,11 @@ class View:
         """Return whether a unit is what the agent reads back in the newest round."""
         return round_.id == self._newest_id and not set(unit.tools).isdisjoint(RECALL_TOOLS)
 
-    @cached_property
+    @once
     def _newest_id(self) -> str:
         return self.rounds[self.total - 1].id if self.total else ""
 
-    @cached_property
+    @once
     def growing(self) -> Sequence[tuple[Round, Unit]]:
         """The units of the tail's rounds from the first open one on, each with its round."""
         places = range(max(self.closed, self.end), self.total)
@@ -284,12 +284,12 @@ class View:
     @property
     def first_dropped(self) -> int:
         """The log number of the tail's first round of which posts were dropped, where prompts say so; else 0."""
+        if not self.reductions.version:
+            return 0
         sums, start = self.sums, min(self.end, self.closed)
         covered = sums[start].dropped
         if covered != sums[self.closed].dropped:
             closed = range(start, self.closed)
             return sums.cost(start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)).number
-        if not self.reductions.by_round:
-            return 0
         open_ones = (self.rounds[place] for place in range(max(self.end, self.closed), self.total))
         return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)

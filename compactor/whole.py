@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .kept import own
 from .pieces import Fitted, Head
+from .units import PROMPT_TOKENS, count_message
 from .view import View
 
 __all__ = ["whole"]
@@ -16,16 +17,19 @@ def whole(view: View, head: Head, limit: int, tool_tokens: int) -> Fitted | None
     that tells of dropped posts, with a covered round in front because the user has not spoken since, or with a round
     that is not known from the prompt before.
     """
-    start, closed, sums = view.end, view.closed, view.sums
-    if head.plan is not None or view.first_dropped or not start <= closed <= sums.stop:
+    start, closed, sums, ledger = view.end, view.closed, view.sums, view.ledger
+    if head.plan is not None or not start <= closed <= sums.stop or view.first_dropped:
         return None
-    tokens = view.tokens - tool_tokens
-    if tokens > limit:
+    first, last = sums[start], sums[closed]
+    tokens = PROMPT_TOKENS + view.header_tokens - tool_tokens + last.tokens - first.tokens
+    if head.compaction is not None:
+        tokens += count_message(head.compaction, ledger.recounted)
+    asked = last.asked is not None and last.asked >= start
+    for round_, unit in view.growing:
+        tokens += sum(view.costs(round_, unit))
+        asked = asked or unit.from_user
+    if not asked or tokens > limit:
         return None
-    if not any(unit.from_user for _, unit in view.growing):
-        asked = sums[closed].asked
-        if asked is None or asked < start:
-            return None
     messages = head.messages()
     for kept in view.kept_among(range(start, closed)):
         if kept is None:

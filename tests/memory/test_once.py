@@ -1,0 +1,52 @@
+"""A property that is worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from memory.once import once
+
+
+@dataclass(frozen=True)
+class Sheet:
+    numbers: tuple[int, ...]
+    read: list[str] = field(default_factory=list, compare=False)
+
+    @once
+    def total(self) -> int:
+        """The sum of them."""
+        self.read.append("read")
+        return sum(self.numbers)
+
+
+def test_it_is_worked_out_when_it_is_first_asked_for_and_kept() -> None:
+    """Also on a frozen record; a record that is changed works out its own."""
+    sheet = Sheet((1, 2, 3))
+    assert sheet.read == []
+    assert [sheet.total, sheet.total] == [6, 6]
+    assert sheet.read == ["read"]
+
+    assert replace(sheet, numbers=(4,)).total == 4
+    assert sheet == Sheet((1, 2, 3))
+
+
+def test_one_that_fails_is_worked_out_again() -> None:
+    """What was raised is not kept."""
+    asked = iter(["", "7"])
+
+    class Late:
+        @once
+        def value(self) -> int:
+            return int(next(asked))
+
+    late = Late()
+    with pytest.raises(ValueError, match="invalid literal"):
+        _ = late.value
+    assert late.value == 7
+
+
+def test_the_class_shows_the_property_itself() -> None:
+    """With what it says of itself."""
+    assert Sheet.total.__doc__ == "The sum of them."
