@@ -19,6 +19,7 @@ import pytest
 from benchmarks.comparison import command, environments, playing, settling
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from benchmarks.comparison.conversations import Absent, Scenario, airline, chat, outage, tools
+from benchmarks.comparison.dialogues import answered, tools_of
 from benchmarks.comparison.door import Door, virtual_sleep
 from benchmarks.comparison.driver import TICK, Played, alone, play
 from benchmarks.comparison.environments import Unavailable, made, python_for, requirements_of
@@ -299,19 +300,44 @@ def test_conversations_are_the_same_each_time_and_as_long_as_they_say() -> None:
 
 
 def test_real_dialogues_are_one_conversation() -> None:
-    """Each turn begins with the user, and each result of a tool follows its call."""
+    """Each turn begins with the user, each result of a tool follows its call, and each tool that is called is there."""
     try:
         scenario = airline(3)
     except Absent as absent:
         pytest.skip(str(absent))
     asked: set[str] = set()
+    defined = {tool["function"]["name"] for tool in scenario.tools}
     for turn in scenario.turns:
         assert turn[0]["new"][-1]["role"] == "user"
         for step in turn:
             for message in step["new"]:
                 assert message["role"] != "tool" or message["tool_call_id"] in asked
-            asked |= {call["id"] for call in step["answer"].get("tool_calls") or ()}
+            calls = step["answer"].get("tool_calls") or ()
+            assert {call["function"]["name"] for call in calls} <= defined
+            asked |= {call["id"] for call in calls}
     assert asked
+
+
+def test_the_agent_has_the_last_word_after_a_tool() -> None:
+    """So the next dialogue begins after an answer, and not after a result that nobody has read."""
+    plain, result = [said("user", "Hi."), said("assistant", "Good day.")], {"role": "tool", "content": "Transferred."}
+    assert answered(plain) == plain
+    assert answered([*plain, result]) == [*plain, result, said("assistant", "Done.")]
+
+
+def test_the_tools_of_dialogues_are_told_by_their_calls() -> None:
+    """Every argument that any call has, with its type where that is a plain one."""
+
+    def called(tool: str, **arguments: Any) -> Message:
+        function = {"name": tool, "arguments": json.dumps(arguments)}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
+
+    book, find = tools_of(
+        [said("user", "Hi."), called("find", name="a"), called("book", seats=2), called("find", at=[])]
+    )
+    assert (book["function"]["name"], find["function"]["name"]) == ("book", "find")
+    assert find["function"]["parameters"]["properties"] == {"name": {"type": "string"}, "at": {}}
+    assert book["function"]["parameters"]["properties"] == {"seats": {"type": "integer"}}
 
 
 def test_dialogues_that_are_not_there_are_said_to_be(tmp_path: Path) -> None:

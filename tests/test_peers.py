@@ -164,6 +164,22 @@ def test_an_agents_tools_wait_for_the_drivers_results(loop: AgentLoop) -> None:
     assert agent.history[-1] == FINE
 
 
+def test_an_agent_that_asks_again_by_itself_is_heard() -> None:
+    """Where it refuses a call, say, and asks anew before the driver has given the result: nobody waits for ever."""
+    loop, asked = AgentLoop(background=True), threading.Event()
+
+    async def run(said: str) -> None:
+        await loop.answer_to([USER])
+        asked.set()
+        await loop.answer_to([USER, FINE])
+
+    assert loop.prompt([USER], run) == [USER]
+    loop.answered(calls("a"))
+    assert asked.wait(30)
+    assert loop.prompt([result("a")], run) == [USER, FINE]
+    loop.close()
+
+
 def test_what_an_agents_run_raises_is_a_failed_turn_and_the_next_goes_on(loop: AgentLoop) -> None:
     """The library's own error comes out, and says nothing of the next turn."""
     agent = Agent(loop)

@@ -62,10 +62,10 @@ class AgentLoop:
     async def _next_prompt(self, run: Coroutine[Any, Any, Any] | None, results: Mapping[str, str]) -> list[Message]:
         if run is not None:
             await self._end()
+            self._asked.clear()
             self._run = asyncio.create_task(run)
         if self._run is None:
             raise RuntimeError("results of tools came, and no run waits for any")
-        self._asked.clear()
         for call, result in results.items():
             self._result(call).set_result(result)
         asked = asyncio.create_task(self._asked.wait())
@@ -80,6 +80,7 @@ class AgentLoop:
         if self._answer is None or self._run is None:
             raise RuntimeError("the agent's run waits for no answer")
         answer, self._answer = self._answer, None
+        self._asked.clear()  # before the run goes on: it may ask again while the driver is elsewhere
         answer.set_result(message)
         if not message.get("tool_calls"):
             await self._run

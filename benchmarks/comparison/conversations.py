@@ -13,6 +13,7 @@ from compactor.tokens import count_tokens
 from compactor.units import count_message
 
 from .adapter import Message
+from .dialogues import Step, answered, tools_of, turns_of
 from .facts import planted, told
 from .model_server import Outage
 
@@ -29,9 +30,6 @@ __all__ = [
     "tools",
     "window",
 ]
-
-Step = dict[str, Any]
-"""What is ``new`` for the agent (the user's message, or results of tools), and its ``answer``."""
 
 #: Real dialogues between customers and an airline's agent, one a line, where they are there.
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
@@ -215,46 +213,16 @@ def airline(dialogues: int = 40, path: Path = AIRLINE) -> Scenario:
         raise Absent(f"{path} is not there: real dialogues, one JSON object with OpenAI messages a line")
     with path.open(encoding="utf-8") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(dialogues), strict=False)]
-    messages = [message for row in rows for message in row["messages"] if message["role"] != "system"]
+    messages = [one for row in rows for one in answered(row["messages"]) if one["role"] != "system"]
     return Scenario(
         name="airline",
-        about=f"{len(rows)} real dialogues with an airline's agent, tool calls included; budget 16,000 tokens",
-        turns=tuple(_steps(messages)),
+        about=f"{len(rows)} real dialogues with an airline's agent, with the tools that they call; budget 16,000 tokens",
+        turns=tuple(turns_of(messages)),
         system=next(message["content"] for message in rows[0]["messages"] if message["role"] == "system"),
         budget=16_000,
         window=1_000_000,
+        tools=tools_of(messages),
     )
-
-
-def _steps(messages: Sequence[Message]) -> Iterator[tuple[Step, ...]]:
-    """Give the turns of a recorded conversation: each begins with the user. Ids of calls are made unique."""
-    turn: list[Step] = []
-    new: list[Message] = []
-    ids: dict[str, str] = {}
-    for number, recorded in enumerate(messages):
-        message = _renamed(recorded, ids, number)
-        if message["role"] != "assistant":
-            if message["role"] == "user" and turn and not new:
-                yield tuple(turn)
-                turn = []
-            new.append(message)
-        elif new:
-            turn.append({"new": new, "answer": message})
-            new = []
-    if turn:
-        yield tuple(turn)
-
-
-def _renamed(message: Message, ids: dict[str, str], number: int) -> Message:
-    if message.get("tool_calls"):
-        calls = []
-        for place, call in enumerate(message["tool_calls"]):
-            ids[call["id"]] = f"call_{number}_{place}"
-            calls.append({**call, "id": ids[call["id"]]})
-        return {**message, "tool_calls": calls}
-    if message.get("tool_call_id"):
-        return {**message, "tool_call_id": ids.get(message["tool_call_id"], message["tool_call_id"])}
-    return message
 
 
 def window(turns: int = 2_000) -> Scenario:
