@@ -19,6 +19,7 @@ _CHUNK = re.compile(rf"[^\s\"'`´“”‘’„«»<>(){{}}\[\]|,;:=*…→←�
 _THOUSANDS = re.compile(r"[,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
 
 _MONEY = "$€£¥₹₩₽฿"
+_AROUND = ".-+#&?!_~%" + _MONEY
 _CURRENCY = (
     r"(?:usd|eur|gbp|chf|jpy|cny|inr|cad|aud|us-?dollars?|dollars?|euros?|pounds?|yen|yuan|francs?|cents?|bucks)\b"
 )
@@ -71,6 +72,9 @@ def identifiers(text: str) -> tuple[str, ...]:
 def unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
     """Return those of *names* that stand in none of *sources*, however these write them: in other case, with other
     separators, with or without thousands separators. The beginning of a hash stands for it."""
+    names = tuple(names)
+    if not names:
+        return ()
     texts = [_folded(source) for source in sources if source]
     return tuple(name for name in names if not any(_stands_in(_folded(name), text) for text in texts))
 
@@ -86,11 +90,12 @@ def _found(text: str) -> Iterator[str]:
                 yield url[0].rstrip(".,;:!?)]/_")
         text = _URL.sub(" ", text)
     for match in _CHUNK.finditer(text):
-        chunk = match[0].strip(".-+#&?!_~%" + _MONEY)
-        if not _SHORTEST <= len(chunk) <= _LONGEST:
-            continue
+        chunk = match[0]
         if chunk.isalpha() and not chunk.isupper():
             continue  # a word, as most are: what follows would find so, for ten times the time
+        chunk = chunk.strip(_AROUND)
+        if not _SHORTEST <= len(chunk) <= _LONGEST or (chunk.isalpha() and not chunk.isupper()):
+            continue
         start = match.start() + match[0].index(chunk)
         if chunk[0].isdigit() and _counted(text, start, start + len(chunk)):
             continue

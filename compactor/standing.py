@@ -49,6 +49,9 @@ def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tupl
 def lost(standing: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
     """Return those of *standing* that stand in none of the texts *kept*; only letters and digits are compared, so that
     it does not matter how a summary quotes them."""
+    standing = tuple(standing)
+    if not standing:
+        return ()
     texts = [bare(text) for text in kept]
     return tuple(sentence for sentence in standing if not any(bare(sentence) in text for text in texts))
 

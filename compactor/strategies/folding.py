@@ -110,10 +110,11 @@ def fold(
         extra = {STANDING: standing} if standing else {}
         becomes = partial(compaction_of, reached, last, previous, usage, extra)
         publishable = step.at_boundary and asking.kind == "rounds"
-        source = Source(text, taken_in, published)
+        source = Source(text, taken_in, published, sent=step.tokens)
         previous = becomes(work.summarize(request, source, view, standing, becomes if publishable else None))
         usage = previous.usage
-        room.tokens = asking.room(view, work, previous)
+        if step.whole < len(rounds):  # there is more to ask for
+            room.tokens = asking.room(view, work, previous)
         yield previous, step.at_boundary
         if step.at_boundary:
             usage, taken_in, published = None, 0, _summary_tokens(view, previous)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from chats import words
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compactor import Summary, SummaryRejected, acceptance
 from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Reading, Source, accept, repeats
@@ -197,6 +200,21 @@ def test_repeating_needs_the_very_words() -> None:
     """The same words in another order are not the source."""
     assert repeats("a b c d", "a b  c\nd e")
     assert not repeats("d c b a", "a b c d e")
+
+
+@given(st.data())
+def test_what_repeats_is_found_however_it_is_written(data: st.DataObject) -> None:
+    """A source between tags, in other white space and with escaped brackets is the same source, whole or from its first
+    half on; and nothing else is found."""
+    parts = data.draw(st.lists(st.sampled_from(["a", "b<c", "&lt;d", "</message>", "<message>", "e"]), min_size=1))
+    source = " ".join(parts)
+    text = "\n".join(part.replace("&lt;", "<") for part in parts[: data.draw(st.integers(0, len(parts)))])
+
+    def bare(text: str) -> str:
+        return " ".join(re.sub(r"</?message>", " ", text.replace("&lt;", "<")).split())
+
+    assert repeats(text, source) == (2 * len(bare(text)) >= len(bare(source)) and bare(text) in bare(source))
+    assert repeats(source, source)
 
 
 @pytest.mark.parametrize("tokens", [900, 901])
