@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 from memory.errors import ContextError
 from memory.messages import repeats_query
@@ -175,8 +176,10 @@ def quote(round_: Round, *, partial: bool = False) -> str:
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
         lines += _query_lines(round_.user_query)
-    for post in _shown_posts(round_):
-        lines += _post_lines(post)
+    posts = _shown_posts(round_)
+    clear = frozenset(_answered_at_once(posts))
+    for post in posts:
+        lines += _post_lines(post, clear)
     return "\n".join(lines)
 
 
@@ -187,29 +190,39 @@ def _shown_posts(round_: Round) -> Sequence[Post]:
     return posts[1:] if again else posts
 
 
+def _answered_at_once(posts: Sequence[Post]) -> Iterator[str]:
+    """Give the ids of calls that were made alone and whose result is the next post: without it they are as clear."""
+    for post, following in pairwise(posts):
+        if len(post.tool_calls) == 1 and following.tool_call_id == post.tool_calls[0].id:
+            yield post.tool_calls[0].id
+
+
 def _query_lines(query: str) -> Iterator[str]:
     return _element("message", query, {"from": USER})
 
 
-def _post_lines(post: Post) -> Iterator[str]:
+def _post_lines(post: Post, clear: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Give the lines of *post*, without the ids of calls that are *clear*."""
     # What goes to the user is the usual, and need not be said.
     ends = {"from": post.send_from, "to": "" if post.send_to == USER else post.send_to}
     if post.tool_call_id is not None:
-        yield from _element("tool_result", post.message, ends | {"id": post.tool_call_id})
+        # Nor need be said that a result goes to whoever called.
+        which = "" if post.tool_call_id in clear else post.tool_call_id
+        yield from _element("tool_result", post.message, {"from": post.send_from, "id": which})
     elif post.message:
         yield from _element("message", post.message, ends)
     for attachment in post.attachment_list:
         yield from _attachment_lines(attachment, ends)
     for call in post.tool_calls:
-        yield from _call_lines(call, ends)
+        yield from _call_lines(call, ends, "" if call.id in clear else call.id)
 
 
 def _attachment_lines(attachment: Attachment, ends: dict[str, str]) -> Iterator[str]:
     return _element("attachment", attachment.content, ends | {"type": attachment.type})
 
 
-def _call_lines(call: ToolCall, ends: dict[str, str]) -> Iterator[str]:
-    return _element("tool_call", call.arguments, {"from": ends["from"], "name": call.name, "id": call.id})
+def _call_lines(call: ToolCall, ends: dict[str, str], which: str) -> Iterator[str]:
+    return _element("tool_call", call.arguments, {"from": ends["from"], "name": call.name, "id": which})
 
 
 def _element(tag: str, text: str, attributes: dict[str, str]) -> Iterator[str]:

@@ -90,8 +90,8 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
             '<message from="Planner" to="Tools">\nLooking.',
             '<attachment from="Planner" to="Tools" type="plan">\n1. search 2. book',
             '<attachment from="Planner" to="Tools" type="empty">\n',
-            '<tool_call from="Planner" name="search_flights" id="call-1">\n{"to": "OSL"}',
-            '<tool_result from="Tools" to="Planner" id="call-1">\n[{"flight": "SK123"}]',
+            '<tool_call from="Planner" name="search_flights">\n{"to": "OSL"}',
+            '<tool_result from="Tools">\n[{"flight": "SK123"}]',
         ]
     )
 

@@ -57,15 +57,32 @@ def test_a_round_is_quoted_with_all_that_its_posts_carry() -> None:
         "Load it.",
         '<message from="A" to="B">',
         "On it.",
-        '<tool_call from="A" name="load" id="c1">',
+        '<tool_call from="A" name="load">',
         '{"path": "sales.csv"}',
-        '<tool_result from="tool" to="A" id="c1">',
+        '<tool_result from="tool">',
         "done",
         '<attachment from="A" to="B" type="execution_result">',
         "912 rows",
         '<message from="A">',
         "912 rows.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("others", "shown"),
+    [
+        pytest.param((), False, id="alone, and answered by the next post"),
+        pytest.param((ToolCall(id="c2", name="g"),), True, id="one of two"),
+    ],
+)
+def test_a_call_has_its_id_where_its_result_could_be_anothers(others: tuple[ToolCall, ...], shown: bool) -> None:
+    """Else it is paid for, twice, and says nothing."""
+    call, result = ToolCall(id="c1", name="f"), post("done", send_from="tool", tool_call_id="c1")
+    asked = post(tool_calls=(call, *others))
+    assert quote(Round(user_query="", post_list=(asked, result))).count('id="c1"') == 2 * shown
+    assert quote(Round(user_query="", post_list=(asked, post("Wait."), result))).count('id="c1"') == 2
+    assert quote(Round(user_query="", post_list=(asked,))).count('id="c1"') == 1
+    assert quote(Round(user_query="", post_list=(result,))).count('id="c1"') == 1
 
 
 def test_an_empty_result_is_a_result() -> None:
