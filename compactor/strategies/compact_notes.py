@@ -74,10 +74,13 @@ class _Noting:
             new += step.tokens
             due = _Due(self, standing, step, first, reached, new, published, usage)
             made = due.made()
+            if step.at_boundary:
+                yield made
+            if step.whole == len(rounds):  # nothing is left to ask for
+                return
             standing, usage = _Before.of(self, made), made.usage
             room.tokens = self._room(standing)
             if step.at_boundary:
-                yield made
                 new, usage, published = 0, None, view.ledger.count(made.summary)
 
     @cached_property
