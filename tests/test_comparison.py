@@ -27,10 +27,11 @@ from benchmarks.comparison.facts import planted, raw_in, told, told_in
 from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
 from benchmarks.comparison.model_server import MODEL, Answered, ModelServer, Outage
 from benchmarks.comparison.money import LISTS, cost_of
+from benchmarks.comparison.page import RESULTS, beside, read
 from benchmarks.comparison.playing import Contender, Outcome, job_of, played
 from benchmarks.comparison.plot import plotted
 from benchmarks.comparison.prefixes import Prefixes, reusable
-from benchmarks.comparison.report import cpu_table, least_table, numbers, quantile, table, waiting
+from benchmarks.comparison.report import cpu_table, least_table, numbers, quantile, related, table, waiting
 from benchmarks.comparison.shapes import shape_of
 from benchmarks.comparison.virtual_time import VirtualTime
 from benchmarks.peers import nothing, ours, sliding_window
@@ -640,16 +641,15 @@ def test_a_table_has_a_row_for_each() -> None:
     scenario = small(3)
     log = [Answered("agent", 1, 2_000, 1_024, 50, 1.0), Answered("summarizer", 1, 900, 0, 400, 6.3)]
     base = outcome_of("no compaction", log[:1])
-    rows = [
-        numbers(scenario, one, base.costs)
-        for one in (base, outcome_of("ours, by default", log), outcome_of("x<y", log))
-    ]
+    outcomes = {"nothing": base, "ours:default": outcome_of("ours, by default", log), "x": outcome_of("x<y", log)}
+    rows = related([{"label": label} | numbers(scenario, one) for label, one in outcomes.items()])
+    assert related(rows[1:])[0]["relative"] is None
     assert rows[0]["relative"] == [1.0, 1.0, 1.0]
     assert (rows[1]["depth"], rows[1]["held_p50"], rows[1]["held_p99"]) == (1.5, 0.002, 6.5)
     failing = replace(scenario, outage=Outage(1, 2, "fails"))
-    assert numbers(failing, outcome_of("a", log), None)["until_again"] is None
+    assert numbers(failing, outcome_of("a", log))["until_again"] is None
     later = [*log, Answered("summarizer", 5, 900, 0, 400, 6.3)]
-    assert numbers(failing, outcome_of("a", later), None)["until_again"] == 3
+    assert numbers(failing, outcome_of("a", later))["until_again"] == 3
     printed = table(failing, rows).splitlines()
     assert {line.count("|") for line in printed if line.startswith("|")} == {15}
     assert "| 2.00 ms | 6.5 s |" in printed[-2]
@@ -725,7 +725,7 @@ def test_what_ours_cost_stands_beside_the_least() -> None:
         met = shape_of(scenario, outcome)
         assert met is not None
         assert (met.style, met.sizes.delta) == (style, 400)
-        row = numbers(scenario, outcome, None) | {"least": [met.told(one.prices) for one in LISTS]}
+        row = {"relative": None} | numbers(scenario, outcome) | {"least": [met.told(one.prices) for one in LISTS]}
         assert least_table([row]).count("|") == 3 * 10
     assert shape_of(scenario, outcome_of("ours", [agent])) is None
     retaining = shape_of(replace(scenario, retained=700), outcome)
@@ -785,17 +785,20 @@ def test_a_python_that_fits_is_found_or_missed() -> None:
         python_for("# python >= 3.99\n")
 
 
+def driven(job: dict[str, Any], *_where: Any) -> dict[str, Any]:
+    """Do in this process what the driver does in one of its own."""
+    if job["module"] == "sliding_window":
+        raise RuntimeError("it was given up")
+    adapter = (nothing if job["module"] == "nothing" else ours).make(Setting(**job["setting"]))
+    door = Door(job["setting"]["base_url"].removesuffix("/v1"))
+    with contextlib.closing(door), contextlib.closing(adapter):
+        return play(adapter, door, job)
+
+
 def test_the_command_prints_tables_and_writes_what_the_page_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for each scenario; what cannot be played is said to be left out. Here all is played in this process."""
-
-    def driven(job: dict[str, Any], *_where: Any) -> dict[str, Any]:
-        adapter = (nothing if job["module"] == "nothing" else ours).make(Setting(**job["setting"]))
-        door = Door(job["setting"]["base_url"].removesuffix("/v1"))
-        with contextlib.closing(door), contextlib.closing(adapter):
-            return play(adapter, door, job)
-
     monkeypatch.setattr(playing, "_driven", driven)
     monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(20))
     monkeypatch.setitem(command.SCENARIOS, "airline", lambda: airline(path=tmp_path / "nowhere"))
@@ -812,10 +815,10 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
         "2",
     ]
     page = tmp_path / "benchmarks.md"
-    page.write_text(f"# Page\n\n{command.RESULTS}\nold\n\n## More\n\nkept\n", encoding="utf-8")
+    page.write_text(f"# Page\n\n{RESULTS}\nold\n\n## More\n\nkept\n", encoding="utf-8")
     assert command.main(arguments) == 0
     written = page.read_text(encoding="utf-8")
-    assert written.startswith(f"# Page\n\n{command.RESULTS}")
+    assert written.startswith(f"# Page\n\n{RESULTS}")
     assert "| ours, cheapest, separate |" in written
     assert "old" not in written
     assert written.endswith("\n\n## More\n\nkept\n")
@@ -826,6 +829,44 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
     found = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert [row["label"] for row in found["scenarios"]["chat"]] == ["nothing", "ours:separate"]
     assert (tmp_path / "comparison.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each adapter's newest run is shown, wherever it was played, relative to the control's; who was given up is named,
+    until it is played to the end."""
+    monkeypatch.setattr(playing, "_driven", driven)
+    monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(12))
+    (tmp_path / "elsewhere").mkdir()
+    there, here = str(tmp_path / "elsewhere"), str(tmp_path)
+    command.main(["--only", "ours:separate", "sliding_window", "--scenarios", "chat", "--docs", there])
+    assert read(Path(there) / "comparison.json")["given_up"] == {"chat": ["sliding_window"]}
+    (tmp_path / "benchmarks.md").write_text(f"{RESULTS}\n## More\n", encoding="utf-8")
+    command.main(["--only", "nothing", "--scenarios", "chat", "--docs", here])
+    command.main(["--scenarios", "--docs", here, "--beside", f"{there}/comparison.json"])
+    found = read(tmp_path / "comparison.json")
+    assert [(row["label"], bool(row["relative"])) for row in found["scenarios"]["chat"]] == [
+        ("nothing", True),
+        ("ours:separate", True),
+    ]
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "| ours, cheapest, separate |" in page
+    assert "Given up: sliding_window." in page
+    ended = {"scenarios": {"chat": [found["scenarios"]["chat"][1] | {"label": "sliding_window"}]}, "given_up": {}}
+    assert beside(found, ended, ["nothing", "sliding_window"])["given_up"] == {"chat": []}
+
+
+def test_own_cpu_is_beside_what_was_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be measured last and alone: the other tables stay."""
+    row = {"name": "no compaction", "cpu": {"10": 0.001}, "seconds": 2.0, "reached": 50}
+    results = {"scenarios": {"cpu": [row | {"label": "nothing"}]}, "given_up": {"cpu": ["ours:default"]}}
+    (tmp_path / "comparison.json").write_text(json.dumps(results), encoding="utf-8")
+    (tmp_path / "benchmarks.md").write_text(f"{RESULTS}\n## More\n", encoding="utf-8")
+    monkeypatch.setattr(command, "alone", lambda *_what: row | {"name": "another", "cpu": {"20": 0.002}})
+    command.main(["--only", "sliding_window", "--scenarios", "cpu", "--docs", str(tmp_path)])
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "| no compaction | 1.00 ms | – | 2.0 s for 50 |" in page
+    assert "| another | – | 2.00 ms | 2.0 s for 50 |" in page
+    assert "Given up: ours:default." in page
 
 
 def test_every_adapter_is_known_by_its_file() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,19 @@ from benchmarks.quality import measured, tables
 from .conversations import SCENARIOS, Absent, Scenario, chat
 from .environments import PEERS, Unavailable, default_folder, made
 from .money import LISTS
+from .page import CPU, QUALITY, beside, read, section, written
 from .playing import Contender, Outcome, alone, played
-from .plot import plotted
-from .report import cpu_table, least_table, numbers, table
+from .report import BASELINE, cpu_table, numbers, related
 from .shapes import shape_of
 
 __all__ = ["contenders", "main"]
 
-BASELINE = "nothing"
-#: What stands below it on the page is written by ``--docs``.
-RESULTS = "## Results\n"
-PICTURE = "\n![What 200 turns of chat cost, and how long the chat loop is held up](comparison.svg)\n"
 #: Not adapters.
 _PARTS = ("__init__",)
 #: Turns at which the CPU of one is told, and of how many up to it that is the mean.
 MARKS, WINDOW = (10, 100, 1_000, 10_000), 100
-#: Scenarios beside those of ``SCENARIOS``.
-CPU, QUALITY = "cpu", "quality"
+#: Rows, and labels of who was given up.
+_Played = tuple[list[dict[str, Any]], list[str]]
 
 
 def contenders(only: Sequence[str] = (), peers: Path = PEERS) -> list[tuple[str, str]]:
@@ -57,35 +52,39 @@ def _variants(name: str) -> Iterable[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments, argparse.Namespace(shown=[]))
-    results: dict[str, Any] = {"prices": [one.name for one in LISTS], "scenarios": {}}
+    options = _parser().parse_args(arguments)
+    now: dict[str, Any] = {"scenarios": {}, "given_up": {}}
     for name in options.scenarios:
         try:
-            found = _OTHERS[name](options) if name in _OTHERS else _scenario(SCENARIOS[name](), options)
+            now["scenarios"][name], now["given_up"][name] = _found(name, options)
         except Absent as absent:
-            _show(options, f"### {name}\n\nLeft out: {absent}.\n")
-            continue
-        results["scenarios"][name] = found
+            print(f"### {name}\n\nLeft out: {absent}.\n", flush=True)
     if options.docs is not None:
-        _write(options.docs, results, options.shown)
+        order = [Contender(*one).label for one in contenders()]
+        results = read(options.docs / "comparison.json")
+        for found in (*map(read, options.beside), now):
+            results = beside(results, found, order)
+        written(options.docs, results)
     return 0
 
 
-def _show(options: argparse.Namespace, text: str) -> None:
-    """Print *text*, and remember it for the page."""
-    options.shown.append(text)
-    print(text, flush=True)
+def _found(name: str, options: argparse.Namespace) -> _Played:
+    if name == CPU:
+        return _cpu(options)
+    return _quality() if name == QUALITY else _scenario(name, options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks/run", description="Compare ways to hold a long conversation.")
-    parser.add_argument("--scenarios", nargs="+", choices=_NAMES, default=_NAMES)
+    names = [*SCENARIOS, CPU, QUALITY]
+    parser.add_argument("--scenarios", nargs="*", choices=names, default=names)
     parser.add_argument("--only", nargs="+", default=(), metavar="ADAPTER", help="such as: nothing ours langchain")
     parser.add_argument("--turns", type=int, help="play so many turns instead of all")
     parser.add_argument("--repeat", type=int, default=1, help="play so many times; of each turn, the shortest times")
     parser.add_argument("--timeout", type=float, default=1_800.0, help="seconds after which an adapter is given up")
     parser.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER")
-    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="write results and a picture there")
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="write results there, beside what there is")
+    parser.add_argument("--beside", nargs="+", type=Path, default=(), metavar="JSON", help="and those of other runs")
     parser.add_argument("--marks", nargs="+", type=int, default=MARKS, help="turns at which CPU is measured")
     parser.add_argument("--patience", type=float, default=900.0, help="seconds for the turns that measure one's CPU")
     return parser
@@ -100,30 +99,39 @@ def _pythons(options: argparse.Namespace) -> Iterator[Contender]:
             print(f"{module} is left out: {reason}", file=sys.stderr, flush=True)
 
 
-def _scenario(scenario: Scenario, options: argparse.Namespace) -> list[dict[str, Any]]:
-    if options.turns is not None:
-        scenario = replace(scenario, turns=scenario.turns[: options.turns])
+def _each(
+    name: str, options: argparse.Namespace, play: Callable[[Contender], dict[str, Any]], *, skip: str = ""
+) -> _Played:
+    """Return what *play* returns for each adapter, and the labels of those with which it did not end well."""
     rows: list[dict[str, Any]] = []
-    baseline = None
+    given_up: list[str] = []
     for contender in _pythons(options):
-        if contender.module == BASELINE and not scenario.fits:
+        if contender.module == skip:
             continue
-        print(f"{scenario.name}: {contender.label}", file=sys.stderr, flush=True)
+        print(f"{name}: {contender.label}", file=sys.stderr, flush=True)
         try:
-            outcome = _best_of(scenario, contender, options)
+            rows.append({"label": contender.label} | play(contender))
         except RuntimeError as error:
             print(f"{contender.label} did not end well: {error}", file=sys.stderr, flush=True)
-            _show(options, f"{contender.label} did not end well in {scenario.name}.\n")
-            continue
-        if contender.module == BASELINE:
-            baseline = outcome.costs
-        rows.append({"label": contender.label} | numbers(scenario, outcome, baseline))
+            given_up.append(contender.label)
+    return rows, given_up
+
+
+def _scenario(name: str, options: argparse.Namespace) -> _Played:
+    scenario = SCENARIOS[name]()
+    if options.turns is not None:
+        scenario = replace(scenario, turns=scenario.turns[: options.turns])
+
+    def row(contender: Contender) -> dict[str, Any]:
+        outcome = _best_of(scenario, contender, options)
+        found = numbers(scenario, outcome)
         if contender.module == "ours" and (met := shape_of(scenario, outcome)) is not None:
-            rows[-1]["least"] = [met.told(one.prices) for one in LISTS]
-    _show(options, table(scenario, rows))
-    if any("least" in row for row in rows):
-        _show(options, least_table(rows))
-    return rows
+            found["least"] = [met.told(one.prices) for one in LISTS]
+        return found
+
+    rows, given_up = _each(scenario.name, options, row, skip="" if scenario.fits else BASELINE)
+    print(section(scenario, related(rows), given_up), flush=True)
+    return rows, given_up
 
 
 def _best_of(scenario: Scenario, contender: Contender, options: argparse.Namespace) -> Outcome:
@@ -138,40 +146,15 @@ def _best_of(scenario: Scenario, contender: Contender, options: argparse.Namespa
     return replace(runs[0], held=shortest("held"), busy=shortest("busy"), cpu=shortest("cpu"))
 
 
-def _cpu(options: argparse.Namespace) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = []
-    for contender in _pythons(options):
-        print(f"cpu: {contender.label}", file=sys.stderr, flush=True)
-        try:
-            rows.append(alone(chat(), contender, options.marks, WINDOW, options.patience))
-        except RuntimeError as error:
-            print(f"{contender.label} did not end well: {error}", file=sys.stderr, flush=True)
-    _show(options, cpu_table(options.marks, rows))
-    return rows
+def _cpu(options: argparse.Namespace) -> _Played:
+    scenario = chat()
+    found = _each(CPU, options, lambda one: alone(scenario, one, options.marks, WINDOW, options.patience))
+    print(cpu_table(options.marks, found[0]), flush=True)
+    return found
 
 
-def _quality(options: argparse.Namespace) -> list[dict[str, Any]]:
-    print("quality", file=sys.stderr, flush=True)
+def _quality() -> _Played:
+    print(QUALITY, file=sys.stderr, flush=True)
     rows = list(measured())
-    _show(options, tables(rows))
-    return rows
-
-
-_OTHERS: dict[str, Callable[[argparse.Namespace], Any]] = {CPU: _cpu, QUALITY: _quality}
-_NAMES = [*SCENARIOS, *_OTHERS]
-
-
-def _write(folder: Path, results: Mapping[str, Any], shown: Sequence[str]) -> None:
-    """Write the numbers and the picture to *folder*, and what was *shown* to its page, if it has one for that."""
-    (folder / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    rows = results["scenarios"].get("chat")
-    if rows and any(row["relative"] for row in rows):
-        title = "200 turns of chat: what they cost, and how long they wait"
-        (folder / "comparison.svg").write_text(plotted(title, rows), encoding="utf-8")
-    page = folder / "benchmarks.md"
-    if page.is_file():
-        head, found, after = page.read_text(encoding="utf-8").partition(RESULTS)
-        _, heading, rest = after.partition("\n## ")
-        if found:
-            results_here = "\n".join([f"{head}{RESULTS}{PICTURE}", *shown]).rstrip() + "\n"
-            page.write_text(results_here + heading + rest, encoding="utf-8")
+    print(tables(rows), flush=True)
+    return rows, []

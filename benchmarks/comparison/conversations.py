@@ -216,7 +216,7 @@ def airline(dialogues: int = 40, path: Path = AIRLINE) -> Scenario:
     messages = [one for row in rows for one in answered(row["messages"]) if one["role"] != "system"]
     return Scenario(
         name="airline",
-        about=f"{len(rows)} real dialogues with an airline's agent, with the tools that they call; budget 16,000 tokens",
+        about=f"{len(rows)} real dialogues with an airline's agent, with the tools they call; budget 16,000 tokens",
         turns=tuple(turns_of(messages)),
         system=next(message["content"] for message in rows[0]["messages"] if message["role"] == "system"),
         budget=16_000,

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .conversations import Scenario
-from .money import LISTS, Cost
+from .money import LISTS
 from .playing import Outcome
 
-__all__ = ["cpu_table", "least_table", "numbers", "quantile", "table", "waiting"]
+__all__ = ["BASELINE", "cpu_table", "least_table", "numbers", "quantile", "related", "table", "waiting"]
 
+#: To whose cost that of all is relative: no compaction.
+BASELINE = "nothing"
 
 CPU_ABOUT = (
     "Of the whole process, background included, where the model takes no time; the mean of the 100 turns up to each."
@@ -31,8 +33,8 @@ def waiting(seconds: float) -> str:
     return f"{seconds:.{1 if seconds < 100 else 0}f} s"
 
 
-def numbers(scenario: Scenario, outcome: Outcome, baseline: Sequence[Cost] | None) -> dict[str, Any]:
-    """Return everything that is shown of *outcome*, and what the tables have no room for."""
+def numbers(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
+    """Return everything that is shown of *outcome* by itself, and what the tables have no room for."""
     agent, asked = outcome.agent, outcome.summarizer
     answered = [one for one in asked if one.status == 200]
     read, given = sum(one.input for one in agent), sum(one.cached for one in agent)
@@ -50,11 +52,6 @@ def numbers(scenario: Scenario, outcome: Outcome, baseline: Sequence[Cost] | Non
         "held_cpu": sum(outcome.busy),
         "cpu_total": sum(outcome.cpu),
         "cost": [cost.total for cost in outcome.costs],
-        "relative": [
-            cost.total / nothing.total for cost, nothing in zip(outcome.costs, baseline or outcome.costs, strict=True)
-        ]
-        if baseline
-        else None,
         "per_token": [(cost.total - cost.agent_output) / tokens for cost in outcome.costs],
         "agent_input": read,
         "agent_cached": given / read if read else 0.0,
@@ -74,6 +71,16 @@ def numbers(scenario: Scenario, outcome: Outcome, baseline: Sequence[Cost] | Non
         "depth": statistics.fmean(outcome.depths.values()) if outcome.depths else None,
         "measures": outcome.measures,
     }
+
+
+def related(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return *rows* with their cost relative to that of no compaction, where this is among them."""
+    nothing = next((row["cost"] for row in rows if row["label"] == BASELINE), None)
+    return [row | {"relative": nothing and _shares(row["cost"], nothing)} for row in map(dict, rows)]
+
+
+def _shares(costs: Sequence[float], wholes: Sequence[float]) -> list[float]:
+    return [cost / whole for cost, whole in zip(costs, wholes, strict=True)]
 
 
 def _until_again(scenario: Scenario, outcome: Outcome) -> int | None:
