@@ -11,6 +11,7 @@ from typing import Any, Self
 from memory import Memory
 from memory.events import Event, EventHook
 from memory.history import CompactionRecord
+from memory.journal import RoleJournal
 from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
@@ -195,6 +196,8 @@ class ContextCompactor:
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; never blocks."""
         current = self._journal.read().current
+        if current is None or isinstance(self._journal, RoleJournal):  # whose indices are those of the present
+            return current
         # A round that failed since then shifts the end. A Memory can say so at once; another host's getter may block.
         return self._rounds_getter().anchored(current) if isinstance(self._rounds_getter, RoundsGetter) else current
 

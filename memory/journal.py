@@ -232,7 +232,10 @@ class RoleJournal:
 
     def _state(self, now: Snapshot) -> JournalState:
         state = now.journal(self._role)
-        return state._replace(current=now.rounds(self._role).anchored(state.current))
+        if state.current is None:
+            return state
+        current = now.rounds(self._role).anchored(state.current)
+        return state if current is state.current else state._replace(current=current)
 
     def _current(
         self, now: Snapshot, compaction: CompactedMessage, base: int, round_ids: Sequence[str]

@@ -91,6 +91,7 @@ class Memory(Log):
     ) -> None:
         self.conversation = Conversation(self)
         self._new_id = new_id
+        self._host_made = not _are_ours(new_id, clock)  # whether a host makes ids and stamps, which are checked then
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
         self._prompts: dict[str, tuple[int, object]] = {}  # of each role: tokens of the newest, what overlays it shows
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
@@ -120,12 +121,11 @@ class Memory(Log):
         cannot be stored.
         """
         made_at = self._clock()
-        opened = self._opening(user_query, id, made_at, extra)
+        given, extra = id is not None, EMPTY if extra is None else extra
+        opened = self._opening(user_query, self._new_id() if id is None else id, made_at, extra, given=given)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            if id is not None and self._is_open_already(now, opened):
-                return []
-            return self._open(now, opened, given=id is not None)
+            return [] if given and self._is_open_already(now, opened) else self._open(now, opened, given=given)
 
         return self._write(records, lambda now: self._require(now, opened.round_id), made_at, tell=True)
 
@@ -159,9 +159,8 @@ class Memory(Log):
             if last is not None and last.id == ready.id and last == changed(ready, number=last.number):
                 added = last
                 return []
-            record = _added(round_id, ready, taking.count + 1)
-            added = record.post
-            return [record]
+            added = changed(ready, number=taking.count + 1)
+            return [_added(taking.opened.id, added)]
 
         return self._write(records, lambda _now: added, made_at, tell=True)
 
@@ -184,7 +183,7 @@ class Memory(Log):
                 if present.state == "failed":
                     raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
             elif state == "finished":
-                return [changed(_FINISHED, round_id=taking.opened.id)]
+                return [_finished(taking.opened.id)]
             return _failing(now, round_id)
 
         return self._write(records, lambda now: self._require(now, round_id), tell=True)
@@ -502,35 +501,33 @@ class Memory(Log):
     # -- what is written ---------------------------------------------------------------------------------------------
 
     def _append(self, parsed: chat.Parsed) -> None:
-        made_at = self._clock()
-        post = changed(parsed.post, id=self._new_id(), created_at=made_at)
-        # Made here, though few messages open a round: the host's ids and clock are not called under the lock.
-        query, extra = (post.message, post.extra) if parsed.is_query else ("", EMPTY)
-        opening = self._opening(query, None, made_at, extra)
+        said, made_at = parsed.said, self._clock()
+        # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
+        post_id, round_id = self._new_id(), self._new_id()
+        query, extra = (said["message"], said["extra"]) if parsed.is_query else ("", EMPTY)
+        checked = self._opening(query, round_id, made_at, extra) if self._host_made else None
+
+        def opening() -> RoundOpened:
+            return checked or self._opening(query, round_id, made_at, extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
             newest = now.newest_open
             if parsed.is_header and now.total == 0:
-                return [HeaderAdded(post=post)]
+                return [HeaderAdded(post=parsed.post(post_id, made_at))]
             if parsed.is_query and (newest is None or newest.answered):
-                return self._open(now, opening, newest)
-            if newest is not None:
-                return [_added(newest.opened.id, post, newest.count + 1)]
-            return [*self._open(now, opening), _added(opening.round_id, post, 1)]
+                return self._open(now, opening(), newest)
+            if newest is None:
+                return [*self._open(now, opening()), _added(round_id, parsed.post(post_id, made_at, 1))]
+            return [_added(newest.opened.id, parsed.post(post_id, made_at, newest.count + 1))]
 
         self._write(records, _nothing, made_at, tell=True)
 
     def _opening(
-        self, user_query: str, round_id: str | None, made_at: datetime, extra: Mapping[str, Any] | None
+        self, user_query: str, round_id: str, made_at: datetime, extra: Mapping[str, Any], *, given: bool = False
     ) -> RoundOpened:
-        made_here = round_id is None and self._new_id is new_id and self._clock is utc_now
-        fields = {
-            "round_id": self._new_id() if round_id is None else round_id,
-            "user_query": user_query,
-            "created_at": made_at,
-            "extra": EMPTY if extra is None else extra,
-        }
-        if made_here and isinstance(user_query, str) and isinstance(fields["extra"], FrozenMapping):
+        """Return what opens a round, whose id was *given* or drawn. May raise ``MessageError``."""
+        fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
+        if not (given or self._host_made) and isinstance(user_query, str) and isinstance(extra, FrozenMapping):
             return assembled(RoundOpened, fields)  # nothing is left to check
         return made(RoundOpened, **fields)
 
@@ -548,15 +545,14 @@ class Memory(Log):
     ) -> list[Record]:
         """Return what opens a round, whose id was *given* or made here: first the end of *before*, and of this Memory's
         own, if they are open."""
-        given = given or self._new_id is not new_id
         # Random ids are not looked for: a database would be asked before every round.
-        if given and opened.round_id in now.numbers:
+        if (given or self._new_id is not new_id) and opened.round_id in now.numbers:
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         if not now.live:
             return [opened]
         own = [now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id]
         ends = {item.opened.number: item.opened.id for item in (*own, before) if item is not None}
-        return [*(changed(_FINISHED, round_id=ends[number]) for number in sorted(ends)), opened]
+        return [*(_finished(ends[number]) for number in sorted(ends)), opened]
 
     @staticmethod
     def _require(now: Snapshot, round_id: str) -> Round:
@@ -574,13 +570,12 @@ class Memory(Log):
         return found
 
 
-#: What is made of these was checked when it came in, or was made here.
-_ADDED, _FINISHED = PostAdded(round_id="", post=Post(send_from="", send_to="")), RoundFinished(round_id="")
+def _added(round_id: str, post: Post) -> PostAdded:
+    return assembled(PostAdded, {"round_id": round_id, "post": post})
 
 
-def _added(round_id: str, post: Post, number: int) -> PostAdded:
-    """Return what adds *post* to a round, under that *number*."""
-    return changed(_ADDED, round_id=round_id, post=changed(post, number=number))
+def _finished(round_id: str) -> RoundFinished:
+    return assembled(RoundFinished, {"round_id": round_id})
 
 
 def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
@@ -591,6 +586,10 @@ def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
         asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
         if asked is not None:
             yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
+
+
+def _are_ours(ids: Callable[[], str], clock: Clock) -> bool:
+    return ids is new_id and clock is utc_now
 
 
 def _nothing(_now: Snapshot) -> None:

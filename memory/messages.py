@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .errors import MessageError
 from .frozen import FrozenMapping, freeze_mapping, thaw
-from .rounds import USER, Post, Round, ToolCall, changed
+from .rounds import USER, Post, Round, ToolCall, assembled
 
 __all__ = [
     "ASSISTANT",
@@ -47,24 +47,26 @@ _ABSENT = "openai_absent"
 
 #: What most of the user's messages leave behind, one for all of them.
 _NOTHING_KEPT = freeze_mapping({KEPT: {}})
-#: What a message does not say of its post.
-_UNSAID = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC))
-_UNSAID_CALL = ToolCall(id="", name="")
+#: What posts of messages have alike.
+_ALIKE = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
 
 
 class Parsed(NamedTuple):
     """A chat message as a post, and what it does to the log."""
 
-    #: It has no id and no time yet.
-    post: Post
+    #: The fields of its post, all but its id, its time and its number.
+    said: Mapping[str, Any]
     #: A system message: part of the header where no round has been opened.
     is_header: bool
     #: A user message: opens a round.
     is_query: bool
 
+    def post(self, post_id: str, made_at: datetime, number: int = 0) -> Post:
+        return assembled(Post, {**self.said, "id": post_id, "created_at": made_at, "number": number})
+
 
 def parse(message: Mapping[str, Any]) -> Parsed:
-    """Return *message* as a post. Raises ``MessageError`` naming what is wrong with it."""
+    """Return what *message* says, which is checked here. Raises ``MessageError`` naming what is wrong with it."""
     if not isinstance(message, (dict, Mapping)):  # a dict is told at once, any other mapping by looking it up
         raise MessageError(
             f"a chat message is a mapping with a role, not {type(message).__name__}; many give one by model_dump()"
@@ -76,18 +78,19 @@ def parse(message: Mapping[str, Any]) -> Parsed:
     text = _text_in(content) or _refusal(message)
     # Where another role's message has such a key, it says nothing about calls, and is kept as it is.
     calls = message.get("tool_calls") if role == ASSISTANT else None
-    post = changed(  # all this is checked here
-        _UNSAID,
-        send_from=sender,
-        send_to=USER if sender == ASSISTANT else ASSISTANT,
-        message=text,
-        tool_calls=() if calls is None else tuple(_tool_calls(calls)),
-        tool_call_id=_tool_call_id(message) if role == TOOL else None,
-        extra=_NOTHING_KEPT if role == "user" else _UNSAID.extra,
-    )
+    said = {
+        **_ALIKE,
+        "send_from": sender,
+        "send_to": USER if sender == ASSISTANT else ASSISTANT,
+        "message": text,
+        "tool_calls": () if calls is None else tuple(_tool_calls(calls)),
+        "tool_call_id": _tool_call_id(message) if role == TOOL else None,
+    }
     if len(message) > 2 or content != text:  # most have a role and a text, and that is all
-        post = changed(post, extra=_extra(message, _plain(post, role)))
-    return Parsed(post, is_header=role in _SYSTEM, is_query=role == "user")
+        said["extra"] = _extra(message, _plain(assembled(Post, said), role))
+    elif role == "user":
+        said["extra"] = _NOTHING_KEPT
+    return Parsed(said, role in _SYSTEM, role == "user")
 
 
 def _extra(message: Mapping[str, Any], plain: Mapping[str, Any]) -> FrozenMapping:
@@ -248,4 +251,4 @@ def _tool_calls(calls: Any) -> Iterator[ToolCall]:
             text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise MessageError("a tool call's arguments must be text or JSON") from error
-        yield changed(_UNSAID_CALL, id=call["id"], name=str(asked.get("name") or ""), arguments=text)
+        yield assembled(ToolCall, {"id": call["id"], "name": str(asked.get("name") or ""), "arguments": text})

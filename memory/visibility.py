@@ -87,9 +87,10 @@ class Rounds(Sequence[Round]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return tuple(self._between(start, stop) if step == 1 else map(self._at, range(start, stop, step)))
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(f"no round at {index}; there are {len(self)}")
+        length = len(self)
+        place = index + length if index < 0 else index
+        if not 0 <= place < length:
+            raise IndexError(f"no round at {index}; there are {length}")
         return self._at(place)
 
     def __iter__(self) -> Iterator[Round]:
@@ -142,7 +143,7 @@ class Rounds(Sequence[Round]):
         else:
             end = min(compaction.end_index, len(self))
             last = self.number_at(end - 1) if end else 0
-        pinned = self._pinned(last)
+        pinned = self._pinned(last) if self._snapshot.pinned else ()
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction
         return changed(compaction, end_index=end, pinned=pinned)
@@ -152,7 +153,8 @@ class Rounds(Sequence[Round]):
         now, round_id = self._snapshot, compaction.end_round_id
         if round_id is None:
             return 0
-        current = now.journal(self.role).current
+        known = now.journals.get(self.role)
+        current = known.current if known is not None else None
         if current is not None and current.end_round_id == round_id and current.end_number:
             return current.end_number if current.end_number <= now.total else 0  # its journal found it in this log
         return now.number_of(round_id)
@@ -160,8 +162,6 @@ class Rounds(Sequence[Round]):
     def _pinned(self, last: int) -> tuple[str, ...]:
         """Return what the pinned posts say up to the round of that number, in the order of the log."""
         now = self._snapshot
-        if not now.pinned:
-            return ()
         covered = takewhile(lambda one: one.round <= last, now.pinned)
         seen = (one.text for one in covered if one.shown_to(self.role) and not now.has_failed(one.round))
         return tuple(dict.fromkeys(seen))  # the query may be said twice

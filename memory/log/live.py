@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Literal
 
 from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
 from ..errors import StoreDamaged
 from ..messages import came_as_message
-from ..rounds import USER, Post, Record, Round, changed
+from ..rounds import USER, Post, Record, Round, assembled, changed
 from .erased import without
 
 __all__ = ["LiveRound", "rebuilt"]
 
-#: What an opened round has beside what its entry says.
-_OPENED = Round(id="", user_query="", created_at=datetime.min.replace(tzinfo=UTC))
 _TELLING = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedacted)
 
 
@@ -37,13 +34,18 @@ class LiveRound:
 
     @classmethod
     def of(cls, record: RoundOpened, number: int) -> LiveRound:
-        opened = changed(  # the entry's fields were checked
-            _OPENED,
-            id=record.round_id,
-            user_query=record.user_query,
-            created_at=record.created_at,
-            extra=record.extra,
-            number=number,
+        # The entry's fields were checked.
+        opened = assembled(
+            Round,
+            {
+                "id": record.round_id,
+                "user_query": record.user_query,
+                "state": "created",
+                "post_list": (),
+                "created_at": record.created_at,
+                "number": number,
+                "extra": record.extra,
+            },
         )
         # What the user did not open has nothing that waits for an answer.
         return cls(opened, answered=not (opened.user_query or came_as_message(opened.extra)))

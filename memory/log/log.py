@@ -223,14 +223,16 @@ class Log(ABC):
 
     def _entries(self, records: Iterable[Record], made_at: datetime) -> list[Entry]:
         """Return an entry for each record, with the number of the round that it is about."""
-        now, opened, entries = self.snapshot, dict[str, int](), list[Entry]()
+        opened: dict[str, int] = {}
+        entries: list[Entry] = []
+        now = self.snapshot
         follows = now.last
         for record in records:
             number = 0
             if type(record) is RoundOpened:
                 number = opened[record.round_id] = now.total + len(opened) + 1
             elif round_id := round_id_of(record):
-                number = opened.get(round_id, 0) or now.numbers.get(round_id, 0)
+                number = opened.get(round_id, 0) or now.archive.numbers.get(round_id, 0)
             entries.append(Entry(NAMES[type(record)], record=record, created_at=made_at, round=number, follows=follows))
             follows = ""
         return entries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import Literal
 
 from ..entries import (
@@ -22,7 +21,7 @@ from ..entries import (
 )
 from ..errors import StoreError
 from ..overlay_rule import laid, without_span
-from ..rounds import Record
+from ..rounds import Record, Round
 from .live import LiveRound
 from .redaction import with_redacted
 from .snapshot import Publication, Snapshot
@@ -132,7 +131,11 @@ def _with_closed(
 def _settled(before: Snapshot, live: tuple[LiveRound, ...], number: int, last: str) -> Snapshot:
     """Return the snapshot whose rounds that may still change are *live*, but for the closed ones at their head: those
     move to the settled, where they stay as they are."""
-    closed = [item.round for item in takewhile(lambda item: not item.is_open, live)]
+    closed: list[Round] = []
+    for item in live:
+        if item.is_open:
+            break
+        closed.append(item.round)
     if closed:
         before.archive.settle(before.settled_count, closed)
     settled = before.settled_count + len(closed)

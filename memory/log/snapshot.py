@@ -72,7 +72,7 @@ class Snapshot:
     def but(self, **changes: Any) -> Snapshot:
         """Return the snapshot with these *changes* to its fields; ``dataclasses.replace`` takes ten times as long."""
         made = object.__new__(Snapshot)
-        made.__dict__.update(self.__dict__, **changes)
+        object.__setattr__(made, "__dict__", self.__dict__ | changes)  # it is frozen
         return made
 
     @property
@@ -87,7 +87,7 @@ class Snapshot:
     def number_of(self, round_id: str) -> int:
         """Return the number of a round of this snapshot; 0 where there is none of that id. Of one in which something is
         pinned, no store is asked: every prompt looks for these."""
-        number = self.pinned_rounds.get(round_id, 0) or self.numbers.get(round_id, 0)
+        number = self.pinned_rounds.get(round_id, 0) or self.archive.numbers.get(round_id, 0)
         return number if number <= self.total else 0
 
     def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
@@ -102,12 +102,12 @@ class Snapshot:
 
     def round(self, round_id: str) -> Round | None:
         """Return a round, failed or not; None where there is none of that id."""
-        number = self.numbers.get(round_id, 0)
+        number = self.archive.numbers.get(round_id, 0)
         return self.round_at(number) if 1 <= number <= self.total else None
 
     def state_of(self, round_id: str) -> RoundState | None:
         """Return a round's state, for which its posts are not read; None where there is none of that id."""
-        number = self.numbers.get(round_id, 0)
+        number = self.archive.numbers.get(round_id, 0)
         if not 1 <= number <= self.total:
             return None
         if number > self.settled_count:
@@ -128,7 +128,7 @@ class Snapshot:
         newest = self.live[-1] if self.live else None
         if newest is not None and newest.opened.id == round_id:  # as most often
             return newest if newest.is_open else None
-        place = self.numbers.get(round_id, 0) - self.settled_count - 1
+        place = self.archive.numbers.get(round_id, 0) - self.settled_count - 1
         found = self.live[place] if 0 <= place < len(self.live) else None
         return found if found is not None and found.is_open else None
 
@@ -171,7 +171,7 @@ class Snapshot:
         """Return the snapshot in which a post is pinned. May raise ``StoreError``, for it reads what the post says."""
         if (round_id, number) in self.pins:
             return self
-        place = self.numbers.get(round_id, 0)
+        place = self.archive.numbers.get(round_id, 0)
         if not 1 <= place <= self.total:
             raise StoreError(f"entry {self.number} of the log pins in a round that is not there; restore the session")
         try:
@@ -252,7 +252,7 @@ class Snapshot:
 
     def with_reductions(self, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
         """Return the snapshot with *of_round* as what *role* reads in the place of that round's posts."""
-        before, number = self.reductions_of(role).by_round, self.numbers[round_id]
+        before, number = self.reductions_of(role).by_round, self.archive.numbers[round_id]
         shelf = before if isinstance(before, Shelf) else Shelf(self.archive)
         changed = self.but(
             reductions={

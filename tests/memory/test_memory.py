@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -386,6 +387,16 @@ def test_time_and_ids_can_be_passed_in() -> None:
     assert (memory.session_id, round_.id, post.id) == ("id1", "id2", "id3")
     stamps = [round_.created_at, post.created_at, *(entry.created_at for entry in store.read("id1"))]
     assert {(stamp - noon) // timedelta(minutes=1) for stamp in stamps} == {0, 1}
+
+
+def test_an_id_that_is_no_text_is_refused_whatever_it_was_drawn_for() -> None:
+    """Also with a message that opens no round; nothing is written then."""
+    ids: list[Any] = ["post 1", "round 1", "post 2", 2]
+    memory = Memory("s", new_id=lambda: ids.pop(0))
+    memory.append({"role": "user", "content": "What is there?"})
+    with pytest.raises(MessageError, match="round_id"):
+        memory.append({"role": "assistant", "content": "Nothing."})
+    assert memory.messages() == [{"role": "user", "content": "What is there?"}]
 
 
 def test_sessions_without_a_name_are_apart() -> None:
