@@ -136,7 +136,7 @@ def scene_made(scene: Scene, place: int) -> CompactedMessage:
 
 
 def test_the_summary_is_the_notes_written_out() -> None:
-    """What is new stands last in its section, and says which rounds it comes from."""
+    """What is new stands behind all that there was, and says which rounds it comes from."""
     scene = Scene().add(13)
     assert scene.made.summary == rendered(scene.made.notes) == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
     spans = [(note.first_round, note.last_round) for note in scene.made.notes]
