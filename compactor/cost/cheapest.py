@@ -209,8 +209,9 @@ class Cheapest(Trigger):
 
     @property
     def _latency_calls(self) -> float:
-        known = (self.terms.latency_calls, self._latency, FIRST_LATENCY)
-        return next(calls for calls in known if calls is not None)
+        if self.terms.latency_calls is not None:
+            return self.terms.latency_calls
+        return self._latency if self._latency is not None else FIRST_LATENCY
 
     def _note_asked(self, view: View, mark: int | None) -> None:
         end = view.due_end(self._config, mark)
