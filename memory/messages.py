@@ -196,7 +196,7 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
 
 def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     kept, absent = extra.get(KEPT), extra.get(_ABSENT)
-    if isinstance(kept, Mapping):  # a host may have its own idea of these keys
+    if kept and isinstance(kept, Mapping):  # a host may have its own idea of these keys
         plain.update(thaw(kept))
     for key in absent if isinstance(absent, tuple) else ():
         plain.pop(key, None)

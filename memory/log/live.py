@@ -9,6 +9,7 @@ from typing import Literal
 from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
 from ..errors import StoreDamaged
 from ..messages import came_as_message
+from ..once import once
 from ..rounds import USER, Post, Record, Round, assembled, changed
 from .erased import without
 
@@ -50,12 +51,9 @@ class LiveRound:
         # What the user did not open has nothing that waits for an answer.
         return cls(opened, answered=not (opened.user_query or came_as_message(opened.extra)))
 
-    @property
+    @once
     def round(self) -> Round:
-        made: Round | None = self.__dict__.get("_round")  # no cached_property: before Python 3.12 it takes a lock
-        if made is None:
-            made = self.__dict__["_round"] = changed(self.opened, post_list=tuple(self.posts[: self.count]))
-        return made
+        return changed(self.opened, post_list=tuple(self.posts[: self.count]))
 
     def with_post(self, post: Post) -> LiveRound:
         # Not append(): a writer that was interrupted may have left a post behind the last one that counts.
