@@ -325,7 +325,7 @@ def _is_too_long(error: object) -> bool:
 def _sendable(value: Any) -> Any:
     """Return a copy of *value* without lone surrogates: UTF-8 has none, and one of them would stop every summary."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
         return {key: _sendable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
