@@ -1,11 +1,11 @@
 """sawtooth-memory's SawtoothSyncWrapper, its non-blocking manager for synchronous hosts (sawtooth-memory 0.3.0).
 
 Settings: its defaults for what is in tokens and messages (`soft_limit_tokens=1000`, `hard_limit_tokens=2500`,
-`chunk_size=4`), by the factor that makes the hard limit the budget less the system message and tools. Where there are
-tools a chunk stays 4 messages: more, of such a length, would take along what the agent has yet to answer. The worker's
-model is a `CloudConfig` that points at the server. All else is default: chunks are folded without a model
-(`compression_mode="dte"`), narrated by it within a tenth of the prompts' tokens, and entities found by its patterns
-are kept in a ledger.
+`chunk_size=4`), by the factor that makes the hard limit the budget less the system message and tools. Where a turn
+takes more than a quarter of the soft limit, as with large results of tools, a chunk stays 4 messages: more, of such a
+length, would take along what the agent has yet to answer. The worker's model is a `CloudConfig` that points at the
+server. All else is default: chunks are folded without a model (`compression_mode="dte"`), narrated by it within a tenth
+of the prompts' tokens, and entities found by its patterns are kept in a ledger.
 https://github.com/jackmannx/sawtooth-memory (README and DOCUMENTATION.md)
 
 It keeps a role and a text of each message. Calls of tools are given to it as JSON text and, where its prompt shows the
@@ -52,10 +52,12 @@ class Sawtooth(Adapter):
         self.settings = f"limits and chunks by one factor, up to the budget; compression_mode={mode!r}"
         fixed = setting.system + json.dumps(list(setting.tools))
         hard = setting.budget - len(encoding_for_model("gpt-4o").encode(fixed))
+        soft = hard * 2 // 5
+        long_turns = float(setting.options["round"]) > soft / 4
         config = ContextManagerConfig(
             hard_limit_tokens=hard,
-            soft_limit_tokens=hard * 2 // 5,
-            chunk_size=4 if setting.tools else max(4, hard * 4 // 2_500),
+            soft_limit_tokens=soft,
+            chunk_size=4 if long_turns else max(4, hard * 4 // 2_500),
             compression_mode=mode,
             cloud=CloudConfig(
                 provider=Provider.OPENAI,
