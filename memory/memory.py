@@ -513,12 +513,12 @@ class Memory(Log):
         def records(now: Snapshot) -> Iterable[Record]:
             newest = now.newest_open
             if parsed.is_header and now.total == 0:
-                return [HeaderAdded(post=parsed.post(post_id, made_at))]
+                return [HeaderAdded(post=parsed.posted(post_id, made_at))]
             if parsed.is_query and (newest is None or newest.answered):
                 return self._open(now, opening(), newest)
             if newest is None:
-                return [*self._open(now, opening()), _added(round_id, parsed.post(post_id, made_at, 1))]
-            return [_added(newest.opened.id, parsed.post(post_id, made_at, newest.count + 1))]
+                return [*self._open(now, opening()), _added(round_id, parsed.posted(post_id, made_at, 1))]
+            return [_added(newest.opened.id, parsed.posted(post_id, made_at, newest.count + 1))]
 
         self._write(records, _nothing, made_at, tell=True)
 

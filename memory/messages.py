@@ -61,7 +61,13 @@ class Parsed(NamedTuple):
     #: A user message: opens a round.
     is_query: bool
 
-    def post(self, post_id: str, made_at: datetime, number: int = 0) -> Post:
+    @property
+    def post(self) -> Post:
+        """It as a post that is in no log: it has no id, and is of no time."""
+        return assembled(Post, {**self.said})
+
+    def posted(self, post_id: str, made_at: datetime, number: int = 0) -> Post:
+        """Return the post as the log has it."""
         return assembled(Post, {**self.said, "id": post_id, "created_at": made_at, "number": number})
 
 
