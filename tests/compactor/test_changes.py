@@ -12,7 +12,8 @@ from test_notes import NOTES, SECTIONS, TEXTS
 
 from compactor import SummaryRejected
 from compactor.changes import SCHEMA, Change, changed, changes_in, is_changes
-from compactor.notes import bare, formed, read_notes, rendered
+from compactor.notes import formed, read_notes, rendered
+from compactor.standing import bare
 from memory import Note
 
 ORDER = ("Goal", "Done", "Open")
