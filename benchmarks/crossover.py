@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from benchmarks.comparison.prefixes import Prefixes
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.cost import Prices
+from compactor.messages.units import count_message
 from compactor.tokens import count_tokens
-from compactor.units import count_message
 from memory import Memory
 
 ROLE, MODEL = "assistant", "the-agents"

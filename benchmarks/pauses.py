@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, cheapest, compose
 from compactor.cost.publication import CACHE_SECONDS
 from compactor.events import Held, Prepared, Published
+from compactor.messages.units import count_message
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
-from compactor.units import count_message
 from memory import Memory
 from memory.events import Event
 

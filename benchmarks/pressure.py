@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from compactor import ContextCompactor, ExtractiveSummarizer, Prompt, compose, count_tokens, presets
-from compactor.units import PROMPT_TOKENS, count_message
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from memory import Memory
 
 BUDGETS = (1_500, 3_000, 8_000)

@@ -14,6 +14,7 @@ from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  
 from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
 from .cost import Prices, cheapest, when_cheapest  # noqa: E402
+from .cost.limits import Limits, LimitsStatus  # noqa: E402
 from .cycle import Strategy  # noqa: E402
 from .errors import (  # noqa: E402
     BudgetExceeded,
@@ -24,7 +25,6 @@ from .errors import (  # noqa: E402
     SummaryRejected,
 )
 from .events import Skip  # noqa: E402
-from .limits import Limits, LimitsStatus  # noqa: E402
 from .logs import log_events  # noqa: E402
 from .plan import Plan  # noqa: E402
 from .strategies import (  # noqa: E402

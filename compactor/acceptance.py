@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 from prompts import TAGS
 
+from .checks.identifiers import identifiers, unknown
+from .checks.voice import in_own_voice
 from .errors import SummaryRejected
-from .identifiers import identifiers, unknown
-from .replies import is_reply
 from .summarizers.base import RequestKind, Summary, strip_tags
+from .summarizers.replies import is_reply
 from .tokens import TokenCounter
-from .voice import in_own_voice
 
 __all__ = [
     "CHECKS",

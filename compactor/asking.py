@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from prompts import escape_tags
 
 from .acceptance import Reading, Source, accept
+from .checks.standing import lost, restored
 from .config import CompactorConfig
 from .errors import SummaryRejected
-from .notes import rendered, span_of, with_sentences
-from .standing import lost, restored
+from .noting.notes import rendered, span_of, with_sentences
 from .summarizers.base import Summary, SummaryRequest, added
 from .tokens import TokenCounter
 

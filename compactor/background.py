@@ -17,8 +17,8 @@ from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
 from memory.visibility import sees
 
-from .clock import SYSTEM_CLOCK, Clock
 from .config import CompactorConfig
+from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Publication, budget_in, prices_in, publication_of
 from .cycle import Cycle, Strategy
@@ -26,18 +26,18 @@ from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
 from .holding import Holding
 from .host_rounds import rounds_for
-from .journal import LocalJournal
-from .keeping import Keeping
-from .ledger import Ledger, ledger_of
-from .limits import Limits
-from .noted import Noted
+from .keeping.answers import Keeping
+from .keeping.failures import Noted
+from .keeping.journal import LocalJournal
+from .messages.ledger import Ledger, ledger_of
+from .messages.units import count_message
 from .runner import Runner, State
 from .strategies import compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
+from .threads.clock import SYSTEM_CLOCK, Clock
 from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for, window_of
 from .triggers import Condition, default_trigger, when
-from .units import count_message
 
 __all__ = ["CompactorStatus", "ContextCompactor", "State"]
 

@@ -21,11 +21,11 @@ from .errors import BudgetExceeded
 from .events import PlanFailed
 from .ladder import GRID, Ladder
 from .last_prompt import remember
-from .ledger import Ledger, ledger_of
-from .pieces import Fitted, Head, Reduced
+from .messages.ledger import Ledger, ledger_of
+from .messages.pieces import Fitted, Head, Reduced
+from .messages.units import MESSAGE_TOKENS, Message, count_message
 from .plan import is_pending, plan_text
 from .tokens import TokenCounter, counter_for
-from .units import MESSAGE_TOKENS, Message, count_message
 from .view import View
 from .whole import whole
 

@@ -13,21 +13,21 @@ from memory.visibility import Rounds
 
 from .asking import USUAL, Ask, Traits
 from .config import CompactorConfig
+from .cost.limits import Place
 from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached
 from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped, seen
 from .holding import newest_place
 from .host_rounds import rounds_for
+from .keeping.lease import MARGIN, Lease, Overtaken
 from .last_prompt import last_prompt_of
-from .lease import MARGIN, Lease, Overtaken
-from .limits import Place
 from .one_pass import Desk, Pass, Strategy
 from .plan import plan_text
 from .summarizers.base import SummaryRequest
+from .threads.workers import interpreter_is_exiting
 from .triggers import Verdict
 from .view import View
 from .work import CycleWork
-from .workers import interpreter_is_exiting
 
 __all__ = ["Ask", "Cycle", "Strategy"]
 

@@ -10,7 +10,7 @@ from memory.forking import renewed_after_fork
 from memory.hooks import Hooks, describe
 from memory.rounds import changed
 
-from .clock import Clock
+from .threads.clock import Clock
 
 __all__ = ["EventLog"]
 

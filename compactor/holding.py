@@ -17,8 +17,8 @@ from memory.visibility import Rounds
 from .cost.publication import Decision, Moment, Publication
 from .events import Discarded, PublicationFailed
 from .host_rounds import HostRounds
-from .keeping import Keeping
-from .ledger import calls_in
+from .keeping.answers import Keeping
+from .messages.ledger import calls_in
 from .view import View
 
 __all__ = ["Ahead", "Holding", "ahead_of", "is_same", "newest_place", "reaching_ahead"]

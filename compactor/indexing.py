@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from .workers import interpreter_is_exiting
+from .threads.workers import interpreter_is_exiting
 
 __all__ = ["Indexing"]
 

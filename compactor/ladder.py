@@ -11,12 +11,12 @@ from memory.overlays import PINNED, CompactedMessage
 from memory.reading.references import post_reference, range_reference
 from memory.rounds import Round
 
-from .clipping import clip_message, clip_text
-from .kept import own
-from .pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
-from .rungs import RUNGS, shortened
-from .standing import STANDING, lost, restored
-from .units import PROMPT_TOKENS, Message, Unit, count_message
+from .checks.standing import STANDING, lost, restored
+from .messages.clipping import clip_message, clip_text
+from .messages.kept_rounds import own
+from .messages.pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
+from .messages.rungs import RUNGS, shortened
+from .messages.units import PROMPT_TOKENS, Message, Unit, count_message
 from .view import View
 
 __all__ = ["GRID", "Ladder"]

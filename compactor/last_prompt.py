@@ -16,10 +16,10 @@ from memory import Memory
 from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
-from .pieces import Head
+from .messages.pieces import Head
+from .messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, units_of
 from .summarizers.base import Continued
 from .tokens import TokenCounter
-from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, units_of
 from .view import View
 
 __all__ = ["LastPrompt", "continued", "last_prompt_of", "remember"]

@@ -15,13 +15,13 @@ from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, Exhausted, Held, Published, Reduced, StrategyFailed
 from .holding import Holding, ahead_of, is_same, reaching_ahead
-from .keeping import Keeping
-from .lease import Overtaken
-from .ledger import Ledger
+from .keeping.answers import Keeping
+from .keeping.lease import Overtaken
+from .messages.ledger import Ledger
+from .messages.units import Message, count_message
 from .summarizers.base import Summary
 from .tokens import TokenCounter
 from .triggers import Trigger
-from .units import Message, count_message
 from .view import View
 from .work import CycleWork
 

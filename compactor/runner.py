@@ -18,17 +18,17 @@ from memory.forking import renewed_after_fork
 from memory.overlays import CompactedMessage
 
 from .asking import traits_of
-from .backoff import Backoff
-from .clock import Clock
+from .cost.limits import UNLIMITED, Limits, Place, Turn
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .eventlog import EventLog
 from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
 from .indexing import Indexing
-from .limits import UNLIMITED, Limits, Place, Turn
 from .summarizers.base import Summarizer, Summary, SummaryRequest
-from .waiting import Waiters, bounded, describe_error
-from .workers import DaemonThread, interpreter_is_exiting
+from .threads.backoff import Backoff
+from .threads.clock import Clock
+from .threads.waiting import Waiters, bounded, describe_error
+from .threads.workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]
 

@@ -19,13 +19,13 @@ from memory.visibility import Rounds
 from .acceptance import Reading, Source
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .kept import KeptRound
-from .ledger import Ledger, Sums, calls_in
-from .overlaid import overlaid, tells_of_drops
-from .rungs import is_pinned
+from .messages.kept_rounds import KeptRound
+from .messages.ledger import Ledger, Sums, calls_in
+from .messages.overlaid import overlaid, tells_of_drops
+from .messages.rungs import is_pinned
+from .messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
 from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
-from .units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
 
 __all__ = ["View", "Work"]
 

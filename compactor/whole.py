@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .kept import own
-from .pieces import Fitted, Head
-from .units import PROMPT_TOKENS, count_message
+from .messages.kept_rounds import own
+from .messages.pieces import Fitted, Head
+from .messages.units import PROMPT_TOKENS, count_message
 from .view import View
 
 __all__ = ["whole"]

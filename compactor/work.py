@@ -14,12 +14,12 @@ from memory.rounds import Round
 
 from .acceptance import CHECKS, Reading, Source
 from .asking import USUAL, Answer, Ask, Traits, accepted
+from .checks.standing import in_force, lost
 from .config import CompactorConfig
 from .errors import LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
-from .keeping import Keeping, digest_of
+from .keeping.answers import Keeping, digest_of
 from .last_prompt import LastPrompt, continued
-from .standing import in_force, lost
 from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest
 from .view import View
 

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from compactor import Prompt
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.units import PROMPT_TOKENS, count_message
 from memory import CompactedMessage, Memory
 
 Message = dict[str, Any]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from compactor.messages.units import count_message
 from compactor.tokens import count_tokens
-from compactor.units import count_message
 
 from .adapter import Message
 from .dialogues import Step, answered, tools_of, turns_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import count_tokens
-from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 
 __all__ = ["LEAST", "LIFETIME", "STEP", "Prefixes", "reusable", "shown"]
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..messages.units import PROMPT_TOKENS, count_message
 from ..tokens import TokenCounter
-from ..units import PROMPT_TOKENS, count_message
 
 __all__ = ["is_whole", "tokens_of", "torn", "waiting"]
 

@@ -15,10 +15,10 @@ from ..background import ContextCompactor, State
 from ..compose import Prompt, Report, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded
+from ..messages.units import PROMPT_TOKENS, count_message
 from ..strategies import compact_rounds
 from ..testing import FakeClock
 from ..tokens import TokenCounter, counter_for
-from ..units import PROMPT_TOKENS, count_message
 from . import checks
 from .preset import preset_options
 from .savings import LADDER, Rung, Saving, by_name, rungs_of

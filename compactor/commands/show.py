@@ -15,9 +15,9 @@ from memory.overlays import CompactedMessage
 from memory.reading.references import range_reference
 from memory.visibility import sees
 
-from ..ledger import ledger_of
+from ..messages.ledger import ledger_of
+from ..messages.units import count_message
 from ..tokens import counter_for
-from ..units import count_message
 from ..view import View
 from .sessions import SessionFacts, when
 from .terminal import CannotRun, one_line, visible

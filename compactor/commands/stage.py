@@ -19,11 +19,11 @@ from ..background import ContextCompactor
 from ..compose import Prompt, compose
 from ..config import CompactorConfig
 from ..cycle import Strategy
-from ..ledger import Ledger
+from ..messages.ledger import Ledger
+from ..messages.units import MESSAGE_TOKENS, count_message
 from ..summarizers.base import Summary, SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
 from ..tokens import counter_for
-from ..units import MESSAGE_TOKENS, count_message
 from ..view import View
 from . import checks
 from .savings import LADDER, Rung, by_name, rungs_of

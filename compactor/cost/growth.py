@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..units import PROMPT_TOKENS
+from ..messages.units import PROMPT_TOKENS
 from ..view import View
 
 __all__ = ["Growth", "growth_of"]

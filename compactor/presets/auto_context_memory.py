@@ -16,11 +16,11 @@ from memory.rounds import USER, Round
 from memory.visibility import sees
 
 from ..background import ContextCompactor
-from ..ledger import ledger_of
-from ..overlaid import TOLD
+from ..messages.ledger import ledger_of
+from ..messages.overlaid import TOLD
+from ..messages.units import Message, Unit
 from ..strategies.tail import Placed, Tail
 from ..tokens import counter_for
-from ..units import Message, Unit
 from ..view import View
 from .auto_context import auto_context
 from .compression_events import CompressionEvent, CompressionEvents

@@ -16,12 +16,12 @@ from memory.rounds import Post, Round
 
 from ..config import CompactorConfig
 from ..cycle import Strategy
+from ..messages.units import PROMPT_TOKENS, count_message
 from ..strategies.compact_rounds import compact_view
 from ..strategies.compress_tool_runs import compress_tool_runs
 from ..strategies.offload_large import offload_large
 from ..tokens import TokenCounter, counter_for
 from ..triggers import Trigger, Verdict
-from ..units import PROMPT_TOKENS, count_message
 from ..view import View
 from .offload_context import COMPACT_RATIO, KEEP_COMPACT, KEEP_COMPRESS, PREVIEW, Mode, check_settings, preview_of
 from .offload_files import OffloadFiles

@@ -12,7 +12,7 @@ from memory.frozen import freeze, thaw
 from memory.messages import parse
 from memory.rounds import Round
 
-from ..units import Message
+from ..messages.units import Message
 
 __all__ = ["ExplicitOffloads"]
 

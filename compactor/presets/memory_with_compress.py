@@ -27,15 +27,15 @@ from memory.rounds import Round
 
 from ..acceptance import Source
 from ..asking import accepted, traits_of
+from ..checks.standing import standing_sentences
 from ..config import CompactorConfig
 from ..errors import SummaryRejected
-from ..standing import standing_sentences
+from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..strategies import compact_rounds, compress_tool_runs
 from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
 from ..tokens import count_tokens
 from ..transcript import quote
 from ..triggers import over_tokens, when
-from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages

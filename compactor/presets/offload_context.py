@@ -19,16 +19,16 @@ from prompts import PromptTemplate
 
 from ..acceptance import Source
 from ..asking import accepted, traits_of
+from ..checks.standing import HEADING, lost, restored, standing_sentences
 from ..config import CompactorConfig
-from ..offloading import beginning, is_result, only_text, size_of
-from ..standing import HEADING, lost, restored, standing_sentences
+from ..messages.offloading import beginning, is_result, only_text, size_of
+from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..summarizers import ExtractiveSummarizer
 from ..summarizers.base import Summarizer, SummaryRequest
 from ..summarizers.instructions import is_prohibition
 from ..summarizers.llm_api import as_summarizer
 from ..tokens import TokenCounter, counter_for
 from ..transcript import LEAST_ROOM, Room, Step, steps
-from ..units import PROMPT_TOKENS, Message, count_message
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
 from .pairs import together

@@ -8,7 +8,7 @@ from itertools import pairwise
 from memory.messages import ASSISTANT, FUNCTION, TOOL, paired, parse
 from memory.rounds import Post
 
-from ..units import Message
+from ..messages.units import Message
 from .shown import Shown
 
 __all__ = ["blocks", "end_of_answered", "is_orphan", "stretches", "together", "waits"]

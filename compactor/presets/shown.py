@@ -14,7 +14,7 @@ from memory.log.erased import REDACTED
 from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_message, repeats_query
 from memory.reading.references import posts_reference, range_reference
 
-from ..units import Message
+from ..messages.units import Message
 
 __all__ = [
     "Item",

@@ -9,7 +9,7 @@ from typing import Any
 from memory.errors import ContextError
 from memory.frozen import freeze_mapping
 
-from ..units import Message
+from ..messages.units import Message
 from .shown import Item, Log, Made, NotAMessage, Said, to_messages
 
 __all__ = ["State", "StateError", "encoded"]

@@ -18,15 +18,15 @@ from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
 from ..acceptance import Reading, Source
-from ..changes import SCHEMA, changed, changes_in, is_changes
+from ..checks.standing import STANDING, in_force
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
-from ..journal import ANCHORS
-from ..notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
-from ..standing import STANDING, in_force
+from ..keeping.journal import ANCHORS
+from ..messages.units import PROMPT_TOKENS, Message, count_message
+from ..noting.changes import SCHEMA, changed, changes_in, is_changes
+from ..noting.notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
-from ..units import PROMPT_TOKENS, Message, count_message
 from ..view import View, Work
 from .folding import compaction_of
 

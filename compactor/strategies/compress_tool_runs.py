@@ -19,9 +19,9 @@ from prompts import PromptTemplate, load
 from ..acceptance import LEAST_SAVING
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..overlaid import OVERLAY
+from ..messages.overlaid import OVERLAY
+from ..messages.units import MESSAGE_TOKENS, Unit
 from ..transcript import quote
-from ..units import MESSAGE_TOKENS, Unit
 from ..view import View, Work
 from .folding import Asking, fold
 from .stretches import Stretch, open_stretches, past_runs

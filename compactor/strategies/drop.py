@@ -11,9 +11,9 @@ from memory.reading.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number
-from ..offloading import ATTACHMENT, is_kind, is_result
-from ..overlaid import is_summary
-from ..units import Unit
+from ..messages.offloading import ATTACHMENT, is_kind, is_result
+from ..messages.overlaid import is_summary
+from ..messages.units import Unit
 from ..view import View
 from .tail import Place, Placed, Tail
 from .wording import attachments_line

@@ -12,10 +12,10 @@ from memory.rounds import Round
 from prompts import PromptTemplate
 
 from ..acceptance import Source
-from ..standing import STANDING, in_force
+from ..checks.standing import STANDING, in_force
+from ..messages.units import PROMPT_TOKENS, count_message
 from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from ..transcript import Room, Step, steps
-from ..units import PROMPT_TOKENS, count_message
 from ..view import View, Work
 
 __all__ = ["Asking", "compaction_of", "fold"]

@@ -12,10 +12,10 @@ from memory.reading.references import post_reference
 from memory.rounds import Post
 from prompts import PromptTemplate, load
 
+from ..checks.standing import lost
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..offloading import OffloadRule
-from ..standing import lost
+from ..messages.offloading import OffloadRule
 from ..view import View, Work
 from .folding import Asking, fold
 from .tail import Placed, Tail

@@ -9,9 +9,9 @@ from typing import Literal
 
 from memory.rounds import Post, Round
 
-from ..offloading import is_result
-from ..overlaid import is_summary
-from ..units import Unit
+from ..messages.offloading import is_result
+from ..messages.overlaid import is_summary
+from ..messages.units import Unit
 from ..view import View
 from .tail import Place, Tail
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from memory.messages import repeats_query, text_of
 from memory.rounds import USER, Post, Round
 
-from ..standing import standing_sentences
-from ..units import Unit
+from ..checks.standing import standing_sentences
+from ..messages.units import Unit
 from ..view import View
 
 __all__ = ["Place", "Placed", "Tail"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memory.rounds import Attachment
 
-from ..offloading import beginning, kept_line, size_of
+from ..messages.offloading import beginning, kept_line, size_of
 
 __all__ = ["attachments_line", "beginning", "kept_line", "size_of", "summary_text", "with_sentences"]
 

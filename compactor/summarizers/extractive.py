@@ -32,12 +32,12 @@ from typing import TypeVar
 
 from memory.messages import repeats_query
 
-from ..replies import is_reply
 from ..tokens import count_tokens
 from ..transcript import quote
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
+from .replies import is_reply
 from .statements import END, NOTHING, Section, Statement, from_rounds, from_summary
 
 __all__ = ["ExtractiveSummarizer"]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from compactor import Summary, SummaryRejected, acceptance
 from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Reading, Source, accept, repeats
-from compactor.replies import is_reply
+from compactor.checks.voice import in_own_voice
+from compactor.summarizers.replies import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
-from compactor.voice import in_own_voice
 from memory import Note, Post, Round
 
 SOURCE = words(1_000)

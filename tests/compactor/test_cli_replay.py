@@ -30,9 +30,9 @@ from compactor.commands.preset import Preset, preset_options
 from compactor.commands.replay import Setup, replay, totals
 from compactor.commands.terminal import CannotRun
 from compactor.commands.transcripts import Conversation
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets.auto_context import STEPS
 from compactor.testing import ScriptedSummarizer
-from compactor.units import PROMPT_TOKENS, count_message
 from memory import Memory
 from memory.events import Event
 

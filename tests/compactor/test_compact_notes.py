@@ -22,14 +22,14 @@ from compactor import (
     compose,
     count_tokens,
 )
-from compactor.changes import SCHEMA
 from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
-from compactor.notes import INSTRUCTIONS, read_notes, rendered
+from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.noting.changes import SCHEMA
+from compactor.noting.notes import INSTRUCTIONS, read_notes, rendered
 from compactor.strategies.compact_notes import WRITTEN
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import quote
-from compactor.units import PROMPT_TOKENS, count_message
 from compactor.view import View
 from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
 from memory.copies.jsonl import export_session, import_session

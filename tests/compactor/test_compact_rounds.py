@@ -25,13 +25,13 @@ from compactor import (
     compose,
     count_tokens,
 )
+from compactor.checks.standing import STANDING
 from compactor.events import Discarded, Failed, Published, Started
-from compactor.ledger import Ledger
-from compactor.standing import STANDING
+from compactor.messages.ledger import Ledger
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.strategies.compact_rounds import compact_view
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import Room, StepsTooSmall, quote, steps
-from compactor.units import PROMPT_TOKENS, count_message
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
 pytestmark = pytest.mark.timeout(30)

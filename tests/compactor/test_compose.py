@@ -20,8 +20,8 @@ from chats import (
 
 from compactor import compose
 from compactor.compose import GRID
+from compactor.messages.units import NO_RESULT, PROMPT_TOKENS
 from compactor.tokens import count_tokens
-from compactor.units import NO_RESULT, PROMPT_TOKENS
 from memory import CompactedMessage, InMemoryStore, Memory, Round, ToolCall
 
 # -- without pressure -------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from chats import (
 )
 
 from compactor import compose
+from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.tokens import count_tokens
-from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS
 from memory import InMemoryStore, Memory
 from memory.entries import Entry, RoundFinished, RoundOpened
 from memory.visibility import Rounds

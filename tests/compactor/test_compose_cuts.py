@@ -22,8 +22,8 @@ from chats import (
 
 from compactor import compose
 from compactor.compose import GRID
+from compactor.messages.units import count_message
 from compactor.tokens import count_tokens
-from compactor.units import count_message
 from memory import Attachment, Memory
 
 # -- leaving out rounds -----------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
 from compactor.ladder import Ladder
-from compactor.ledger import Ledger
-from compactor.overlaid import OVERLAY
-from compactor.pieces import Head
+from compactor.messages.ledger import Ledger
+from compactor.messages.overlaid import OVERLAY
+from compactor.messages.pieces import Head
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.units import PROMPT_TOKENS, count_message
 from compactor.whole import whole
 from memory import (
     CompactedMessage,

@@ -22,11 +22,11 @@ from compactor import (
     over_messages,
 )
 from compactor.events import Reduced
-from compactor.ledger import Ledger
+from compactor.messages.ledger import Ledger
+from compactor.messages.units import count_message
 from compactor.strategies.compress_tool_runs import LEAST_TARGET, compress_tool_runs
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.units import count_message
 from prompts import PromptError, PromptTemplate
 
 

@@ -6,10 +6,10 @@ import pytest
 from chats import Message, answer, calls, result, user, words
 from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, said, shown, spans
 
+from compactor.messages.units import count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.units import count_message
 from memory import Memory, Reduction
 from memory.stores import InMemoryStore
 

@@ -35,8 +35,8 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
-from compactor.keeping import Keeping
-from compactor.ledger import Ledger
+from compactor.keeping.answers import Keeping
+from compactor.messages.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction

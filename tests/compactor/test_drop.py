@@ -15,7 +15,7 @@ from scene import Heard, ManualExecutor, of_kind
 from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, over_tokens
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
-from compactor.ledger import ledger_of
+from compactor.messages.ledger import ledger_of
 from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens

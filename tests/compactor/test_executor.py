@@ -25,9 +25,9 @@ from scene import (
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor
 from compactor.background import State
-from compactor.clock import SystemClock
 from compactor.events import Discarded, Failed, Published, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.threads.clock import SystemClock
 from memory import Memory
 from memory.events import Event
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor
-from compactor.replies import is_reply
 from compactor.summarizers.base import SummaryRequest, strip_tags
 from compactor.summarizers.extractive import ExtractiveSummarizer
+from compactor.summarizers.replies import is_reply
 from compactor.summarizers.statements import NOTHING, Section, from_summary
 from compactor.tokens import count_tokens
 from compactor.transcript import quote

@@ -12,11 +12,11 @@ from held_scene import DEAR, FullStore, Scene, long_round, requests, text
 from scene import CONFIG, ROLE, add_round, in_thread, of_kind
 
 from compactor import CompactorConfig, Limits, Skip, State, after_rounds, cheapest, compact_rounds, compose, over_usage
+from compactor.cost.limits import Place
 from compactor.cost.prices import Prices
 from compactor.cost.publication import Decision, Moment, when_cheapest
 from compactor.events import Discarded, Failed, Held, PublicationFailed, Published
-from compactor.ledger import ledger_of
-from compactor.limits import Place
+from compactor.messages.ledger import ledger_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore

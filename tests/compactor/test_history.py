@@ -21,8 +21,8 @@ from compactor.events import (
     Reverted,
     StrategyFailed,
 )
-from compactor.keeping import Keeping
-from compactor.noted import Noted
+from compactor.keeping.answers import Keeping
+from compactor.keeping.failures import Noted
 from compactor.testing import ScriptedSummarizer
 from memory import (
     CompactedMessage,

@@ -11,9 +11,9 @@ from chats import Message, answer, assert_legal, calls, left_out_texts, note_of,
 
 from compactor import BudgetExceeded, Prompt, compose
 from compactor.compose import GRID
-from compactor.overlaid import EPHEMERAL, TOLD
+from compactor.messages.overlaid import EPHEMERAL, TOLD
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.tokens import count_tokens
-from compactor.units import PROMPT_TOKENS, count_message
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 
 ROLE = "assistant"

@@ -18,11 +18,11 @@ from scene import on_command
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compose, count_tokens
 from compactor.last_prompt import continued, last_prompt_of
-from compactor.ledger import ledger_of
+from compactor.messages.ledger import ledger_of
+from compactor.messages.units import count_message, units_of
 from compactor.strategies.compact_rounds import compact_view
 from compactor.summarizers.base import Continued
 from compactor.testing import ScriptedSummarizer
-from compactor.units import count_message, units_of
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
 from compactor.acceptance import Source
 from compactor.host_rounds import HostRounds
-from compactor.ledger import ledger_of
-from compactor.offloading import OffloadRule
-from compactor.overlaid import OVERLAY
+from compactor.messages.ledger import ledger_of
+from compactor.messages.offloading import OffloadRule
+from compactor.messages.overlaid import OVERLAY
 from compactor.strategies import offload_large
 from compactor.tokens import count_tokens
 from compactor.view import View

@@ -11,7 +11,7 @@ from chats import answer, calls, result, user, words
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, compose
 from compactor.host_rounds import HostRounds
-from compactor.ledger import Ledger
+from compactor.messages.ledger import Ledger
 from compactor.strategies.compact_rounds import compact_rounds
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.strategies.drop import drop

@@ -22,11 +22,11 @@ from compactor import (
     SummaryRequest,
     compress_tool_runs,
 )
-from compactor import keeping as keeping_module
 from compactor.acceptance import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
-from compactor.journal import LocalJournal
-from compactor.keeping import Keeping, digest_of
+from compactor.keeping import answers as keeping_module
+from compactor.keeping.answers import Keeping, digest_of
+from compactor.keeping.journal import LocalJournal
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.work import CycleWork

@@ -9,8 +9,8 @@ import pytest
 from scene import SOON, in_thread
 
 from compactor import Summary, SummaryRequest
-from compactor.clock import Clock
 from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.threads.clock import Clock
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -23,7 +23,7 @@ from compactor import (
     over_usage,
     when,
 )
-from compactor.ledger import Ledger
+from compactor.messages.ledger import Ledger
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
 from compactor.triggers import Trigger, Verdict, default_trigger
 from memory import CompactedMessage, Memory

@@ -10,9 +10,9 @@ from chats import answer, calls, note_of, result, user, words
 
 from compactor import CompactorConfig, View, compose
 from compactor.host_rounds import rounds_for
-from compactor.ledger import Ledger
+from compactor.messages.ledger import Ledger
+from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
-from compactor.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction
 from memory.recall import RECALL_TOOLS
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.offloading import only_text
+from compactor.messages.offloading import only_text
 from compactor.strategies.wording import attachments_line, beginning, kept_line, size_of, summary_text
 from compactor.tokens import count_tokens
 from memory.frozen import freeze_mapping

@@ -9,11 +9,11 @@ from typing import Any
 from chats import Message, answer, assert_paired, calls, result, words
 
 from compactor import CompactorConfig, SummaryRequest, View, compose
-from compactor.ledger import Ledger
+from compactor.messages.ledger import Ledger
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.units import PROMPT_TOKENS, count_message
 from compactor.work import CycleWork
 from memory import Memory, Reduction
 

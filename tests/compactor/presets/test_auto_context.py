@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, View, compose, presets
 from compactor.events import Exhausted, Published, Reduced, StrategyFailed
-from compactor.ledger import Ledger
+from compactor.messages.ledger import Ledger
 from compactor.presets.auto_context import STEPS, PromptConfig, auto_context
 from compactor.presets.auto_context_memory import AutoContextMemory, NotDeleted
 from compactor.testing import FakeClock, ScriptedSummarizer

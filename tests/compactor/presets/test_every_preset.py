@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor import ContextCompactor, Summary, SummaryRequest, compose
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.units import PROMPT_TOKENS, count_message
 from memory import Memory, Recall
 
 ROLE = "assistant"

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import SummaryRejected
+from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
 from compactor.presets.offload_context import MODES
 from compactor.presets.offload_files import file_name
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.units import PROMPT_TOKENS, count_message
 from memory import MessageError
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -1,0 +1,1 @@
+"""A summary as a list of notes, and what a model wants changed in it."""

@@ -1,0 +1,1 @@
+"""Time and threads: who works, who waits, and for how long."""

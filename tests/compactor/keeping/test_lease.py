@@ -1,0 +1,393 @@
+"""Only one process at a time has a role's history summarised: the others wait for its lease, and pay nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scene import CONFIG, ROLE, ManualExecutor, add_round, end_of, of_kind, on_command
+
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, ExtractiveSummarizer, SummaryRequest
+from compactor.background import State
+from compactor.errors import LeasedElsewhere
+from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skipped, Started
+from compactor.keeping.lease import MARGIN
+from compactor.testing import FakeClock, ScriptedSummarizer
+from memory import InMemoryStore, Memory, StoreUnreachable, open_store
+
+#: How long a lease lasts.
+LASTS = CONFIG.call_timeout + MARGIN
+
+
+class Leases(InMemoryStore):
+    """A store that counts leases, and fails at them when it is told to."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock.monotonic)
+        self.taken: list[tuple[str, str, float]] = []
+        self.released: list[str] = []
+        self.failing = False
+
+    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+        if self.failing:
+            raise StoreUnreachable("the server is gone; start it")
+        self.taken.append((name, holder, seconds))
+        return super().lease(session, name, holder, seconds)
+
+    def release(self, session: str, name: str, holder: str) -> None:
+        if self.failing:
+            raise StoreUnreachable("the server is gone; start it")
+        self.released.append(holder)
+        super().release(session, name, holder)
+
+
+class Pair:
+    """Two processes at one session of ten rounds; what happens while the first one's model thinks is up to a test."""
+
+    def __init__(self, rounds: int = 10, **more: Any) -> None:
+        self.clock = FakeClock()
+        self.store = Leases(self.clock)
+        first, second = (Memory("session", store=self.store) for _ in range(2))
+        for _ in range(rounds):
+            add_round(first)
+        second.refresh()
+        self.during: Any = lambda: None
+        self.asked = ScriptedSummarizer()
+        self.one, self.run_one, _ = on_command(first, self._thinks, clock=self.clock, **more)
+        self.two, self.run_two, _ = on_command(second, self.asked, clock=self.clock, **more)
+        self.memories = (first, second)
+
+    def _thinks(self, request: SummaryRequest) -> str:
+        self.during()
+        return f"Covers 1-{request.end_index}."
+
+    def start(self) -> None:
+        self.one.start()
+        self.two.start()
+
+
+def test_while_one_process_asks_the_other_waits_for_its_lease() -> None:
+    """It says why and for how long, counts no failure, and looks again when the lease would expire."""
+    pair = Pair()
+    pair.start()
+    pair.during = pair.run_two.run_all
+    pair.run_one.run_all()
+    (skipped,) = (event for event in of_kind(pair.two.events, Skipped) if event.reason is Skip.LEASED)
+    assert skipped.retry_in == LASTS
+    status = pair.two.status()
+    assert (status.state, status.why_idle, status.failures, status.last_error) == (State.IDLE, Skip.LEASED, 0, None)
+    assert not of_kind(pair.two.events, Started)
+    assert pair.two.wait_idle(0)
+    assert end_of(pair.one) == 7
+    assert pair.clock.waiting == [LASTS]
+    pair.clock.advance(LASTS)
+    pair.run_two.run_all()
+    assert pair.asked.requests == []
+    assert end_of(pair.two) == 7, "and it shows what the other one published"
+
+
+def test_it_looks_at_the_next_event_too_and_one_timer_is_enough() -> None:
+    """Nobody waits for a lease that was given back."""
+    pair = Pair()
+    pair.start()
+
+    def twice() -> None:
+        pair.run_two.run_all()
+        pair.clock.advance(1)
+        pair.two.notify_rounds_changed()
+        pair.run_two.run_all()
+        assert sorted(pair.clock.waiting) == [CONFIG.call_timeout - 1, LASTS - 1]  # the other is the call's deadline
+
+    pair.during = twice
+    pair.run_one.run_all()
+    for _ in range(5):
+        add_round(pair.memories[1])
+    pair.run_two.run_all()
+    assert (end_of(pair.two), len(pair.asked.requests)) == (12, 1)
+
+
+def test_a_process_that_died_is_waited_for_until_its_lease_expires() -> None:
+    """Then its work is done by another."""
+    pair = Pair()
+    pair.memories[0].journal(ROLE).lease(LASTS)
+    pair.two.start()
+    pair.run_two.run_all()
+    assert pair.two.status().why_idle is Skip.LEASED
+    pair.clock.advance(LASTS - 0.5)
+    assert pair.run_two.run_all() == 0
+    pair.clock.advance(0.5)
+    pair.run_two.run_all()
+    assert (end_of(pair.two), len(pair.asked.requests)) == (7, 1)
+
+
+def test_what_others_published_meanwhile_is_read_before_anybody_is_asked() -> None:
+    """The trigger is judged anew, and holds no longer."""
+    pair = Pair()
+    pair.one.start()
+    pair.run_one.run_all()
+    assert pair.memories[1].journal(ROLE).read().generation == 0, "it has heard of nothing"
+    pair.two.start()
+    pair.run_two.run_all()
+    assert pair.asked.requests == []
+    assert [event.holds for event in of_kind(pair.two.events, Evaluated)][:2] == [True, False]
+    assert not of_kind(pair.two.events, Started)
+    assert pair.two.status().why_idle is Skip.BELOW_TRIGGER
+    assert end_of(pair.two) == 7
+    assert not of_kind(pair.two.events, Discarded)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_what_another_thread_has_read_meanwhile_counts_too(published: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A post that is written while a cycle looks reads what others published: it is not paid for again."""
+    pair = Pair()
+    if not published:  # for that process comes to an end before
+
+        def killed(*_: Any, **__: Any) -> None:
+            raise StoreUnreachable("the server is gone; start it")
+
+        monkeypatch.setattr(pair.one._journal, "publish", killed)
+    pair.one.start()
+    pair.run_one.run_all()
+    lease = pair.store.lease
+
+    def meanwhile(*arguments: Any) -> float:
+        add_round(pair.memories[1])
+        return lease(*arguments)
+
+    monkeypatch.setattr(pair.store, "lease", meanwhile)
+    pair.two.start()
+    pair.run_two.run_next()
+    assert pair.asked.requests == []
+    assert end_of(pair.two) == 7
+    assert not of_kind(pair.two.events, Discarded)
+
+
+def test_rounds_that_others_added_are_taken_in() -> None:
+    """What is asked is what is there now."""
+    pair = Pair()
+    for _ in range(5):
+        add_round(pair.memories[0])
+    pair.two.start()
+    pair.run_two.run_all()
+    assert [request.end_index for request in pair.asked.requests] == [12]
+
+
+def test_compact_now_says_at_once_that_another_process_is_at_it() -> None:
+    """With the seconds; whoever asked decides whether that is worth waiting for."""
+    pair = Pair()
+    pair.memories[0].journal(ROLE).lease(90.0)
+    executor = pair.run_two
+
+    def submit_and_run(fn: Any, /, *args: Any) -> Any:
+        future = ManualExecutor.submit(executor, fn, *args)
+        executor.run_all()
+        return future
+
+    executor.submit = submit_and_run  # type: ignore[method-assign]
+    with pytest.raises(LeasedElsewhere, match=r"or ended while it was, .* in 90 seconds at the latest") as raised:
+        pair.two.compact_now()
+    assert isinstance(raised.value, CompactionFailed)
+    assert raised.value.seconds == 90.0
+    assert pair.asked.requests == []
+    pair.clock.advance(90)
+    assert pair.two.compact_now().end_index == 7  # type: ignore[union-attr]
+
+
+def test_it_is_renewed_before_each_call_and_given_back_after_the_last() -> None:
+    """For as long as a call may take, and a margin; a refused answer's next attempt included."""
+    pair = Pair(config=CompactorConfig(threshold=7, retain_recent=3, summary_attempts=3))
+    answers = iter(["", "", "A summary."])
+    seen: list[int] = []
+    pair.one._runner._summarizer = lambda request: seen.append(len(pair.store.taken)) or next(answers)
+    pair.one.start()
+    pair.run_one.run_all()
+    assert seen == [1, 2, 3]
+    assert len({holder for _, holder, _ in pair.store.taken}) == 1
+    assert {(name, seconds) for name, _, seconds in pair.store.taken} == {(f"compact:{ROLE}", LASTS)}
+    assert pair.store.released == [pair.store.taken[0][1]]
+
+
+def test_nothing_is_leased_where_nobody_is_asked() -> None:
+    """A trigger that does not hold, nothing to cover, an offline summarizer that costs nothing: no write for those."""
+    clock = FakeClock()
+    store = Leases(clock)
+    memory = Memory("session", store=store)
+    for _ in range(10):
+        add_round(memory)
+    for summarizer, config in [
+        (ScriptedSummarizer(), CompactorConfig(threshold=50)),
+        (ScriptedSummarizer(), CompactorConfig(threshold=5, retain_recent=10)),
+        (ExtractiveSummarizer(), CONFIG),
+    ]:
+        compactor, executor, _ = on_command(memory, summarizer, config, clock=clock)
+        compactor.start()
+        executor.run_all()
+        assert compactor.stop(0)
+    assert end_of(compactor) == 7
+    assert (store.taken, store.released) == ([], [])
+
+
+def test_a_store_that_fails_at_leasing_does_not_stop_the_work() -> None:
+    """A lease saves money; what is published never rests on it."""
+    pair = Pair()
+    pair.store.failing = True
+    pair.one.start()
+    pair.run_one.run_all()
+    assert end_of(pair.one) == 7
+    assert not of_kind(pair.one.events, Failed)
+
+
+def test_a_release_that_fails_is_no_failure() -> None:
+    """The lease expires by itself."""
+    pair = Pair()
+
+    def fail() -> None:
+        pair.store.failing = True
+
+    pair.during = fail
+    pair.one.start()
+    pair.run_one.run_all()
+    assert end_of(pair.one) == 7
+    assert not of_kind(pair.one.events, Failed)
+
+
+def test_where_the_log_cannot_be_read_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be published is not paid for."""
+    pair = Pair()
+
+    def refresh() -> bool:
+        raise StoreUnreachable("the server is gone; start it")
+
+    monkeypatch.setattr(pair.memories[1], "refresh", refresh)
+    pair.two.start()
+    pair.run_two.run_all()
+    assert of_kind(pair.two.events, Failed)[0].error == "StoreUnreachable"
+    assert pair.asked.requests == []
+
+
+def test_stop_gives_the_lease_back_though_the_model_has_not_answered() -> None:
+    """The process may end before it does, and another one need not wait for that."""
+    pair = Pair()
+    pair.start()
+
+    def stop() -> None:
+        assert pair.one.stop(0) is False
+        assert len(pair.store.released) == 1
+        pair.run_two.run_all()
+
+    pair.during = stop
+    pair.run_one.run_all()
+    assert (end_of(pair.two), len(pair.asked.requests)) == (7, 1)
+
+
+def test_a_stopped_compactor_does_not_look_again_when_the_lease_expires() -> None:
+    """Its timer is taken back."""
+    pair = Pair()
+    pair.memories[0].journal(ROLE).lease(LASTS)
+    pair.two.start()
+    pair.run_two.run_all()
+    assert pair.clock.waiting == [LASTS]
+    assert pair.two.stop()
+    assert pair.clock.waiting == []
+
+
+def test_a_call_that_was_given_up_does_not_give_the_next_ones_lease_back() -> None:
+    """It belongs to the run that came after, whose call is in flight."""
+    pair = Pair()
+    calls: list[int] = []
+
+    def thinks() -> None:
+        calls.append(len(pair.store.released))
+        if len(calls) == 1:
+            pair.clock.advance(CONFIG.call_timeout)  # given up, and the back-off begins
+            pair.clock.advance(10)
+            pair.run_one.run_next()  # the next run asks, and answers
+            assert end_of(pair.one) == 7
+            assert len(pair.store.released) == 1
+
+    pair.during = thinks
+    pair.one.start()
+    pair.run_one.run_next()
+    assert calls == [0, 0]
+    assert len(pair.store.released) == 1
+    assert of_kind(pair.one.events, Discarded)[-1].reason == "late"
+
+
+def test_who_takes_over_does_not_wait_for_the_lease_of_the_process_before() -> None:
+    """It was killed in a call, and nobody else is at work: what is due is asked for at once."""
+    pair = Pair()
+    assert Memory("session", store=pair.store, take_over=True).journal(ROLE).lease(LASTS) == 0.0
+    assert pair.memories[0].journal(ROLE).lease(LASTS) == LASTS, "a process that others may be beside waits"
+    again, executor, _ = on_command(Memory("session", store=pair.store, take_over=True), pair.asked, clock=pair.clock)
+    again.start()
+    executor.run_all()
+    assert (end_of(again), len(pair.asked.requests)) == (7, 1)
+    assert pair.memories[0].journal(ROLE).lease(LASTS) == 0.0, "and it was given back"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_the_process_that_takes_over_is_another_holder(tmp_path: Path) -> None:
+    """Its parent goes on: it takes nothing from that, by a journal of before or a new one."""
+    with closing(open_store(f"sqlite:///{(tmp_path / 'chat.db').as_posix()}")) as store:
+        memory = Memory("session", store=store, take_over=True)
+        before = memory.journal(ROLE)
+        assert before.lease(LASTS) == 0.0
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if before.lease(LASTS) > 0 and memory.journal(ROLE).lease(LASTS) > 0 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_child_is_another_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the same objects, and must not take its parent's lease for its own."""
+    pair = Pair()
+    journal = pair.memories[0].journal(ROLE)
+    assert journal.lease(5.0) == 0.0
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert journal.lease(5.0) == 5.0
+    journal.release()
+    monkeypatch.undo()
+    assert journal.lease(5.0) == 0.0, "which a child cannot give back either"
+
+
+def test_a_store_without_leases_gives_everybody_a_turn() -> None:
+    """As before: the compare-and-set of the generation sees to it that one publication counts."""
+
+    class Plain:
+        def __init__(self, inner: InMemoryStore) -> None:
+            self.append, self.read, self.sessions = inner.append, inner.read, inner.sessions
+            self.redact, self.purge, self.close = inner.redact, inner.purge, inner.close
+
+    store = Plain(InMemoryStore())
+    memories = [Memory("session", store=store) for _ in range(2)]
+    assert [memory.journal(ROLE).lease(60.0) for memory in memories] == [0.0, 0.0]
+    memories[0].journal(ROLE).release()
+
+
+def test_a_dropped_compactor_is_not_kept_alive_by_a_lease() -> None:
+    """Its look at the lease's end finds nobody."""
+    pair = Pair()
+    pair.memories[0].journal(ROLE).lease(LASTS)
+    compactor = ContextCompactor(
+        CONFIG, pair.asked, pair.memories[1].rounds_getter(ROLE), role=ROLE, journal=pair.memories[1].journal(ROLE),
+        executor=pair.run_two, clock=pair.clock,
+    )  # fmt: skip
+    compactor.start()
+    pair.run_two.run_all()
+    assert of_kind(compactor.events, Skipped)[-1].reason is Skip.LEASED
+    dropped = weakref.ref(compactor)
+    del compactor
+    gc.collect()
+    assert dropped() is None
+    pair.clock.advance(LASTS)
+    assert pair.run_two.run_all() == 0
+    assert not of_kind(pair.two.events, Published)

@@ -1,0 +1,281 @@
+"""Changes of notes: what a model's answer says, and what becomes of the notes. All of an answer counts, or nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_notes import NOTES, SECTIONS, TEXTS
+
+from compactor import SummaryRejected
+from compactor.checks.standing import bare
+from compactor.noting.changes import SCHEMA, Change, changed, changes_in, is_changes
+from compactor.noting.notes import formed, read_notes, rendered
+from memory import Note
+
+ORDER = ("Goal", "Done", "Open")
+BEFORE = (
+    Note(text="Sell it.", section="Goal", first_round=1, last_round=1),
+    Note(text="Asked Mia.", section="Done", first_round=1, last_round=2),
+    Note(text="Price?", section="Open", first_round=2, last_round=2),
+)
+
+
+def after(answer: str) -> str:
+    return rendered(changed(BEFORE, changes_in(answer), order=ORDER, span=(3, 5)))
+
+
+def refusal(answer: str) -> str:
+    with pytest.raises(SummaryRejected) as caught:
+        after(answer)
+    assert caught.value.check == "malformed"
+    return str(caught.value)
+
+
+# What an answer says
+
+ALL = (Change("add", 0, "Done", "Sold."), Change("replace", 3, "", "Paid?"), Change("remove", 2))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "add [Done]: Sold.\nreplace 3: Paid?\nremove 2",
+        "The changes are:\n\n- Add [Done]: Sold.\n\n- Replace note 3 with: Paid?\n- remove #2.",
+        "add [Done]:Sold.\nreplace [3]: Paid?\nremove [2]",
+        "```\nadd [Done]: Sold.\nreplace 3: Paid?\nremove 2\n```",
+        '{"add": [{"section": "Done", "text": "Sold."}], "replace": [{"number": 3, "text": "Paid?"}], "remove": [2]}',
+        '{"add": [{"section": "Done", "text": "Sold."}], "replace": [{"number": "3", "text": "Paid?"}], "remove": ["#2"]}',
+        '{"changes": [{"op": "add", "section": "Done", "text": "Sold."}, {"op": "replace", "number": 3.0, "text": "Paid?"},'
+        ' {"op": "remove", "number": 2, "section": null, "text": null}]}',
+        '[{"op": "add", "section": "Done", "text": "Sold.", "number": null}, {"op": "replace", "number": 3, "text": "Paid?"},'
+        ' {"op": "remove", "number": 2}]',
+        'Here:\n```json\n{"add": [{"section": "Done", "text": "Sold."}],\n"replace": [{"number": 3, "text": "Paid?"}],'
+        ' "remove": [{"number": 2}]}\n```\nDone.',
+    ],
+)  # fmt: skip
+def test_changes_are_read_in_every_form_that_models_give_them(answer: str) -> None:
+    """Lines or JSON, with an introduction, in a block of code, with marks before them."""
+    assert changes_in(answer) == ALL
+
+
+@pytest.mark.parametrize(
+    "answer", ["none", "None.", "(none)", "No changes needed.", "nothing to add", "{}", "[]", '{"changes": []}']
+)
+def test_no_changes_are_an_answer(answer: str) -> None:
+    """Nothing was worth noting: all notes stay."""
+    assert changes_in(answer) == ()
+    assert changed(BEFORE, ()) == BEFORE
+
+
+def test_a_note_may_have_several_lines() -> None:
+    """Those that follow, or are indented, belong to it."""
+    (change,) = changes_in("add [Done]: It runs:\n  ```sh\n    make all\n  ```\nas before\n\n  and after")
+    assert change.text == "It runs:\n```sh\n  make all\n```\nas before\nand after"
+
+
+def test_a_line_inside_a_note_is_no_change() -> None:
+    """It is indented, as the contract says."""
+    assert changes_in("add [Done]: He wrote:\n  remove 1") == (Change("add", 0, "Done", "He wrote:\nremove 1"),)
+
+
+def test_several_may_be_removed_in_one_line() -> None:
+    """Models do so."""
+    assert changes_in("remove 1, 3") == (Change("remove", 1), Change("remove", 3))
+
+
+def test_an_addition_may_be_text_alone() -> None:
+    """It stands under no heading."""
+    assert changes_in("add: Sold.") == changes_in('{"add": ["Sold."]}') == (Change("add", text="Sold."),)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The user sold it.",
+        "## Done\n- Sold.",
+        "add [Done]: Sold.\n\nI hope that helps!",
+        "remove 2\nwhich is done",
+        "forget 2",
+        "replace: Sold.",
+        "...",
+        "{",
+        '{"add": [}',
+        '{"add": ["Sold."]} and more',
+        '{"summary": "Sold."}',
+        '{"summary": []}',
+        '{"add": "Sold."}',
+        '["Sold."]',
+        '[{"op": "keep", "number": 1}]',
+        '[{"op": ["add"], "text": "Sold."}]',
+        '{"add": [{"text": 7}]}',
+        '{"add": [{"section": "Done", "note": "Sold."}]}',
+        '{"add": [null]}',
+        '{"changes": [{"op": "add"}]}',
+        '{"add": [{"text": "Sold."}], "add": [{"text": "Paid."}]}',
+        '{"add": [{"text": "Sold.", "text": "Paid."}]}',
+        '{"add": [{"text": "a", "section": []}]}',
+        '{"remove": [true]}',
+        '{"remove": [1.5]}',
+        '{"remove": [Infinity]}',
+        '{"remove": [NaN]}',
+        '{"remove": ["one"]}',
+        '{"remove": [null]}',
+        "[" * 100_000,
+        '{"remove": [' + "9" * 5_000 + "]}",
+        "```json\n{",
+    ],
+)
+def test_what_is_no_list_of_changes_is_malformed(answer: str) -> None:
+    """None of it is taken, and the message shows nothing of it."""
+    message = refusal(answer)
+    assert "Sold" not in message
+    assert len(message) < 150
+
+
+@given(st.text(max_size=60) | TEXTS)
+def test_any_answer_is_read_or_malformed(answer: str) -> None:
+    """No other error, whatever a model says."""
+    try:
+        made = changed(BEFORE, changes_in(answer), order=ORDER)
+    except SummaryRejected as rejected:
+        refused: SummaryRejected | None = rejected
+        made = ()
+    else:
+        refused = None
+    assert refused is None or refused.check == "malformed"
+    bare = tuple(note.model_copy(update={"first_round": 0, "last_round": 0}) for note in made)
+    assert read_notes(rendered(made), (0, 0)) == bare
+
+
+def test_the_schema_is_one_that_strict_endpoints_take() -> None:
+    """Every object has all of its fields, and no other."""
+
+    def objects(schema: Any) -> Any:
+        yield from ([schema] if schema.get("type") == "object" else [])
+        for part in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
+            yield from objects(part)
+
+    plain = json.loads(json.dumps(SCHEMA, default=dict))
+    found = list(objects(plain))
+    assert len(found) == 3
+    assert all(one["required"] == list(one["properties"]) and one["additionalProperties"] is False for one in found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_one"),
+    [
+        ("none", True),
+        ('{"add":[],"replace":[],"remove":[]}', True),
+        ("add [Done]: Sold.", True),
+        ("```\nremove 2\n```", True),
+        ("## Done\nadd [Done]: Sold.", False),
+        ("add: Sold.\n\nHe has sold it.", False),
+        ("{Sold.}", False),
+        ("Sold.", False),
+    ],
+)
+def test_changes_are_known_where_notes_were_asked_for(answer: str, is_one: bool) -> None:
+    """Those that begin the answer: a heading or a sentence before them is that of notes."""
+    assert is_changes(answer) is is_one
+
+
+# What becomes of the notes
+
+
+def test_what_is_not_named_stays_byte_for_byte() -> None:
+    """What is new stands behind all that there was, and a replaced note where it stood."""
+    made = changed(BEFORE, ALL, order=ORDER, span=(3, 5))
+    assert made == (
+        BEFORE[0],
+        Note(text="Paid?", section="Open", first_round=2, last_round=5),
+        Note(text="Sold.", section="Done", first_round=3, last_round=5),
+    )
+    assert made[0] is BEFORE[0]
+
+
+@given(NOTES.filter(bool), st.data())
+def test_untouched_notes_survive_any_changes(notes: tuple[Note, ...], data: st.DataObject) -> None:
+    """In their order, whatever else is added, replaced or removed."""
+    numbers = st.integers(1, len(notes))
+    removed = data.draw(st.sets(numbers, max_size=len(notes) - 1))
+    replaced = data.draw(st.dictionaries(numbers, TEXTS.filter(formed), max_size=2))
+    added = data.draw(st.lists(st.tuples(st.sampled_from(["Done", "New"]), TEXTS), max_size=3))
+    changes = [
+        *(Change("replace", number, text=text) for number, text in replaced.items() if number not in removed),
+        *(Change("remove", number) for number in removed),
+        *(Change("add", section=section, text=text) for section, text in added),
+    ]
+    made = changed(notes, changes, order=("Goal", "Done"))
+    stay = [note for number, note in enumerate(notes, 1) if number not in removed and number not in replaced]
+    found = iter(made)
+    assert all(any(note is other for other in found) for note in stay)
+    assert read_notes(rendered(made), (0, 0)) == made
+
+
+@given(NOTES.filter(bool), st.lists(st.tuples(SECTIONS.filter(bare), TEXTS), max_size=4))
+def test_what_is_added_leaves_the_beginning_as_it_was(notes: tuple[Note, ...], added: list[tuple[str, str]]) -> None:
+    """Up to the last byte, and so it stays in the provider's cache; each under its own heading."""
+    changes = [Change("add", section=section, text=text) for section, text in added]
+    made = changed(notes, changes, order=("Goal", "Done"))
+    assert made[: len(notes)] == notes
+    assert rendered(made).startswith(rendered(notes))
+
+
+def test_what_goes_on_with_the_last_section_needs_no_heading_again() -> None:
+    """Others follow in their order, each heading once; what has none stands before all of them, or one would hold."""
+    assert after("add [Done]: x\nadd [Goal]: y\nadd [Done]: z\nadd [Open]: w\nadd: v") == (
+        "1. v\n\n## Goal\n2. Sell it.\n\n## Done\n3. Asked Mia.\n\n## Open\n4. Price?\n5. w"
+        "\n\n## Goal\n6. y\n\n## Done\n7. x\n8. z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "section"), [("add [done]: x", "Done"), ("add [## Done:]: x", "Done"), ("add [Else]: x", "Else")]
+)
+def test_a_heading_is_known_however_it_is_written(answer: str, section: str) -> None:
+    """Else one section would become two."""
+    (note,) = (note for note in changed(BEFORE, changes_in(answer), order=ORDER) if note.text == "x")
+    assert note.section == section
+
+
+def test_an_existing_heading_stays_as_it_is_written() -> None:
+    """Whatever the prompt calls it today."""
+    before = [Note(text="a", section="done")]
+    assert {note.section for note in changed(before, [Change("add", section="DONE", text="b")], order=ORDER)} == {
+        "done"
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("replace 4: x", "note that is not there, 4 of 3"),
+        ("remove 0", "note that is not there"),
+        ("remove 999999", "note that is not there"),
+        ("replace 1: x\nreplace 1: y", "change note 1 twice"),
+        ("replace 1: x\nremove 1", "change note 1 twice"),
+        ("remove 1\nreplace 1: x", "change note 1 twice"),
+        ("replace 1:", "replace note 1 by nothing"),
+        ("remove 1, 2, 3", "leave no note"),
+    ],
+)
+def test_changes_that_are_at_odds_with_the_notes_are_malformed(answer: str, said: str) -> None:
+    """A wrong number elsewhere in the answer may be the wrong number here."""
+    assert said in refusal(f"{answer}")
+
+
+def test_what_changes_nothing_is_no_fault() -> None:
+    """Removed twice, added though it is there or empty, replaced by the same."""
+    assert after("remove 2\nremove 2") == "## Goal\n1. Sell it.\n\n## Open\n2. Price?"
+    assert after("add [Goal]: Sell it.\nadd [Open]:\nreplace 3: Price?") == rendered(BEFORE)
+    assert after("add [Done]: x\nadd [Done]: x").count("x") == 1
+    assert changed(BEFORE, changes_in("replace 3: Price?"), span=(3, 5)) == BEFORE
+
+
+def test_what_was_removed_can_be_said_anew() -> None:
+    """At the end, in its section or another."""
+    assert after("remove 3\nadd [Done]: Price?") == "## Goal\n1. Sell it.\n\n## Done\n2. Asked Mia.\n3. Price?"

@@ -1,0 +1,204 @@
+"""After a failure: how long to wait, when the circuit opens, and that it all ends by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scene import CONFIG, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
+
+from compactor import CompactorConfig, ContextCompactor, SummarizerError
+from compactor.background import State
+from compactor.events import Failed, Published
+from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.threads.backoff import LONGEST_WAIT, Backoff
+from memory.rounds import Round
+
+pytestmark = pytest.mark.timeout(30)
+
+STEADY = CompactorConfig(backoff_initial=1.0, backoff_max=60.0, circuit_failures=20)
+
+
+def backoff(jitter: float = 1.0, config: CompactorConfig = STEADY) -> Backoff:
+    return Backoff(config, lambda: jitter)
+
+
+def test_the_wait_doubles_up_to_the_longest() -> None:
+    """1, 2, 4, ... ``backoff_max``."""
+    waits = backoff()
+    assert [waits.failed() for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+@given(jitter=st.floats(0, 1), failures=st.integers(1, 19))
+def test_jitter_takes_off_up_to_half(jitter: float, failures: int) -> None:
+    """Many compactors of one endpoint do not come back at once, and none comes back at once."""
+    plain, jittered = backoff(), backoff(jitter)
+    for _ in range(failures):
+        longest, wait = plain.failed(), jittered.failed()
+    assert longest / 2 <= wait <= longest
+    assert wait == pytest.approx(longest * (0.5 + jitter / 2))
+
+
+def test_a_success_starts_it_anew() -> None:
+    """The next failure is a first one."""
+    waits = backoff()
+    for _ in range(5):
+        waits.failed()
+    waits.reset()
+    assert (waits.failures, waits.failed()) == (0, 1.0)
+
+
+def test_thousands_of_failures_do_not_overflow() -> None:
+    """A machine may be left alone over a weekend."""
+    waits = backoff(config=CompactorConfig(circuit_failures=10_000))
+    assert [waits.failed() for _ in range(3_000)][-1] == 60.0
+
+
+def test_the_circuit_opens_after_so_many_failures_in_a_row() -> None:
+    """Then attempts are ``circuit_reset`` apart, each a trial; a success closes it."""
+    waits = backoff(config=CompactorConfig(circuit_failures=3, circuit_reset=300.0))
+    assert [waits.failed(), waits.failed(), waits.circuit_open] == [1, 2, False]
+    assert [waits.failed(), waits.circuit_open, waits.failed()] == [300, True, 300]
+    waits.reset()
+    assert (waits.circuit_open, waits.failed()) == (False, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wait"),
+    [(None, 1.0), (0, 1.0), (0.2, 1.0), (30, 30.0), (30.5, 30.5), (10**12, LONGEST_WAIT), (float("inf"), LONGEST_WAIT)],
+)
+def test_the_endpoints_wish_is_respected(asked: float | None, wait: float) -> None:
+    """``retry_after`` is the least, within reason."""
+    assert backoff().failed(asked) == wait
+
+
+@pytest.mark.parametrize("asked", ["30", float("nan"), -5, True, [30], b"7"], ids=repr)
+def test_what_is_no_number_of_seconds_is_passed_over(asked: object) -> None:
+    """Anybody's exception may have a ``retry_after``: a header's text, say."""
+    assert backoff().failed(asked) == 1.0
+
+
+# In a compactor
+
+
+def test_a_failure_is_retried_also_when_no_new_round_arrives() -> None:
+    """With growing distance, until it succeeds; nothing but time passes."""
+    summarizer = ScriptedSummarizer([OSError(), OSError(), OSError()])
+    compactor, executor, clock = on_command(memory_of(10), summarizer, CONFIG)
+    compactor.start()
+    executor.run_all()
+    for wait, tried in ((1, 1), (2, 2), (4, 3)):
+        assert compactor.status().state is State.BACKING_OFF
+        assert clock.waiting[0] == wait
+        clock.advance(wait - 0.001)
+        assert (executor.run_all(), len(summarizer.requests)) == (0, tried)
+        clock.advance(0.001)
+        executor.run_all()
+        assert len(summarizer.requests) == tried + 1
+    assert end_of(compactor) == 7
+    assert compactor.status().failures == 0
+
+
+def test_new_rounds_do_not_cut_a_back_off_short() -> None:
+    """They are looked at when it is over."""
+    memory, summarizer = memory_of(10), ScriptedSummarizer([OSError()])
+    compactor, executor, clock = on_command(memory, summarizer)
+    compactor.start()
+    executor.run_all()
+    for _ in range(5):
+        add_round(memory)
+    assert (executor.run_all(), len(summarizer.requests)) == (0, 1)
+    clock.advance(1)
+    executor.run_all()
+    assert end_of(compactor) == 12
+
+
+def test_the_circuit_opens_and_half_opens_by_itself() -> None:
+    """An endpoint that is down for an hour costs a dozen calls."""
+    config = CompactorConfig(threshold=7, circuit_failures=2, circuit_reset=300.0)
+    summarizer = ScriptedSummarizer([OSError()] * 4)
+    compactor, executor, clock = on_command(memory_of(10), summarizer, config)
+    compactor.start()
+    executor.run_all()
+    assert compactor.status().circuit_open is False
+    clock.advance(1)
+    executor.run_all()
+    assert compactor.status().circuit_open is True
+    for tried in (2, 3):
+        clock.advance(299)
+        assert (executor.run_all(), len(summarizer.requests)) == (0, tried)
+        clock.advance(1)
+        executor.run_all()
+        assert len(summarizer.requests) == tried + 1, "one trial"
+    clock.advance(300)
+    executor.run_all()
+    assert compactor.status().circuit_open is False
+    assert end_of(compactor) == 7
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(42.0, 42.0), ("soon", 1.0)])
+def test_what_the_endpoint_asks_for_is_waited(asked: Any, waits: float) -> None:
+    """As the summarizer's error says it, whatever it says."""
+    error = SummarizerError("429", retry_after=asked)
+    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([error]))
+    compactor.start()
+    executor.run_all()
+    assert of_kind(compactor.events, Failed)[0].retry_in == waits
+    assert clock.waiting[0] == waits
+
+
+def test_the_failure_is_told_with_its_numbers() -> None:
+    """What failed, how often in a row, and when it is tried again."""
+    config = CompactorConfig(threshold=7, circuit_failures=2, summary_attempts=1)
+    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError(), ""]), config)
+    compactor.start()
+    executor.run_all()
+    clock.advance(1)
+    executor.run_all()
+    first, second = (event.facts() for event in of_kind(compactor.events, Failed))
+    assert first == {
+        "role": "Planner", "generation": 0, "error": "OSError", "failures": 1, "retry_in": 1.0, "circuit_open": False,
+    }  # fmt: skip
+    assert second == first | {"error": "empty", "failures": 2, "retry_in": 60.0, "circuit_open": True}
+
+
+def test_each_publication_of_a_backlog_is_a_success() -> None:
+    """An endpoint that answers most requests does not open the circuit, however long the backlog is."""
+
+    def answers() -> Iterator[Any]:
+        for _ in range(5):
+            yield from ("A summary.", OSError())
+
+    config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_000, circuit_failures=2)
+    compactor, executor, clock = on_command(memory_of(70), ScriptedSummarizer(answers()), config)
+    compactor.start()
+    executor.run_all()
+    while clock.waiting:
+        assert compactor.status().failures == 1
+        clock.advance(clock.waiting[0])
+        executor.run_all()
+    assert len(of_kind(compactor.events, Failed)) == 5
+    assert len(of_kind(compactor.events, Published)) > 5
+    assert end_of(compactor) == 70
+
+
+def test_a_getter_that_fails_is_retried_like_a_summarizer() -> None:
+    """Whatever a cycle calls may fail."""
+    memory, broken = memory_of(10), [OSError("db")]
+
+    def getter() -> list[Round]:
+        if broken:
+            raise broken.pop()
+        return list(memory.get_role_rounds("Planner")[0])
+
+    executor, clock = ManualExecutor(), FakeClock()
+    compactor = ContextCompactor(CONFIG, ScriptedSummarizer(), getter, executor=executor, clock=clock, rng=lambda: 1.0)
+    compactor.start()
+    executor.run_all()
+    assert of_kind(compactor.events, Failed)[0].error == "OSError"
+    clock.advance(1)
+    executor.run_all()
+    assert end_of(compactor) == 7

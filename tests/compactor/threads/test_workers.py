@@ -1,0 +1,145 @@
+"""The compactor's own thread: jobs in order, one at a time, and an end when nobody needs it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+
+import pytest
+from scene import SOON, PanicException
+
+from compactor.threads import workers
+from compactor.threads.workers import DaemonThread, interpreter_is_exiting, run_isolated
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def ended(name: str) -> bool:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(SOON)
+    return name not in [thread.name for thread in threading.enumerate()]
+
+
+def test_jobs_run_in_order_on_one_daemon_thread_of_that_name() -> None:
+    """It starts with the first job."""
+    seen: list[tuple[int, str, bool]] = []
+
+    def job(number: int) -> Callable[[], None]:
+        def run() -> None:
+            thread = threading.current_thread()
+            seen.append((number, thread.name, thread.daemon))
+
+        return run
+
+    worker = DaemonThread("in-order")
+    assert ended("in-order"), "none yet"
+    for number in range(5):
+        worker.submit(job(number))
+    worker.close()
+    assert worker.join(SOON)
+    assert seen == [(number, "in-order", True) for number in range(5)]
+
+
+def test_closing_lets_it_finish_what_it_was_given() -> None:
+    """And takes no time."""
+    gate, done = threading.Event(), threading.Event()
+    worker = DaemonThread("closing")
+    worker.submit(lambda: gate.wait(SOON))
+    worker.submit(done.set)
+    worker.close()
+    assert worker.join(0.01) is False
+    gate.set()
+    assert worker.join(SOON)
+    assert done.is_set()
+
+
+def test_joining_what_never_started_or_from_within_does_not_wait() -> None:
+    """One cannot wait for oneself."""
+    worker = DaemonThread("within")
+    assert worker.join(None) is True
+    results: list[bool] = []
+    worker.submit(lambda: results.append(worker.join(None)))
+    worker.close()
+    assert worker.join(SOON)
+    assert results == [False]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), PanicException(), SystemExit(), KeyboardInterrupt()], ids=repr)
+def test_a_job_that_raises_does_not_end_the_thread(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported, and the next job runs."""
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append((args.exc_value, args.thread.name)))
+    done = threading.Event()
+
+    def raising() -> None:
+        raise error
+
+    worker = DaemonThread("raising")
+    worker.submit(raising)
+    worker.submit(done.set)
+    worker.close()
+    assert worker.join(SOON)
+    assert done.is_set()
+    assert reported == [(error, "raising")]
+
+
+def test_a_dropped_worker_takes_its_thread_along() -> None:
+    """A compactor that nobody stopped leaks none."""
+    done = threading.Event()
+    worker = DaemonThread("forgotten")
+    worker.submit(done.set)
+    assert done.wait(SOON)
+    del worker
+    gc.collect()
+    assert ended("forgotten")
+
+
+def test_it_holds_on_to_nothing_while_it_waits() -> None:
+    """Nothing of the last job: it may be a compactor."""
+
+    class Job:
+        def __call__(self) -> None:
+            pass
+
+    job, freed = Job(), threading.Event()
+    weakref.finalize(job, freed.set)
+    worker = DaemonThread("holder")
+    worker.submit(job)
+    del job
+    assert freed.wait(SOON)
+    worker.close()
+    assert worker.join(SOON)
+
+
+def test_a_thread_that_cannot_start_takes_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is told; once it can, the next one is taken."""
+    worker, done = DaemonThread("refused"), threading.Event()
+    with monkeypatch.context() as patched:
+
+        def refused(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError):
+            worker.submit(lambda: pytest.fail("was refused"))
+    worker.submit(done.set)
+    worker.close()
+    assert worker.join(SOON)
+    assert done.is_set()
+
+
+def test_an_isolated_job_returns_nothing_and_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """What goes wrong is shown where uncaught exceptions are."""
+    run_isolated(lambda: 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_interpreter_is_exiting_once_its_exit_handlers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before modules are taken apart."""
+    assert interpreter_is_exiting() is False
+    monkeypatch.setattr(workers, "_exiting", False)
+    workers._note_exit()
+    assert interpreter_is_exiting() is True
