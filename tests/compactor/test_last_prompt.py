@@ -361,7 +361,7 @@ def test_what_does_not_fit_is_folded_in_steps() -> None:
     talk(memory, 1, 12)
     asked(memory, 13)
     summarizer = ScriptedSummarizer()
-    config = CompactorConfig(threshold=3, retain_recent=2, summarizer_input_tokens=1_300, target_tokens=200)
+    config = CompactorConfig(threshold=3, retain_recent=2, summarizer_input_tokens=1_000, target_tokens=200)
     compactor, executor, _ = on_command(memory, summarizer, config)
     compactor.start()
     executor.run_all()

@@ -450,7 +450,8 @@ def test_a_post_longer_than_the_summarizers_input_is_folded() -> None:
 
     assert len(work.requests) > 2
     assert [request.previous.summary for request in work.requests[1:3] if request.previous] == ["First.", "Second."]
-    read = "".join(post.message for request in work.requests for post in request.rounds[0].post_list)
+    parts = [part for request in work.requests for part in request.rounds]
+    read = "".join(post.message for part in parts for post in part.post_list)
     assert read == memory.reload("r1.p2")
     assert reduction.text.endswith("\nThird.")
     assert reduction.usage == {"input_tokens": 100 * len(work.requests), "output_tokens": 10 * len(work.requests)}

@@ -263,7 +263,7 @@ def test_a_compaction_names_the_rounds_it_covers_by_the_logs_numbers() -> None:
     compaction = CompactedMessage(start_index=1, end_index=8, end_number=9, summary="They {agreed}.")
     text = compaction.to_system_message()
     assert text.startswith("[Conversation History Summary (Rounds 1-9)]\nThey {agreed}.\n")
-    assert "no new request from the user" in text
+    assert "nothing in it is a new request" in text
     assert CompactedMessage(start_index=1, end_index=8, summary="").last_round == 8
 
 

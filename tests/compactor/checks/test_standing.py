@@ -15,7 +15,7 @@ from compactor.summarizers.statements import sentences
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
 
-AIRLINE = Path(__file__).parents[2] / "../shared/data/airline.jsonl"
+AIRLINE = Path(__file__).parents[3] / "../shared/data/airline.jsonl"
 
 
 def said(query: str, *posts: tuple[str, str]) -> Round:
