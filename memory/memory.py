@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
@@ -91,7 +91,6 @@ class Memory(Log):
     ) -> None:
         self.conversation = Conversation(self)
         self._new_id = new_id
-        self._host_made = not _are_ours(new_id, clock)  # whether a host makes ids and stamps, which are checked then
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
         self._prompts: dict[str, tuple[int, object]] = {}  # of each role: tokens of the newest, what overlays it shows
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
@@ -122,7 +121,7 @@ class Memory(Log):
         """
         made_at = self._clock()
         given, extra = id is not None, EMPTY if extra is None else extra
-        opened = self._opening(user_query, self._new_id() if id is None else id, made_at, extra, given=given)
+        opened = _opening(user_query, self._new_id() if id is None else id, made_at, extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
             return [] if given and self._is_open_already(now, opened) else self._open(now, opened, given=given)
@@ -505,10 +504,12 @@ class Memory(Log):
         # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
         post_id, round_id = self._new_id(), self._new_id()
         query, extra = (said["message"], said["extra"]) if parsed.is_query else ("", EMPTY)
-        checked = self._opening(query, round_id, made_at, extra) if self._host_made else None
+        if not _is_sound(made_at, post_id, round_id):  # the host's, and refused before the lock is taken
+            made_at = _opening(query, round_id, made_at, extra).created_at
+            made(Post, id=post_id, send_from="", send_to="")
 
         def opening() -> RoundOpened:
-            return checked or self._opening(query, round_id, made_at, extra)
+            return _opening(query, round_id, made_at, extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
             newest = now.newest_open
@@ -521,15 +522,6 @@ class Memory(Log):
             return [_added(newest.opened.id, parsed.posted(post_id, made_at, newest.count + 1))]
 
         self._write(records, _nothing, made_at, tell=True)
-
-    def _opening(
-        self, user_query: str, round_id: str, made_at: datetime, extra: Mapping[str, Any], *, given: bool = False
-    ) -> RoundOpened:
-        """Return what opens a round, whose id was *given* or drawn. May raise ``MessageError``."""
-        fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
-        if not (given or self._host_made) and isinstance(user_query, str) and isinstance(extra, FrozenMapping):
-            return assembled(RoundOpened, fields)  # nothing is left to check
-        return made(RoundOpened, **fields)
 
     def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
         """Return whether this Memory opened that very round before, and nothing was said in it yet."""
@@ -588,8 +580,17 @@ def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
             yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
 
 
-def _are_ours(ids: Callable[[], str], clock: Clock) -> bool:
-    return ids is new_id and clock is utc_now
+def _is_sound(made_at: object, *ids: object) -> bool:
+    """Return whether nothing is left to check of a stamp and ids, as of those that are made here."""
+    return type(made_at) is datetime and made_at.tzinfo is UTC and all(type(one) is str for one in ids)
+
+
+def _opening(user_query: str, round_id: str, made_at: datetime, extra: Mapping[str, Any]) -> RoundOpened:
+    """Return what opens a round. Raises ``MessageError`` for what cannot be stored."""
+    fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
+    if _is_sound(made_at, round_id, user_query) and isinstance(extra, FrozenMapping):
+        return assembled(RoundOpened, fields)
+    return made(RoundOpened, **fields)
 
 
 def _nothing(_now: Snapshot) -> None:

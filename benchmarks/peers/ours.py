@@ -52,7 +52,8 @@ class Ours(Adapter):
         self.version = _version()
         self._setting, self._config = setting, config
         self._clock = FakeClock(_START)
-        self._memory = Memory(clock=lambda: _START + timedelta(seconds=self._clock.monotonic()))
+        self._now = _START
+        self._memory = Memory(clock=lambda: self._now)
         asking: dict[str, Any] = {"style": style} if style is not None else {}
         self._summarizer = OpenAISummarizer(setting.model, base_url=setting.base_url, api_key="none", **asking)
         self._compactor = ContextCompactor.for_role(
@@ -95,6 +96,7 @@ class Ours(Adapter):
 
     def advanced(self, now: float) -> None:
         self._clock.advance(max(now - self._clock.monotonic(), 0.0))
+        self._now = _START + timedelta(seconds=self._clock.monotonic())
 
     def wakes_at(self) -> float | None:
         return next((self._clock.monotonic() + seconds for seconds in self._clock.waiting), None)

@@ -389,14 +389,26 @@ def test_time_and_ids_can_be_passed_in() -> None:
     assert {(stamp - noon) // timedelta(minutes=1) for stamp in stamps} == {0, 1}
 
 
-def test_an_id_that_is_no_text_is_refused_whatever_it_was_drawn_for() -> None:
+@pytest.mark.parametrize(("drawn", "named"), [(["post 2", 2], "round_id"), ([2, "round 2"], "Post.*id")])
+def test_an_id_that_is_no_text_is_refused_whatever_it_was_drawn_for(drawn: list[Any], named: str) -> None:
     """Also with a message that opens no round; nothing is written then."""
-    ids: list[Any] = ["post 1", "round 1", "post 2", 2]
+    ids: list[Any] = ["post 1", "round 1", *drawn]
     memory = Memory("s", new_id=lambda: ids.pop(0))
     memory.append({"role": "user", "content": "What is there?"})
-    with pytest.raises(MessageError, match="round_id"):
+    with pytest.raises(MessageError, match=named):
         memory.append({"role": "assistant", "content": "Nothing."})
     assert memory.messages() == [{"role": "user", "content": "What is there?"}]
+
+
+@pytest.mark.parametrize("clock", [lambda: "noon", lambda: None])
+def test_a_stamp_that_is_none_is_refused(clock: Any) -> None:
+    """By whatever writes first; nothing is written then."""
+    memory = Memory("s", clock=clock)
+    with pytest.raises(MessageError, match="created_at"):
+        memory.append({"role": "user", "content": "q"})
+    with pytest.raises(MessageError, match="created_at"):
+        memory.create_round("q")
+    assert memory.messages() == []
 
 
 def test_sessions_without_a_name_are_apart() -> None:
