@@ -26,9 +26,9 @@ from .eventlog import EventLog
 from .events import ModelUnknown, Reverted, Skip
 from .holding import Holding
 from .host_rounds import rounds_for
-from .keeping.answers import Keeping
-from .keeping.failures import Noted
+from .keeping.failures import FailuresKept
 from .keeping.journal import LocalJournal
+from .keeping.keeping import Keeping
 from .messages.ledger import Ledger, ledger_of
 from .messages.units import count_message
 from .runner import Runner, State
@@ -121,7 +121,7 @@ class ContextCompactor:
             journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         )
         self._keeping = Keeping(self._journal, role, self._events.tell)
-        self._events.add_hook(Noted(self._keeping))
+        self._events.add_hook(FailuresKept(self._keeping))
         cycle = Cycle(
             config=self.config,
             rounds_getter=rounds_getter,

@@ -17,7 +17,7 @@ from memory.visibility import Rounds
 from .cost.publication import Decision, Moment, Publication
 from .events import Discarded, PublicationFailed
 from .host_rounds import HostRounds
-from .keeping.answers import Keeping
+from .keeping.keeping import Keeping
 from .messages.ledger import calls_in
 from .view import View
 

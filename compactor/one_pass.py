@@ -15,7 +15,7 @@ from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, Exhausted, Held, Published, Reduced, StrategyFailed
 from .holding import Holding, ahead_of, is_same, reaching_ahead
-from .keeping.answers import Keeping
+from .keeping.keeping import Keeping
 from .keeping.lease import Overtaken
 from .messages.ledger import Ledger
 from .messages.units import Message, count_message

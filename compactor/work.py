@@ -18,7 +18,7 @@ from .checks.standing import in_force, lost
 from .config import CompactorConfig
 from .errors import LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
-from .keeping.answers import Keeping, digest_of
+from .keeping.keeping import Keeping, digest_of
 from .last_prompt import LastPrompt, continued
 from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest
 from .view import View

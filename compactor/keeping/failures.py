@@ -6,14 +6,14 @@ from memory.events import Event
 
 from ..events import Discarded, Exhausted, Failed, Published, StrategyFailed
 from ..threads.workers import interpreter_is_exiting
-from .answers import Keeping
+from .keeping import Keeping
 
-__all__ = ["Noted"]
+__all__ = ["FailuresKept"]
 
 _KEPT = (Discarded, Exhausted, Failed, StrategyFailed)
 
 
-class Noted:
+class FailuresKept:
     """A hook that keeps them. Of those that say the same since the last publication, the 1st, 2nd, 4th, 8th...: so an
     endpoint that fails for weeks leaves a few lines. Where the store fails, nothing is kept and nothing is lost."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memory.errors import StaleCompaction
 
 from ..errors import LeasedElsewhere
-from .answers import Keeping
+from .keeping import Keeping
 
 __all__ = ["MARGIN", "Lease", "Overtaken"]
 

@@ -35,7 +35,7 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
-from compactor.keeping.answers import Keeping
+from compactor.keeping.keeping import Keeping
 from compactor.messages.ledger import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens

@@ -21,8 +21,8 @@ from compactor.events import (
     Reverted,
     StrategyFailed,
 )
-from compactor.keeping.answers import Keeping
-from compactor.keeping.failures import Noted
+from compactor.keeping.failures import FailuresKept
+from compactor.keeping.keeping import Keeping
 from compactor.testing import ScriptedSummarizer
 from memory import (
     CompactedMessage,
@@ -225,7 +225,7 @@ def test_which_events_are_kept() -> None:
     """Those that no other entry tells; after a publication each counts anew."""
     store = InMemoryStore()
     memory, compactor = process(store, rounds=10)
-    note = Noted(Keeping(memory.journal(ROLE), ROLE, print))
+    note = FailuresKept(Keeping(memory.journal(ROLE), ROLE, print))
     kept = [
         Discarded(role=ROLE, reason="late"),
         Failed(role=ROLE, error="OSError", failures=1, retry_in=1.0),

@@ -24,9 +24,9 @@ from compactor import (
 )
 from compactor.acceptance import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
-from compactor.keeping import answers as keeping_module
-from compactor.keeping.answers import Keeping, digest_of
+from compactor.keeping import keeping as keeping_module
 from compactor.keeping.journal import LocalJournal
+from compactor.keeping.keeping import Keeping, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.work import CycleWork

@@ -1,4 +1,4 @@
-"""What a journal keeps beside publications, as far as it can: answers that were paid for, whose turn it is, events."""
+"""What a compactor asks of its journal: publications, answers that were paid for, whose turn it is to ask, events."""
 
 from __future__ import annotations
 

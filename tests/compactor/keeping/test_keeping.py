@@ -11,9 +11,9 @@ import pytest
 from scene import ROLE, memory_of, of_kind, on_command
 
 from compactor.events import KeepingFailed, Published
-from compactor.keeping.answers import Keeping
-from compactor.keeping.failures import Noted
+from compactor.keeping.failures import FailuresKept
 from compactor.keeping.journal import LocalJournal
+from compactor.keeping.keeping import Keeping
 from compactor.testing import ScriptedSummarizer
 from memory import StoreFull, StoreUnreachable
 from memory.entries import CompactionPrepared
@@ -104,7 +104,7 @@ def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
 def test_a_compactor_has_one() -> None:
     """So what a run has leased, stop() gives back, and what it could not write, the next run finds."""
     compactor, _, _ = on_command(memory_of(1), ScriptedSummarizer())
-    (noted,) = (hook for _, hook in compactor._events._hooks._entries if isinstance(hook, Noted))
+    (noted,) = (hook for _, hook in compactor._events._hooks._entries if isinstance(hook, FailuresKept))
     assert compactor._keeping is compactor._runner._cycle.keeping is noted._keeping
 
 
