@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparisons import small
+from comparison_parts import small
 
 from benchmarks.comparison import command, environments, playing
 from benchmarks.comparison.adapter import Setting

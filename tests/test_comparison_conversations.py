@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparisons import CHAT, TOOLS, said, texts_of
+from comparison_parts import CHAT, TOOLS, said, texts_of
 
 from benchmarks.comparison.adapter import Message
 from benchmarks.comparison.conversations import Absent, airline, chat, outage

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from comparisons import LONG, TOOLS, ask, client_of, said, small, through
+from comparison_parts import LONG, TOOLS, ask, client_of, said, small, through
 
 from benchmarks.comparison import settling
 from benchmarks.comparison.adapter import Adapter, Message, Setting

@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from comparisons import LONG, ask, client_of, said, setting_of
+from comparison_parts import LONG, ask, client_of, said, setting_of
 
 from benchmarks.comparison.door import Door, virtual_sleep
 from benchmarks.comparison.facts import planted, raw_in, told, told_in

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from comparisons import small
+from comparison_parts import small
 
 from benchmarks.comparison.model_server import Answered, Outage
 from benchmarks.comparison.money import LISTS, cost_of

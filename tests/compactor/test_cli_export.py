@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import refusal, run
-from stored import session, summarise, url_of
+from stored_sessions import session, summarise, url_of
 
 from compactor.commands import exchange
 from memory import Memory, StoreError, open_store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Done, refusal, run
-from stored import session, summarise, url_of
+from stored_sessions import session, summarise, url_of
 
 from compactor.commands import chat as module
 from compactor.commands.resume import answered

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import dialogue, refusal, run
 from sqlalchemy.event import listen
-from stored import SECRET, SUMMARY, offload, session, summarise, url_of
+from stored_sessions import SECRET, SUMMARY, offload, session, summarise, url_of
 
 from compactor import compose
 from compactor.commands import revert as revert_module

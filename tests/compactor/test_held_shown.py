@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from executors import SOON
-from held_scene import DEAR, FullStore, Scene, long_round, requests, text
+from held_session import DEAR, FullStore, Scene, long_round, requests, text
 from scene import CONFIG, ROLE, add_round, in_thread, of_kind
 
 from compactor import CompactorConfig, Limits, Skip, State, after_rounds, cheapest, compact_rounds, compose, over_usage

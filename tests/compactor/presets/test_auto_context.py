@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from auto_contexts import ROLE, SMALL, long_text, memory_of, past, summary, tool_run
 from chats import answer, assert_legal, assert_paired, calls, result, user
 from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_auto_context import ROLE, SMALL, long_text, memory_of, past, summary, tool_run
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, View, compose, presets
 from compactor.events import Exhausted, Published, Reduced, StrategyFailed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, user
-from compressing import Message, filled, heard, reasons, run, shown, turn, turns
+from compressed_memory import Message, filled, heard, reasons, run, shown, turn, turns
 from pydantic import Field
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose

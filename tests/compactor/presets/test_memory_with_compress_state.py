@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, user
-from compressing import SYSTEM, filled, run, shortened, shown, turn, turns
+from compressed_memory import SYSTEM, filled, run, shortened, shown, turn, turns
 
 from compactor.presets.memory_with_compress import MemoryWithCompress, StateError
 from memory import Memory

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from chats import answer, assert_paired, calls, result, user
-from compressing import SHORT, Message, filled, heard, reasons, run, shortened, shown, turn, turns
+from compressed_memory import SHORT, Message, filled, heard, reasons, run, shortened, shown, turn, turns
 
 from compactor.presets.memory_with_compress import MemoryWithCompress
 from compactor.presets.shown import Window

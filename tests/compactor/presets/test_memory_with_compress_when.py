@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from chats import answer, assert_paired, calls, result, user
-from compressing import SHORT, SYSTEM, Message, filled, heard, reasons, run, shortened, shown, turn, turns
+from compressed_memory import SHORT, SYSTEM, Message, filled, heard, reasons, run, shortened, shown, turn, turns
 from hypothesis import given
 from hypothesis import strategies as st
 
