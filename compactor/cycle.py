@@ -16,7 +16,7 @@ from .config import CompactorConfig
 from .cost.limits import Place
 from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached
-from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped, seen
+from .events import Evaluated, IndexingFailed, PlanFailed, Skip, Skipped, routine_event
 from .holding import newest_place
 from .host_rounds import rounds_for
 from .keeping.lease import MARGIN, Lease, Overtaken
@@ -89,7 +89,7 @@ class Cycle(Desk):
                 traits,
                 keeping=self.keeping if paid or self.holding is not None else None,
                 before_asking=before_asking,
-                seen=self.seen,
+                newest_place=self.newest_place,
                 last_prompt=last_prompt_of(getattr(self.rounds_getter, "memory", None), self.role),
             )
 
@@ -100,7 +100,7 @@ class Cycle(Desk):
                     passing = self._look(work, allowed, forced=forced, prepared_at=prepared_at)
                 except Overtaken:
                     continue
-                if not passing.prepared or forced:
+                if not passing.has_prepared or forced:
                     return passing.published
                 prepared_at = passing.base  # it is weighed with what has happened while it was made
         finally:
@@ -188,7 +188,7 @@ class Cycle(Desk):
             pass
         return self.journal.read().generation != state.generation
 
-    def seen(self) -> tuple[str, int]:
+    def newest_place(self) -> tuple[str, int]:
         """Return the newest round's id and the number of its newest post, now."""
         return newest_place(rounds_for(self.rounds_getter(), self.role))
 
@@ -209,7 +209,7 @@ class Cycle(Desk):
             return Skip.REVERTED, Verdict(False)
         verdict = Verdict(True) if forced else self.trigger.verdict(view)
         self.emit(
-            seen(
+            routine_event(
                 Evaluated,
                 role=self.role,
                 generation=state.generation,
@@ -233,7 +233,7 @@ class Cycle(Desk):
 
     def _skipped(self, reason: Skip, view: View, generation: int, retry_in: float | None = None) -> None:
         self.emit(
-            seen(
+            routine_event(
                 Skipped,
                 role=self.role,
                 generation=generation,

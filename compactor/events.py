@@ -36,7 +36,7 @@ __all__ = [
     "Stopped",
     "StrategyFailed",
     "Weighed",
-    "seen",
+    "routine_event",
 ]
 
 
@@ -69,7 +69,7 @@ class CompactionEvent(Event):
 E = TypeVar("E", bound=CompactionEvent)
 
 
-def seen(kind: type[E], /, **facts: Any) -> E:
+def routine_event(kind: type[E], /, **facts: Any) -> E:
     """Return an event of a *kind* that is told at every look, with all the *facts* that it must have, none of which is
     checked: they are values of ours. A fraction of what checking takes."""
     return assembled(kind, {**_defaults(kind), **facts, "at": utc_now()})

@@ -69,7 +69,7 @@ class Pass:
         self.view = view
         self.published: CompactedMessage | None = None
         #: Whether it has prepared one to be held, and whether it has changed anything at all.
-        self.prepared = False
+        self.has_prepared = False
         self.changed = False
 
     @property
@@ -122,7 +122,7 @@ class Pass:
     def publish_held(self) -> None:
         """Publish what is held, if anything is. Raises ``Overtaken`` where somebody else did so just now."""
         if self._held is not None:
-            self._publish_furthest(self._desk.keeping.prepared(self.base), self._work if self.prepared else None)
+            self._publish_furthest(self._desk.keeping.prepared(self.base), self._work if self.has_prepared else None)
 
     def publish_prepared(self) -> None:
         """Publish of what was paid for and never published the one that reaches furthest, if it may be shown still.
@@ -156,7 +156,7 @@ class Pass:
             work.keep(self.view, Summary(made.summary, made.usage, made.model), made)
         if desk.journal.read().generation != base:
             raise StaleCompaction("generation")
-        self._held, self.prepared, self.changed = made, True, True
+        self._held, self.has_prepared, self.changed = made, True, True
 
     def _catch_up(self) -> None:
         """Go on from what is shown now, if a prompt could not wait, and it is what this pass goes on from anyway."""

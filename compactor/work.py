@@ -52,7 +52,7 @@ class CycleWork:
     #: Called with this and each request before it is made; what it raises goes out.
     before_asking: Callable[[CycleWork, SummaryRequest], object] = lambda _work, _request: None
     #: The newest round's id and the number of its newest post, as they are when it is called.
-    seen: Callable[[], tuple[str, int]] = lambda: ("", 0)
+    newest_place: Callable[[], tuple[str, int]] = lambda: ("", 0)
     #: The newest prompt of its role, where it is known and shows all of its tail.
     last_prompt: LastPrompt | None = None
     #: How the answer that was accepted last came about.
@@ -191,7 +191,7 @@ class CycleWork:
         """Keep what was *said*, and the *compaction* that could be published of it, if answers are kept at all."""
         if self.keeping is None:
             return
-        seen_round_id, seen_post = self.seen()
+        seen_round_id, seen_post = self.newest_place()
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
         self.keeping.prepare(
             CompactionPrepared(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prompts import ABOVE, contract
 
 from ..config import CompactorConfig, number, whole_number
-from ..events import Weighed, Why, seen
+from ..events import Weighed, Why, routine_event
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
 from .growth import Growth, growth_of
@@ -142,7 +142,7 @@ class Cheapest(Trigger):
         why, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
         if why in HOLDING:
             self._note_asked(view, mark)
-        weighed = seen(
+        weighed = routine_event(
             Weighed,
             holds=why in HOLDING,
             why=why,

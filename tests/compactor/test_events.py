@@ -25,7 +25,7 @@ from compactor.events import (
     Started,
     StrategyFailed,
     Weighed,
-    seen,
+    routine_event,
 )
 from memory.events import Event
 
@@ -137,7 +137,7 @@ def test_what_is_told_at_every_look_is_an_event_like_any_other(
     kind: type[compactor.events.CompactionEvent], facts: dict[str, Any]
 ) -> None:
     """It is made without being checked, and nobody can tell: equal, printed and written alike, and as frozen."""
-    made = seen(kind, **facts)
+    made = routine_event(kind, **facts)
     checked = kind(**{**facts, "at": made.at})
     assert made == checked
     assert (repr(made), made.model_dump(), made.model_dump_json()) == (
