@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import CONFIG, ROLE, ManualExecutor, add_round, memory_of, of_kind, on_command, text_of
+from views import view_of
 
 from compactor import (
     CompactorConfig,
@@ -20,14 +21,12 @@ from compactor import (
     ContextCompactor,
     Summary,
     SummaryRequest,
-    View,
     compact_rounds,
     compose,
     count_tokens,
 )
 from compactor.checks.standing import STANDING
 from compactor.events import Discarded, Failed, Published, Started
-from compactor.messages.ledger import Ledger
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.strategies.compact_rounds import compact_view
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -433,16 +432,11 @@ def test_a_giant_round_of_many_posts_is_split_in_linear_time() -> None:
 # What is planned
 
 
-def view_of(memory: Memory, **more: Any) -> View:
-    rounds, compaction = memory.get_role_rounds(ROLE)
-    return View(rounds, compaction, Ledger(ROLE, count_tokens), **more)
-
-
 def test_it_asks_a_model_so_it_does_not_run_where_a_prompt_is_composed() -> None:
     """A strategy without work to use says so."""
     for strategy in (compact_rounds, compact_view):
         with pytest.raises(RuntimeError, match=f"{strategy.__name__} asks a model, so it runs in a compactor"):
-            list(strategy(view_of(memory_of(3))))
+            list(strategy(view_of(memory_of(3), role=ROLE)))
 
 
 class Wanted:
@@ -460,7 +454,7 @@ class Wanted:
 @pytest.mark.parametrize("strategy", [compact_rounds, compact_view])
 def test_where_no_round_is_due_nobody_is_asked(strategy: Any) -> None:
     """Retaining the recent ones leaves nothing to cover."""
-    assert list(strategy(view_of(memory_of(3), work=Wanted(CompactorConfig(retain_recent=3))))) == []
+    assert list(strategy(view_of(memory_of(3), role=ROLE, work=Wanted(CompactorConfig(retain_recent=3))))) == []
 
 
 def test_without_a_target_the_prompt_names_none() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,14 +10,13 @@ from chats import Message, answer, assert_paired, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
+from views import messages_of, reduced, spans, view_of
 
 from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, over_tokens
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
-from compactor.messages.ledger import ledger_of
 from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
-from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import Memory
 from memory.overlays import CompactedMessage, Reduction
@@ -28,35 +26,12 @@ ROLE = "assistant"
 BIG = "Row 1: 17 euros.\n" * 400
 
 
-def view_of(memory: Memory, role: str = ROLE) -> View:
-    rounds, compaction = memory.get_role_rounds(role)
-    return View(rounds, compaction, ledger_of(memory, role, count_tokens))
-
-
-def messages_of(view: View) -> list[Message]:
-    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
-
-
 def shown(memory: Memory, role: str = ROLE) -> list[str]:
     """Return the texts of the tail; a call as its ids."""
     return [
         message["content"] or " ".join(call["id"] for call in message.get("tool_calls", ()))
-        for message in messages_of(view_of(memory, role))
+        for message in messages_of(view_of(memory, role=role))
     ]
-
-
-def reduced(memory: Memory, strategy: Callable[[View], Iterable[Reduction]], role: str = ROLE) -> list[Reduction]:
-    """Return what *strategy* gives, all of it published."""
-    found = []
-    for reduction in strategy(view_of(memory, role)):
-        generation = memory.journal(role).read().generation
-        assert memory.journal(role).reduce(reduction, base=generation) is not None, "ignored: it meets another"
-        found.append(reduction)
-    return found
-
-
-def spans(reductions: Iterable[Reduction]) -> list[tuple[int, int]]:
-    return [(one.first_number, one.last_number) for one in reductions]
 
 
 def chat(*messages: Message) -> Memory:
@@ -185,9 +160,9 @@ def test_other_agents_are_not_the_assistant() -> None:
     memory.add_post(round_, send_from="Planner", send_to="User", message="Seven.")
     memory.finish_round(round_)
 
-    assert spans(drop("assistant")(view_of(memory, "Planner"))) == [(1, 1)]
-    assert spans(drop("report")(view_of(memory, "Planner"))) == [(2, 2)]
-    assert spans(drop("assistant")(view_of(memory, "Coder"))) == [(2, 2)]
+    assert spans(drop("assistant")(view_of(memory, role="Planner"))) == [(1, 1)]
+    assert spans(drop("report")(view_of(memory, role="Planner"))) == [(2, 2)]
+    assert spans(drop("assistant")(view_of(memory, role="Coder"))) == [(2, 2)]
 
 
 def test_calls_of_another_agent_are_words() -> None:
@@ -198,8 +173,8 @@ def test_calls_of_another_agent_are_words() -> None:
     memory.add_post(round_, send_from="Coder", send_to="Planner", message="I run it.", tool_calls=(run,))
     memory.finish_round(round_)
 
-    assert list(drop("tool_result")(view_of(memory, "Planner"))) == []
-    assert spans(drop("tool_result")(view_of(memory, "Coder"))) == [(1, 1)]
+    assert list(drop("tool_result")(view_of(memory, role="Planner"))) == []
+    assert spans(drop("tool_result")(view_of(memory, role="Coder"))) == [(1, 1)]
 
 
 def test_what_the_user_said_goes_but_the_newest_query() -> None:
@@ -232,7 +207,7 @@ def test_a_query_goes_with_the_post_that_hands_it_on() -> None:
         memory.add_post(round_, send_from="Planner", send_to="User", message=f"a{number}")
         memory.finish_round(round_)
 
-    assert spans(reduced(memory, drop("user"), "Planner")) == [(0, 1), (0, 1)]
+    assert spans(reduced(memory, drop("user"), role="Planner")) == [(0, 1), (0, 1)]
     assert shown(memory, "Planner") == ["a0", "a1", "q2", "a2"]
 
 
@@ -348,7 +323,7 @@ def test_the_query_loses_its_attachments_but_the_newest() -> None:
     for number in range(2):
         round_ = memory.create_round(f"q{number}")
         memory.add_post(round_, send_from="User", send_to="Planner", message=round_.user_query, attachment_list=(PLAN,))
-    (reduction,) = reduced(memory, drop("attachment:plan"), "Planner")
+    (reduction,) = reduced(memory, drop("attachment:plan"), role="Planner")
 
     assert shown(memory, "Planner")[0] == reduction.text
     assert reduction.text.startswith("q0\n\n[plan, 600 characters")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,11 @@ import pytest
 from chats import Message, answer, assert_paired, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
+from views import messages_of, reduced, spans, view_of
 
 from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
 from compactor.acceptance import Source
 from compactor.host_rounds import HostRounds
-from compactor.messages.ledger import ledger_of
 from compactor.messages.offloading import OffloadRule
 from compactor.messages.overlaid import OVERLAY
 from compactor.strategies import offload_large
@@ -23,7 +23,6 @@ from compactor.view import View
 from memory import Memory
 from memory.frozen import freeze_mapping
 from memory.messages import text_of
-from memory.overlays import Reduction
 from memory.rounds import Attachment, Post, Round
 from prompts import PromptError, load
 
@@ -49,31 +48,6 @@ class Asked:
         if text == "refused":
             raise SummaryRejected("echo", "it repeats its source")
         return Summary(text, {"input_tokens": 100, "output_tokens": 10}, "some-model")
-
-
-def view_of(memory: Memory, role: str = ROLE, work: Asked | None = None) -> View:
-    rounds, compaction = memory.get_role_rounds(role)
-    return View(rounds, compaction, ledger_of(memory, role, count_tokens), work=work)
-
-
-def messages_of(view: View) -> list[Message]:
-    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
-
-
-def reduced(
-    memory: Memory, strategy: Callable[[View], Iterable[Reduction]], role: str = ROLE, work: Asked | None = None
-) -> list[Reduction]:
-    """Return what *strategy* gives, all of it published."""
-    found = []
-    for reduction in strategy(view_of(memory, role, work)):
-        generation = memory.journal(role).read().generation
-        assert memory.journal(role).reduce(reduction, base=generation) is not None, "ignored: it meets another"
-        found.append(reduction)
-    return found
-
-
-def spans(reductions: Iterable[Reduction]) -> list[tuple[int, int]]:
-    return [(one.first_number, one.last_number) for one in reductions]
 
 
 def chat(*messages: Message) -> Memory:
@@ -298,8 +272,8 @@ def test_the_assistant_is_the_views_own_role() -> None:
     memory.add_post(round_, send_from="Planner", send_to="Coder", message=BIG)
     memory.add_post(round_, send_from="Coder", send_to="Planner", message=BIG)
 
-    assert spans(offload_large(kinds="assistant")(view_of(memory, "Planner"))) == [(1, 1)]
-    assert spans(offload_large(kinds="assistant")(view_of(memory, "Coder"))) == [(2, 2)]
+    assert spans(offload_large(kinds="assistant")(view_of(memory, role="Planner"))) == [(1, 1)]
+    assert spans(offload_large(kinds="assistant")(view_of(memory, role="Coder"))) == [(2, 2)]
 
 
 def test_what_may_not_be_reduced_stays() -> None:
@@ -374,7 +348,7 @@ def test_a_query_that_a_post_hands_on_goes_with_it() -> None:
     found = reduced(memory, offload_large(users_too=True), role="Planner")
 
     assert spans(found) == [(0, 0), (1, 1)]
-    shown = messages_of(view_of(memory, "Planner"))
+    shown = messages_of(view_of(memory, role="Planner"))
     assert [message["content"] for message in shown] == [found[0].text, found[1].text, BIG]
     assert memory.reload("r2.p1") == f"{BIG}\n\n[file]\n{BIG}"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, calls, result, user, words
+from views import view_of
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, compose
 from compactor.host_rounds import HostRounds
@@ -214,31 +215,25 @@ def test_the_newest_query_is_found_where_it_is_covered() -> None:
 # -- views, whatever they have seen before ----------------------------------------------------------------------------
 
 
-def view_of(memory: Memory, ledger: Ledger, end: int | None) -> View:
-    rounds, _ = memory.get_role_rounds(ROLE)
-    compaction = CompactedMessage(start_index=1, end_index=end, summary="s") if end else None
-    return View(rounds, compaction, ledger)
-
-
 def test_a_view_that_is_still_in_use_tells_what_it_told() -> None:
     """Also when others have moved on to a later compaction, or back to an earlier one."""
     memory, ledger = session(InMemoryStore()), Ledger(ROLE, count_tokens)
-    ends = [None, 10, 20, 35, 38, 10, 37]
-    views = [view_of(memory, ledger, end) for end in ends]
+    ends = [0, 10, 20, 35, 38, 10, 37]
+    views = [view_of(memory, end, ledger=ledger) for end in ends]
     tokens = [view.tokens for view in views]
 
     assert [view.tokens for view in views] == tokens
-    assert tokens == [view_of(memory, Ledger(ROLE, count_tokens), end).tokens for end in ends]
+    assert tokens == [view_of(memory, end, ledger=Ledger(ROLE, count_tokens)).tokens for end in ends]
     assert [view.messages for view in views] == [
-        view_of(memory, Ledger(ROLE, count_tokens), end).messages for end in ends
+        view_of(memory, end, ledger=Ledger(ROLE, count_tokens)).messages for end in ends
     ]
 
 
 def test_a_view_tells_of_covered_rounds_when_a_host_asks() -> None:
     """A strategy of the host's may ask for the tokens behind any place."""
     memory = session(InMemoryStore())
-    view = view_of(memory, Ledger(ROLE, count_tokens), 30)
-    whole = view_of(memory, Ledger(ROLE, count_tokens), None)
+    view = view_of(memory, 30, ledger=Ledger(ROLE, count_tokens))
+    whole = view_of(memory, 0, ledger=Ledger(ROLE, count_tokens))
 
     assert view.tokens_behind(30) == whole.tokens_behind(30)
     assert view.tokens_behind(20) == whole.tokens_behind(20)

@@ -11,6 +11,7 @@ from chats import answer, calls, result, user, words
 from executors import ManualExecutor
 from hypothesis import given
 from hypothesis import strategies as st
+from views import view_of
 
 from compactor import (
     CompactorConfig,
@@ -23,17 +24,9 @@ from compactor import (
     over_usage,
     when,
 )
-from compactor.messages.ledger import Ledger
-from compactor.tokens import DEFAULT_WINDOW, count_tokens
+from compactor.tokens import DEFAULT_WINDOW
 from compactor.triggers import Trigger, Verdict, default_trigger
-from memory import CompactedMessage, Memory
-
-
-def view_of(memory: Memory, end: int = 0, *, model: str = "", header_tokens: int = 0) -> View:
-    """Return what a compactor of the assistant sees, with the first *end* rounds covered."""
-    rounds, _ = memory.get_role_rounds("assistant")
-    compaction = CompactedMessage(start_index=1, end_index=end, summary="S.") if end else None
-    return View(rounds, compaction, Ledger("assistant", count_tokens), header_tokens, model)
+from memory import Memory
 
 
 def chat(rounds: int, tokens: int = 5) -> Memory:

@@ -13,10 +13,10 @@ from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_auto_context import ROLE, SMALL, long_text, memory_of, past, summary, tool_run
+from views import view_of
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, View, compose, presets
+from compactor import CompactorConfig, ConfigError, ContextCompactor, compose, presets
 from compactor.events import Exhausted, Published, Reduced, StrategyFailed
-from compactor.messages.ledger import Ledger
 from compactor.presets.auto_context import STEPS, PromptConfig, auto_context
 from compactor.presets.auto_context_memory import AutoContextMemory, NotDeleted
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -100,11 +100,6 @@ def test_both_are_among_the_presets() -> None:
 def test_there_are_six_steps_in_their_order() -> None:
     """Light to heavy, each under the name that its events say."""
     assert [strategy.__name__ for strategy in auto_context()["strategies"]] == list(STEPS)
-
-
-def view_of(memory: Memory) -> View:
-    rounds, compaction = memory.get_role_rounds(ROLE)
-    return View(rounds, compaction, Ledger(ROLE, count_tokens))
 
 
 @pytest.mark.parametrize(("messages", "holds"), [(9, False), (10, True), (11, True)])
