@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 
 from memory.errors import ContextError
 from memory.messages import repeats_query
@@ -176,10 +175,11 @@ def quote(round_: Round, *, partial: bool = False) -> str:
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
         lines += _query_lines(round_.user_query)
-    posts = _shown_posts(round_)
-    clear = frozenset(_answered_at_once(posts))
-    for post in posts:
-        lines += _post_lines(post, clear)
+    posts, answers = _shown_posts(round_), False
+    for post, following in zip(posts, (*posts[1:], None), strict=True):
+        answered = _is_answered_at_once(post, following)
+        lines += _post_lines(post, answers=answers, answered=answered)
+        answers = answered
     return "\n".join(lines)
 
 
@@ -190,31 +190,32 @@ def _shown_posts(round_: Round) -> Sequence[Post]:
     return posts[1:] if again else posts
 
 
-def _answered_at_once(posts: Sequence[Post]) -> Iterator[str]:
-    """Give the ids of calls that were made alone and whose result is the next post: without it they are as clear."""
-    for post, following in pairwise(posts):
-        if len(post.tool_calls) == 1 and following.tool_call_id == post.tool_calls[0].id:
-            yield post.tool_calls[0].id
+def _is_answered_at_once(post: Post, following: Post | None) -> bool:
+    """Return whether *post* makes one call, whose result is the *following* post: these are as clear without its id.
+
+    Another call of that id, for some hosts begin anew with each message, may need it.
+    """
+    return following is not None and [call.id for call in post.tool_calls] == [following.tool_call_id]
 
 
 def _query_lines(query: str) -> Iterator[str]:
     return _element("message", query, {"from": USER})
 
 
-def _post_lines(post: Post, clear: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Give the lines of *post*, without the ids of calls that are *clear*."""
+def _post_lines(post: Post, *, answers: bool = False, answered: bool = False) -> Iterator[str]:
+    """Give the lines of *post*; *answers*: a call of the post before, at once; *answered*: its own is, by the next."""
     # What goes to the user is the usual, and need not be said.
     ends = {"from": post.send_from, "to": "" if post.send_to == USER else post.send_to}
     if post.tool_call_id is not None:
         # Nor need be said that a result goes to whoever called.
-        which = "" if post.tool_call_id in clear else post.tool_call_id
+        which = "" if answers else post.tool_call_id
         yield from _element("tool_result", post.message, {"from": post.send_from, "id": which})
     elif post.message:
         yield from _element("message", post.message, ends)
     for attachment in post.attachment_list:
         yield from _attachment_lines(attachment, ends)
     for call in post.tool_calls:
-        yield from _call_lines(call, ends, "" if call.id in clear else call.id)
+        yield from _call_lines(call, ends, "" if answered else call.id)
 
 
 def _attachment_lines(attachment: Attachment, ends: dict[str, str]) -> Iterator[str]:

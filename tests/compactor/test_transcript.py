@@ -85,6 +85,25 @@ def test_a_call_has_its_id_where_its_result_could_be_anothers(others: tuple[Tool
     assert quote(Round(user_query="", post_list=(result,))).count('id="c1"') == 1
 
 
+def test_an_id_that_is_used_again_is_left_out_only_where_it_says_nothing() -> None:
+    """Some hosts number the calls of each message anew: one made alone does not take the id from one made beside
+    another, nor from that one's result."""
+    first, again, beside = (ToolCall(id=which, name="f") for which in ("c1", "c1", "c2"))
+    alone = (post(tool_calls=(first,)), post("one", tool_call_id="c1"))
+    together = (
+        post(tool_calls=(again, beside)),
+        post("three", tool_call_id="c2"),
+        post("two", tool_call_id="c1"),
+    )
+    for order in ((*alone, *together), (*together, *alone)):
+        quoted = quote(Round(user_query="", post_list=order)).splitlines()
+        assert quoted[quoted.index("one") - 1] == '<tool_result from="A">'
+        assert quoted[quoted.index("two") - 1] == '<tool_result from="A" id="c1">'
+        assert quoted[quoted.index("three") - 1] == '<tool_result from="A" id="c2">'
+        calls = [line for line in quoted if line.startswith("<tool_call")]
+        assert sorted("id=" in line for line in calls) == [False, True, True]
+
+
 def test_an_empty_result_is_a_result() -> None:
     """That a tool said nothing is worth knowing; that an agent said nothing is not."""
     assert "<tool_result" in quote(Round(user_query="", post_list=(post(tool_call_id="c"),)))
