@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from memory import Memory
@@ -99,12 +98,22 @@ def compose(
     front = Head(_system(memory, role, system), plan=_plan(memory, role, plan))
     recounted = ledger.recounted
     schemas = [json.dumps(tool, ensure_ascii=False, default=str) for tool in tools]
-    ledger.header_tokens = sum([count_message(message, recounted) for message in front.system])
-    ledger.tool_tokens = tool_tokens = sum([MESSAGE_TOKENS + recounted(schema) for schema in schemas])
-    made_now = partial(_made, memory, ledger, front, model, budget - reserve, max(1, int(budget * GRID)), tool_tokens)
-    made = made_now()
-    if not made.whole and _shows_held(memory, role):  # once: what another thread may hold by then waits for the next
-        made = made_now()
+    order = _Order(
+        memory,
+        ledger,
+        front,
+        header_tokens=sum([count_message(message, recounted) for message in front.system]),
+        tool_tokens=(tool_tokens := sum([MESSAGE_TOKENS + recounted(schema) for schema in schemas])),
+        usable=budget - reserve,
+        step=max(1, int(budget * GRID)),
+        model=model,
+    )
+    ledger.header_tokens, ledger.tool_tokens = order.header_tokens, tool_tokens  # for the role's compactor alone
+    made = order.made()
+    if not made.shows_all and _shows_held(
+        memory, role
+    ):  # once: what another thread may hold by then waits for the next
+        made = order.made()
     fitted, over = made.fitted, 0
     if made.over:
         needed = math.ceil((fitted.tokens + tool_tokens) * made.view.usage.correction) + reserve
@@ -114,7 +123,7 @@ def compose(
         over = needed - budget
     tokens = fitted.tokens + tool_tokens
     memory.note_prompt(role, tokens)
-    remember(memory, made.view, made.head, fitted.messages, whole=made.whole, tools=tools, tool_choice=tool_choice)
+    remember(memory, made.view, made.head, fitted.messages, whole=made.shows_all, tools=tools, tool_choice=tool_choice)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, fitted.reductions, over)
     return Prompt(fitted.messages, tokens, report)
 
@@ -125,23 +134,36 @@ class _Made(NamedTuple):
     view: View
     head: Head
     fitted: Fitted
-    #: Whether it shows all of the tail as it is.
-    whole: bool
+    #: Whether all of the tail stands in it as it reads.
+    shows_all: bool
     #: By how many tokens of ours it is too long; the shortest there is, then.
     over: int
 
 
-def _made(memory: Memory, ledger: Ledger, front: Head, model: str, usable: int, step: int, tool_tokens: int) -> _Made:
-    """Return the prompt as things stand now, with *front* in front: with the tools, at most *usable* tokens as the
-    provider counts them."""
-    rounds, compaction = memory.get_role_rounds(ledger.role)
-    summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
-    head = Head(front.system, summary, front.plan)
-    view = View(rounds, compaction, ledger, ledger.header_tokens + tool_tokens, model)
-    limit = math.floor(usable / rounds.usage.correction) - tool_tokens
-    all_of_it = whole(view, head, limit, tool_tokens)
-    fitted, over = (all_of_it, 0) if all_of_it is not None else Ladder(view, head, limit, step).fitted()
-    return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A prompt to be made: with *front* in front, of so many tokens, and with tools of so many."""
+
+    memory: Memory
+    ledger: Ledger
+    front: Head
+    header_tokens: int
+    tool_tokens: int
+    #: The most that it may have, with the tools, as the provider counts; and the largest step of its cuts.
+    usable: int
+    step: int
+    model: str
+
+    def made(self) -> _Made:
+        """Return the prompt as things stand now."""
+        rounds, compaction = self.memory.get_role_rounds(self.ledger.role)
+        summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
+        head = Head(self.front.system, summary, self.front.plan)
+        view = View(rounds, compaction, self.ledger, self.header_tokens + self.tool_tokens, self.model)
+        limit = math.floor(self.usable / rounds.usage.correction) - self.tool_tokens
+        all_of_it = whole(view, head, limit, self.tool_tokens)
+        fitted, over = (all_of_it, 0) if all_of_it is not None else Ladder(view, head, limit, self.step).fitted()
+        return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
 
 
 def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:

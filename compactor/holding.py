@@ -18,7 +18,7 @@ from .cost.publication import Decision, Moment, Publication
 from .events import Discarded, PublicationFailed
 from .host_rounds import HostRounds
 from .keeping.keeping import Keeping
-from .messages.ledger import calls_in
+from .messages.sums import calls_in
 from .view import View
 
 __all__ = ["Ahead", "Holding", "ahead_of", "is_same", "newest_place", "reaching_ahead"]

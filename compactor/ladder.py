@@ -16,7 +16,7 @@ from .messages.clipping import clip_message, clip_text
 from .messages.kept_rounds import own
 from .messages.pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
 from .messages.rungs import RUNGS, shortened
-from .messages.units import PROMPT_TOKENS, Message, Unit, count_message
+from .messages.units import PROMPT_TOKENS, Message, Unit, count_message, reading
 from .view import View
 
 __all__ = ["GRID", "Ladder"]
@@ -48,7 +48,7 @@ class Ladder:
     def __init__(self, view: View, head: Head, limit: int, step: int) -> None:
         self._view = view
         self._limit = limit
-        self._whole_step = step
+        self._largest_step = step
         self._count = view.ledger.count
         self._seen: dict[int, list[tuple[Round, Unit]]] = {}
         self._known: dict[int, list[Piece]] = {}
@@ -90,7 +90,7 @@ class Ladder:
         return sum(count_message(message, self._view.ledger.recounted) for message in messages)
 
     def _tokens(self, draft: Draft) -> int:
-        whole = self._view.closed_tokens(draft.whole.start, draft.whole.stop)
+        whole = self._view.closed_tokens(draft.counted.start, draft.counted.stop)
         return self._head_tokens + self._known_cost(*self._note(draft)) + whole + _sum(draft.shown)
 
     def _messages(self, draft: Draft) -> list[Message]:
@@ -106,7 +106,7 @@ class Ladder:
                 messages.extend(map(own, piece.unit.messages))
 
         add(draft.ahead)
-        for place, kept in zip(draft.whole, self._view.kept_among(draft.whole), strict=True):
+        for place, kept in zip(draft.counted, self._view.kept_among(draft.counted), strict=True):
             if kept is not None and place != self._asked:
                 messages += kept.own_messages()
             else:
@@ -234,7 +234,7 @@ class Ladder:
         in_front = PROMPT_TOKENS + self._known_cost(*head.messages())
         self._head_tokens = in_front + (self._known_cost(head.plan) if head.plan is not None else 0)
         room = self._limit - in_front - self._note_tokens
-        self._step = min(self._whole_step, max(int(room * LARGEST_STEP), 1))
+        self._step = min(self._largest_step, max(int(room * LARGEST_STEP), 1))
 
     # -- the ladder ---------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class Ladder:
         cleared = start + bisect_right(places, boundary, key=lambda place: behind(place + 1))
 
         def left_out(first: int) -> int:
-            return behind(first) - (sums[first].kept - sums[start].kept)
+            return behind(first) - (sums[first].pinned - sums[start].pinned)
 
         def saved(first: int) -> int:
             """Return what leaving out the rounds before *first* and clearing what is within the boundary takes off."""
@@ -381,9 +381,7 @@ class Ladder:
             if after < costs[place]:
                 messages[place], costs[place] = shorter, after
                 changed.append(place)
-        made = tuple(messages)
-        unit = Unit(piece.unit.posts, lambda: made, piece.unit.from_user, piece.unit.pending)
-        return piece.reading(unit, tuple(costs), changed, "clipped")
+        return piece.reading(reading(piece.unit, tuple(messages)), tuple(costs), changed, "clipped")
 
 
 def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -133,7 +133,7 @@ def remember(
         found = next(((n, dict(message)) for n, message in enumerate(messages) if message is plan), None)
     first = messages[: len(head.messages()) + MOST_BETWEEN + 1]
     prompts[view.role] = LastPrompt(
-        view,
+        replace(view),  # the same, without what it has worked out: the messages of the open round
         first=tuple([dict(message) for message in first if message is not plan]),
         length=len(messages) - (found is not None),
         plan=found,

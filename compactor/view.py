@@ -20,9 +20,10 @@ from .acceptance import Reading, Source
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .messages.kept_rounds import KeptRound
-from .messages.ledger import Ledger, Sums, calls_in
+from .messages.ledger import Ledger
 from .messages.overlaid import overlaid, tells_of_drops
 from .messages.rungs import is_pinned
+from .messages.sums import Sums, by_round, calls_in
 from .messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
 from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
@@ -133,10 +134,7 @@ class View:
     @once
     def pinned(self) -> Mapping[str, frozenset[int]]:
         """The numbers of pinned posts by the id of their round; 0 is the query."""
-        pinned: dict[str, frozenset[int]] = {}
-        for round_id, number in self.rounds.pins:
-            pinned[round_id] = pinned.get(round_id, frozenset()) | {number}
-        return pinned
+        return by_round(self.rounds.pins)
 
     @property
     def compaction_tokens(self) -> int:
@@ -238,13 +236,15 @@ class View:
     def kept(self, place: int) -> KeptRound | None:
         """Return a closed round of the tail as it reads now, where that is known from the prompt before; its messages
         are everybody's, and nobody's to change."""
-        return self.kept_among(range(place, place + 1))[0]
+        sums = self.sums
+        known = sums.start <= place < min(self.closed, sums.stop)
+        return self.ledger.kept_of([sums.cost(place)])[0] if known else None
 
     def kept_among(self, places: range) -> list[KeptRound | None]:
         """Return the same for rounds one after the other."""
         sums = self.sums
         if places.start < sums.start or places.stop > min(self.closed, sums.stop):
-            return [None] * len(places) if len(places) == 1 else [self.kept(place) for place in places]
+            return [self.kept(place) for place in places]
         return self.ledger.kept_of(sums.costs[places.start - sums.start : places.stop - sums.start])
 
     def cuts(self, place: int) -> tuple[int, ...]:

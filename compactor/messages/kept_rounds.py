@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from memory.frozen import thaw
 
 from ..tokens import TokenCounter
 from .pieces import Piece
+from .sums import Cost
 from .units import Message
 
 __all__ = ["CountedTexts", "KeptRound", "KeptRounds", "own"]
@@ -28,34 +29,22 @@ def own(message: Mapping[str, Any]) -> Message:
     return {**message}
 
 
-class Counted(Protocol):
-    """What a closed round costs."""
-
-    @property
-    def round_id(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class KeptRound:
     """A closed round as it reads in prompts."""
 
     #: What the ledger counted: the round reads so for as long as this very object counts.
-    cost: Counted
-    tokens: int
+    cost: Cost
     pieces: tuple[Piece, ...]
     #: The same messages, and whether there is nothing in them but text.
     messages: tuple[Message, ...]
     plain: bool
 
     @classmethod
-    def of(cls, cost: Counted, pieces: Collection[Piece]) -> KeptRound:
-        messages: list[Message] = []
-        tokens = 0
-        for piece in pieces:
-            messages += piece.unit.messages
-            tokens += piece.tokens
+    def of(cls, cost: Cost, pieces: Collection[Piece]) -> KeptRound:
+        messages = tuple([message for piece in pieces for message in piece.unit.messages])
         plain = {type(value) for message in messages for value in message.values()} <= {str}
-        return cls(cost, tokens, tuple(pieces), tuple(messages), plain)
+        return cls(cost, tuple(pieces), messages, plain)
 
     def own_messages(self) -> list[Message]:
         """Return its messages as copies that their receiver may change."""
@@ -69,7 +58,7 @@ class KeptRounds:
         self._rounds: dict[str, KeptRound] = {}
         self._tokens = 0
 
-    def of(self, costs: Iterable[Counted]) -> list[KeptRound | None]:
+    def of(self, costs: Iterable[Cost]) -> list[KeptRound | None]:
         """Return the rounds that *costs* are of; None for one that is not kept, or reads otherwise than when it was
         counted."""
         found = [(self._rounds.get(cost.round_id), cost) for cost in costs]
@@ -78,7 +67,7 @@ class KeptRounds:
     def add(self, kept: KeptRound) -> None:
         self._drop(kept.cost.round_id)
         self._rounds[kept.cost.round_id] = kept
-        self._tokens += kept.tokens
+        self._tokens += kept.cost.tokens
         while len(self._rounds) > MOST_ROUNDS or (self._tokens > MOST_TOKENS and len(self._rounds) > 1):
             self._drop(next(iter(self._rounds)))
 
@@ -89,7 +78,7 @@ class KeptRounds:
 
     def _drop(self, round_id: str) -> None:
         gone = self._rounds.pop(round_id, None)
-        self._tokens -= gone.tokens if gone is not None else 0
+        self._tokens -= gone.cost.tokens if gone is not None else 0
 
 
 class CountedTexts:

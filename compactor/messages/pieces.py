@@ -97,7 +97,7 @@ class Draft:
     #: What stands before all that is shown and is shown all the same.
     ahead: Sequence[Piece] = ()
     #: The places of rounds that are shown as they are, whose costs the ledger has summed up; then units one by one.
-    whole: range = field(default_factory=lambda: range(0))
+    counted: range = field(default_factory=lambda: range(0))
     pieces: Sequence[Piece] = ()
     #: Places of the rounds that are left out, and the units of others.
     rounds: range = field(default_factory=lambda: range(0))

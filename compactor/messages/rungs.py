@@ -10,7 +10,7 @@ from memory.rounds import Post, Round
 from ..tokens import TokenCounter
 from .offloading import OffloadRule, is_result
 from .pieces import Piece
-from .units import Message, Unit, count_message
+from .units import Message, Unit, count_message, reading
 
 __all__ = ["RUNGS", "Shortened", "costs_by_rung", "is_pinned", "lighter", "shortened"]
 
@@ -48,8 +48,7 @@ def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule
             changed.append(place)
     if not changed:
         return Shortened(unit, tuple(costs), ())
-    made = tuple(messages)
-    return Shortened(Unit(unit.posts, lambda: made, unit.from_user, unit.pending), tuple(after), tuple(changed))
+    return Shortened(reading(unit, tuple(messages)), tuple(after), tuple(changed))
 
 
 def lighter(round_: Round, unit: Unit, costs: Sequence[int], count: TokenCounter) -> tuple[tuple[int, ...], ...]:

@@ -15,7 +15,7 @@ from memory.rounds import USER, Post, Round
 from ..tokens import TokenCounter
 from .overlaid import is_summary
 
-__all__ = ["MESSAGE_TOKENS", "PROMPT_TOKENS", "Unit", "count_message", "units_of"]
+__all__ = ["MESSAGE_TOKENS", "PROMPT_TOKENS", "Unit", "count_message", "reading", "units_of"]
 
 Message = dict[str, Any]
 
@@ -56,6 +56,11 @@ class Unit:
     @once
     def messages(self) -> tuple[Message, ...]:
         return tuple(self.make())
+
+
+def reading(unit: Unit, messages: tuple[Message, ...]) -> Unit:
+    """Return *unit* with other *messages*, one for each of its posts."""
+    return Unit(unit.posts, lambda: messages, unit.from_user, unit.pending)
 
 
 def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:

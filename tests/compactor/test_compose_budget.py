@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chats import (
+    answer,
     assert_legal,
     chat,
     contents,
@@ -90,6 +91,28 @@ def test_tools_count() -> None:
 def by_the_provider(prompt: Prompt) -> int:
     """Count as a provider does that needs 17% more tokens."""
     return -(-prompt.tokens * 117 // 100)
+
+
+def test_prompts_of_one_role_that_are_made_at_once_count_each_its_own_head() -> None:
+    """Another caller composes, with other system messages and tools, while what stands in front is being counted."""
+    memory = Memory.from_messages([user("q " * 20), answer("a " * 20), user("last")])
+    tools, long = [{"type": "function", "function": {"name": "look_up"}}], "words of the system " * 100
+    others: list[Prompt] = []
+
+    def count(text: str) -> int:
+        if "look_up" in text and not others:
+            others.append(compose(memory, budget=10_000, system="s", counter=count))
+        return len(text.split())
+
+    prompt = compose(memory, budget=10_000, system=long, counter=count, tools=tools)
+
+    for made, front in ((prompt, long), (others[0], "s")):
+        messages = [{"role": "system", "content": front}, *memory.messages()]
+        schema = MESSAGE_TOKENS + count(json.dumps(tools[0])) if made is prompt else 0
+        assert made.messages == messages
+        assert made.tokens == PROMPT_TOKENS + schema + sum(count_message(message, count) for message in messages)
+    with pytest.raises(BudgetExceeded):
+        compose(memory, budget=400, system=long, counter=count, tools=tools)
 
 
 def test_what_the_provider_counts_fits_the_budget() -> None:

@@ -16,7 +16,8 @@ from compactor.cost import Cheapest, best_interval, price_of_compaction
 from compactor.cost.growth import HALF_LIFE, growth_of
 from compactor.cost.publication import prices_in
 from compactor.events import Evaluated, Published, Weighed
-from compactor.messages.ledger import Ledger, Sums
+from compactor.messages.ledger import Ledger
+from compactor.messages.sums import Sums
 from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.testing import ScriptedSummarizer
 from compactor.triggers import Trigger

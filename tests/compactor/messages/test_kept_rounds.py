@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from compactor import compose
 from compactor.messages import kept_rounds as kept
 from compactor.messages.kept_rounds import CountedTexts, KeptRound, KeptRounds, own
-from compactor.messages.ledger import Cost, Overlaid, ledger_of
+from compactor.messages.ledger import ledger_of
+from compactor.messages.sums import Cost, Overlaid
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.host_rounds import HostRounds
-from compactor.messages.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Before, Cost, Ledger, Sums, calls_in, ledger_of
+from compactor.messages.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, ledger_of
+from compactor.messages.sums import Before, Cost, Sums, calls_in
 from compactor.messages.units import PROMPT_TOKENS, count_message, units_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
@@ -69,7 +70,7 @@ def told(sums: Sums, start: int | None = None) -> tuple[list[Before], list[Cost]
             messages=one.messages - first.messages,
             asked=one.asked if one.asked is not None and one.asked >= start else None,
             by_rung=tuple(map(sub, one.by_rung, first.by_rung)),
-            kept=one.kept - first.kept,
+            pinned=one.pinned - first.pinned,
             dropped=one.dropped - first.dropped,
             calls=one.calls - first.calls,
         )
@@ -488,8 +489,8 @@ def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
     pinned = sums_of(ledger, memory.get_role_rounds("assistant")[0])
 
     cost = count_message(answer("x" * 6_000), len)
-    assert [one.kept for one in before(pinned)] == [0, cost, cost]
-    assert [one.kept for one in before(plain)] == [0, 0, 0]
+    assert [one.pinned for one in before(pinned)] == [0, cost, cost]
+    assert [one.pinned for one in before(plain)] == [0, 0, 0]
     assert pinned[1].by_rung[-1] == pinned[1].tokens > plain[1].by_rung[-1]
     assert pinned[2].by_rung[-1] - pinned[1].by_rung[-1] == plain[2].by_rung[-1] - plain[1].by_rung[-1]
     memory.unpin("r1.p1")
