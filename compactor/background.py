@@ -11,7 +11,6 @@ from typing import Any, Self
 from memory import Memory
 from memory.events import Event, EventHook
 from memory.history import CompactionRecord
-from memory.journal import RoleJournal
 from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
@@ -116,11 +115,12 @@ class ContextCompactor:
         self._events = EventLog(clock, history)
         if on_event is not None:
             self._events.add_hook(on_event)
-        self._rounds_getter = rounds_getter
         self._journal: Journal = (
             journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         )
-        self._keeping = Keeping(self._journal, role, self._events.tell)
+        # A Memory returns rounds at once; another host's getter may block.
+        rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
+        self._keeping = Keeping(self._journal, role, self._events.tell, rounds_now)
         self._events.add_hook(FailuresKept(self._keeping))
         cycle = Cycle(
             config=self.config,
@@ -195,11 +195,7 @@ class ContextCompactor:
 
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; never blocks."""
-        current = self._journal.read().current
-        if current is None or isinstance(self._journal, RoleJournal):  # whose indices are those of the present
-            return current
-        # A round that failed since then shifts the end. A Memory can say so at once; another host's getter may block.
-        return self._rounds_getter().anchored(current) if isinstance(self._rounds_getter, RoundsGetter) else current
+        return self._keeping.current()
 
     def publish_held(self) -> bool:
         """Show the compaction that is prepared and held back, if it makes prompts shorter; return whether another one

@@ -47,8 +47,7 @@ class Cycle(Desk):
         between only lengthen the tail."""
         rounds = rounds_for(self.rounds_getter(), self.role)
         header = max(self.header_tokens(), self.ledger.header_tokens) + self.ledger.tool_tokens
-        # A host's own journal may know of compactions alone.
-        compaction, kept = rounds.anchored(state.current), bool(getattr(self.journal, "keeps_reductions", False))
+        compaction, kept = rounds.anchored(state.current), self.keeping.keeps_reductions
         return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
 
     def run(

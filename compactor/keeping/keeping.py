@@ -14,8 +14,9 @@ from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.forking import renewed_after_fork
 from memory.history import CompactionRecord
-from memory.journal import OVERTAKEN, LastingJournal
+from memory.journal import OVERTAKEN, LastingJournal, RoleJournal
 from memory.overlays import CompactedMessage, Journal, Origin
+from memory.visibility import Rounds
 
 from ..events import KeepingFailed
 from ..summarizers.base import SummaryRequest
@@ -34,13 +35,25 @@ What = Literal["answer", "lease", "event"]
 class Keeping:
     """All that a compactor asks of its journal beyond ``Journal``; of one that has no more than that, the least.
 
-    One a compactor. What the journal fails at here stops nothing, whatever it raises: *tell* hears of it as
-    ``KeepingFailed``, when it begins and when the error is another.
+    One a compactor; what a journal can do is decided here, once. What it fails at stops nothing where that can be done
+    without, whatever it raises: *tell* hears of it as ``KeepingFailed``, when it begins and when the error is another.
+    *rounds_now* returns the visible rounds without blocking, where somebody can.
     """
 
-    def __init__(self, journal: Journal, role: str, tell: Callable[[Event], object]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        role: str,
+        tell: Callable[[Event], object],
+        rounds_now: Callable[[], Rounds] | None = None,
+    ) -> None:
         self._journal = journal
         self._lasting = journal if isinstance(journal, LastingJournal) else None
+        self._recording = journal if isinstance(journal, (LastingJournal, LocalJournal)) else None
+        # A Memory's own journal counts as of now; of any other's compaction a round may have failed since.
+        self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
+        #: Whether the journal keeps any: a host's own may know of compactions alone.
+        self.keeps_reductions = bool(getattr(journal, "keeps_reductions", False))
         self._role = role
         self._tell = tell
         #: What the journal does not keep, or could not write.
@@ -89,6 +102,13 @@ class Keeping:
 
     # -- publications -------------------------------------------------------------------------------------------------
 
+    def current(self) -> CompactedMessage | None:
+        """Return the published compaction, its indices those of the present where that is known; never blocks."""
+        current = self._journal.read().current
+        if current is None or self._rounds_now is None:
+            return current
+        return self._rounds_now().anchored(current)
+
     def publish(
         self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin
     ) -> CompactedMessage:
@@ -98,14 +118,14 @@ class Keeping:
 
     def revert(self, base: int) -> CompactedMessage | None:
         """Take back the compaction of generation *base*. Raises ``StaleCompaction`` where that is not current."""
-        if isinstance(self._journal, (LastingJournal, LocalJournal)):
-            return self._journal.revert(base=base)
+        if self._recording is not None:
+            return self._recording.revert(base=base)
         if self._journal.read().generation != base:
             raise StaleCompaction("generation", OVERTAKEN)
         return self._journal.revert()
 
     def history(self) -> tuple[CompactionRecord, ...]:
-        return self._journal.history() if isinstance(self._journal, (LastingJournal, LocalJournal)) else ()
+        return self._recording.history() if self._recording is not None else ()
 
     # -- whose turn it is ---------------------------------------------------------------------------------------------
 
