@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 
 from memory.errors import ContextError
 from memory.messages import repeats_query
@@ -176,7 +177,7 @@ def quote(round_: Round, *, partial: bool = False) -> str:
     if round_.user_query:
         lines += _query_lines(round_.user_query)
     posts, answers = _shown_posts(round_), False
-    for post, following in zip(posts, (*posts[1:], None), strict=True):
+    for post, following in zip_longest(posts, posts[1:]):
         answered = _is_answered_at_once(post, following)
         lines += _post_lines(post, answers=answers, answered=answered)
         answers = answered
