@@ -24,9 +24,9 @@ from tool_runs import (
     quoted,
     references,
     shown,
-    spans,
-    view_of,
+    work_of,
 )
+from views import spans, view_of
 
 from compactor import ContextCompactor, ExtractiveSummarizer, SummaryRequest, compact_rounds, compose, over_messages
 from compactor.events import Reduced
@@ -65,7 +65,7 @@ def test_runs_are_summarised_one_by_one_the_oldest_first() -> None:
     """What was paid for is published before the next is asked for."""
     memory = memory_of(user(), *pairs(4), answer("a"), *pairs(4, 4), answer("b"), user("next"), *pairs(4, 8), answer())
     summarizer = ScriptedSummarizer(default="A summary.")
-    found = compress_tool_runs()(view_of(memory, summarizer))
+    found = compress_tool_runs()(view_of(memory, work=work_of(summarizer)))
     assert next(iter(found)).first_number == 1
     assert len(summarizer.requests) == 1
     made, _ = apply(memory, compress_tool_runs(), summarizer)

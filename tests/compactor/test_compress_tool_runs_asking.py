@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from chats import Message, answer, result, user, words
 from scene import ManualExecutor, of_kind
-from tool_runs import CONFIG, CURRENT, LONG, ON, ROLE, apply, memory_of, pair, pairs, quoted, said, view_of
+from tool_runs import CONFIG, CURRENT, LONG, ON, ROLE, apply, memory_of, pair, pairs, quoted, said, work_of
+from views import view_of
 
 from compactor import (
     ContextCompactor,
@@ -228,7 +229,7 @@ def test_no_summary_is_paid_for_that_nobody_keeps(host: str) -> None:
 def test_a_refused_summary_does_not_stop_the_other_runs() -> None:
     """It is told when all have had their turn, so that it is tried again later."""
     memory = memory_of(user(), *pairs(4), answer(), user(), *pairs(4, 4), answer(), user(), *pairs(4, 8), answer())
-    found = compress_tool_runs()(view_of(memory, ScriptedSummarizer(["one", "", "three"], default="")))
+    found = compress_tool_runs()(view_of(memory, work=work_of(ScriptedSummarizer(["one", "", "three"], default=""))))
     made = list(itertools.islice(found, 2))
     assert [reduction.text.splitlines()[-1] for reduction in made] == ["one", "three"]
     with pytest.raises(SummaryRejected) as caught:
@@ -240,7 +241,8 @@ def test_a_summary_that_is_too_long_with_its_frame_is_refused() -> None:
     """What stands in the prompt is measured, not what the model wrote."""
     chat = [user(), *pairs(4, text=words(22)), answer()]
     size = sum(count_message(message, count_tokens) for message in chat[1:-1])
-    found = compress_tool_runs(ratio=0.45)(view_of(memory_of(*chat), lambda _request: words(size * 8 // 10)))
+    work = work_of(lambda _request: words(size * 8 // 10))
+    found = compress_tool_runs(ratio=0.45)(view_of(memory_of(*chat), work=work))
     with pytest.raises(SummaryRejected) as caught:
         list(found)
     assert caught.value.check == "no_progress"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from chats import Message, answer, calls, result, user, words
-from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, said, shown, spans
+from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, said, shown
+from views import spans
 
 from compactor.messages.units import count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from held_session import FullStore
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scene import ROLE, ManualExecutor, add_round, end_of, of_kind, on_command
@@ -30,23 +31,12 @@ from compactor.keeping.keeping import Keeping, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.work import CycleWork
-from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction, StoreFull
-from memory.entries import CompactionPrepared, CompactionPublished, Entry
+from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
+from memory.entries import CompactionPrepared, CompactionPublished
 
 USAGE = {"input_tokens": 900, "output_tokens": 90}
 PAID = Summary("A summary that was paid for.", USAGE, "gpt-x")
 NOBODY = ScriptedSummarizer(default=AssertionError("nobody is to be asked"))
-
-
-class FullStore(InMemoryStore):
-    """A store that has no room for the kinds of entries that a test names."""
-
-    refused: frozenset[str] = frozenset()
-
-    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        if any(entry.kind in self.refused for entry in entries):
-            raise StoreFull("no room; make some")
-        return super().append(session, entries, after)
 
 
 def session_of(count: int, store: InMemoryStore) -> Memory:

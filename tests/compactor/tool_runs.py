@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from chats import Message, answer, assert_paired, calls, result, words
+from views import reduced
 
 from compactor import CompactorConfig, SummaryRequest, View, compose
-from compactor.messages.ledger import Ledger
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import ScriptedSummarizer
@@ -41,17 +41,14 @@ def memory_of(*messages: Message, closed: bool = True) -> Memory:
     return memory
 
 
-def view_of(
-    memory: Memory,
+def work_of(
     ask: Callable[[SummaryRequest], Any],
     config: CompactorConfig = CONFIG,
     *,
     mark: int | None = None,
     plan: str | None = None,
-) -> View:
-    rounds, compaction = memory.get_role_rounds(ROLE)
-    work = CycleWork(config, mark, plan, ask, lambda _event: None, lambda: 0.0)
-    return View(rounds, compaction, Ledger(ROLE, count_tokens), work=work)
+) -> CycleWork:
+    return CycleWork(config, mark, plan, ask, lambda _event: None, lambda: 0.0)
 
 
 def apply(
@@ -72,15 +69,7 @@ def apply(
         )
         return summarizer(request)
 
-    made = []
-    for reduction in strategy(view_of(memory, ask, config, **more)):
-        assert memory.journal(ROLE).reduce(reduction, base=memory.journal(ROLE).read().generation) is not None
-        made.append(reduction)
-    return made, requests
-
-
-def spans(reductions: Iterable[Reduction]) -> list[tuple[int, int]]:
-    return [(one.first_number, one.last_number) for one in reductions]
+    return reduced(memory, strategy, work=work_of(ask, config, **more)), requests
 
 
 def shown(memory: Memory) -> list[Message]:
