@@ -1,4 +1,4 @@
-"""A session in which everything happened that a log can tell, for tests of what is made of logs."""
+"""A session in which everything happened that a log can tell, and what can be read of a Memory."""
 
 from __future__ import annotations
 
@@ -64,6 +64,11 @@ def everything(memory: Memory) -> list[object]:
         live = {one.id: rounds.reductions.of(one.id) for one in rounds}
         known += [list(rounds), compaction, live, memory.journal(role).read(), memory.usage(role)]
     return known
+
+
+def texts_of(memory: Memory) -> list[tuple[str, list[str]]]:
+    """Return the query of each round, and what its posts say."""
+    return [(one.user_query, [post.message for post in one.post_list]) for one in memory.conversation.rounds]
 
 
 def posts_of(memory: Memory) -> list[Post]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import refusal, run
 from executors import ManualExecutor
+from histories import texts_of
 from lines import Line
 from postgres import Postgres
 from sqlalchemy import text
@@ -73,11 +74,7 @@ class Chat:
         return compose(self.memory, ROLE, budget=20_000)
 
     def shown(self) -> list[tuple[str, list[str]]]:
-        return shown(self.memory)
-
-
-def shown(memory: Memory) -> list[tuple[str, list[str]]]:
-    return [(one.user_query, [post.message for post in one.post_list]) for one in memory.conversation.rounds]
+        return texts_of(self.memory)
 
 
 @contextmanager
@@ -247,7 +244,7 @@ def test_a_chat_is_answered_during_a_fault_and_goes_on_after_it(fault: Fault) ->
         asked_for[6] = ("question 7", [f"answer 7 {LONG}".strip()])
         assert chat.shown() == asked_for
         resumed = Memory("s", store=chat.store)
-        assert shown(resumed) == asked_for
+        assert texts_of(resumed) == asked_for
         assert compose(resumed, ROLE, budget=20_000).messages == chat.prompt().messages
         ids = [entry.id for entry in chat.store.read("s")]
         assert len(set(ids)) == len(ids)
@@ -271,7 +268,7 @@ def test_a_connection_that_breaks_within_a_turn_is_not_noticed(
         kinds = [entry.kind for entry in chat.store.read("s")]
         assert kinds.count("compaction prepared") == kinds.count("compaction published") == 1
         assert len(chat.summarizer.requests) == 1
-        assert shown(Memory("s", store=chat.store)) == chat.shown()
+        assert texts_of(Memory("s", store=chat.store)) == chat.shown()
 
 
 # -- what cannot be read -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from histories import texts_of
 from sqlalchemy import Engine, event, text
 
 from memory import Memory
@@ -91,11 +92,7 @@ def log_of(store: Any, session: str = "s") -> list[Entry]:
     return entries
 
 
-def shown(memory: Memory) -> list[tuple[str, list[str]]]:
-    return [(one.user_query, [post.message for post in one.post_list]) for one in memory.conversation.rounds]
-
-
 def same_as_resumed(memory: Memory, store: Any) -> None:
     """What a Memory shows is what another makes of the log."""
     log_of(store)
-    assert shown(memory) == shown(Memory("s", store=store))
+    assert texts_of(memory) == texts_of(Memory("s", store=store))

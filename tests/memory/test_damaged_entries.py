@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sql_stores import QUICK, log_of, on, opened, same_as_resumed, shown, sqlite_url, turn
+from histories import texts_of
+from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, turn
 
 from memory import CompactedMessage, Memory, NewerVersion, StoreDamaged, StoreError
 from memory.entries import Entry
@@ -146,7 +147,7 @@ def test_a_kind_that_only_a_newer_version_knows_is_passed_over_and_kept(url: str
         store.append("s", [Entry("mood noted", body='{"mood":"fine"}')], after=3)
         turn(memory, "2")
         assert [entry.kind for entry in store.read("s")][3] == "mood noted"
-        assert shown(Memory("s", store=store)) == shown(memory)
+        assert texts_of(Memory("s", store=store)) == texts_of(memory)
 
 
 @pytest.mark.parametrize(

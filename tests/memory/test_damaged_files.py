@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sql_stores import QUICK, log_of, on, opened, same_as_resumed, shown, sqlite_url, turn
+from histories import texts_of
+from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, turn
 
 from memory import Memory, StoreDamaged, StoreError, open_store
 
@@ -159,7 +160,7 @@ def test_a_file_without_its_log_is_what_was_last_moved_there(tmp_path: Path) -> 
     (folder / "chat.db-wal").unlink()
     with opened(sqlite_url(folder, QUICK)) as store:
         memory = Memory("s", store=store)
-        assert len(shown(memory)) == 2
+        assert len(texts_of(memory)) == 2
         turn(memory, "4")
         same_as_resumed(memory, store)
 
@@ -177,7 +178,7 @@ def test_a_log_without_its_file_is_left_alone(tmp_path: Path, there: bool) -> No
     assert contents(folder) == before
     shutil.copy(tmp_path / "chat.db", folder)
     with opened(sqlite_url(folder, QUICK)) as store:
-        assert len(shown(Memory("s", store=store))) == 3
+        assert len(texts_of(Memory("s", store=store))) == 3
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there nobody can remove a file that is open")
@@ -196,7 +197,7 @@ def test_a_file_that_is_removed_while_it_is_open_takes_nothing_more(tmp_path: Pa
                 match="not the file that was opened.*open it anew" if replaced else "was removed.*put it back",
             ):
                 ask()
-        assert shown(memory) == [("question 1", ["answer 1"])]
+        assert texts_of(memory) == [("question 1", ["answer 1"])]
         assert (tmp_path / "chat.db").exists() is replaced
         (tmp_path / "aside.db").replace(tmp_path / "chat.db")
         turn(memory, "2")

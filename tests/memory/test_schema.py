@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from sql_stores import bodies, dialect_of, entry, on, opened, same_as_resumed, shown, sqlite_url, turn
+from histories import texts_of
+from sql_stores import bodies, dialect_of, entry, on, opened, same_as_resumed, sqlite_url, turn
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
@@ -193,5 +194,5 @@ def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_those_that_we
             on(store, "SELECT * FROM colours")
         memory = Memory("s", store=store)
         turn(memory, "2")
-        assert len(shown(memory)) == before + 1
+        assert len(texts_of(memory)) == before + 1
         same_as_resumed(memory, store)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from executors import SOON
+from histories import texts_of
 from lines import Line
 from postgres import Postgres as Server
-from sql_stores import log_of, on, opened, same_as_resumed, shown, turn
+from sql_stores import log_of, on, opened, same_as_resumed, turn
 from sqlalchemy import text
 
 from memory import Memory, StoreBusy, StoreReadOnly, StoreUnreachable
@@ -57,11 +58,11 @@ def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypat
         for ask in (lambda: list(reading), lambda: turn(memory, "3"), lambda: Memory("s", store=store)):
             with pytest.raises(StoreUnreachable, match="try again once the server is back"):
                 ask()
-        assert shown(memory)[1] == ("question 2", ["answer 2"])
+        assert texts_of(memory)[1] == ("question 2", ["answer 2"])
         own_postgres.start()
         turn(memory, "3")
         same_as_resumed(memory, store)
-        assert len(shown(memory)) == 3
+        assert len(texts_of(memory)) == 3
 
 
 @pytest.mark.parametrize(("times", "arrives"), [(1, True), (3, False)], ids=["once", "for good"])
@@ -153,13 +154,13 @@ def test_a_lock_on_a_server_is_waited_for_as_long_as_was_said(postgres_url: str)
                 with pytest.raises(StoreBusy, match=r"held up by others.*nothing was written: try again"):
                     write()
                 assert 0.1 < time.monotonic() - began < SOON
-            assert shown(Memory("s", store=store)) == [("question 1", ["answer 1"])]
+            assert texts_of(Memory("s", store=store)) == [("question 1", ["answer 1"])]
 
         with closing(Connections(Postgres(postgres_url))) as connections:
             connections.change(hold)
         turn(memory, "2")
         memory.redact("r1.p1")
-        assert shown(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]
+        assert texts_of(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]
         same_as_resumed(memory, store)
 
 

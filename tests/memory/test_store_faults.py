@@ -16,8 +16,9 @@ from textwrap import dedent
 
 import pytest
 from executors import SOON
+from histories import texts_of
 from postgres import Postgres as Server
-from sql_stores import QUICK, log_of, on, opened, same_as_resumed, shown, sqlite_url, turn
+from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, turn
 
 from memory import Memory, StoreBusy, StoreFull, open_store
 from memory.log import log
@@ -112,12 +113,12 @@ def test_a_chat_goes_on_when_a_full_disk_has_room_again(disk: Disk, monkeypatch:
         said = fill_up(memory)
         assert fill_up(memory) == said  # it is as full as it was
         for reader in (memory, Memory("s", store=store)):
-            assert shown(reader)[-1] == ("a long one", said)
+            assert texts_of(reader)[-1] == ("a long one", said)
             assert {hit.round for hit in reader.search("answer")} == {1, 2, 3, 4}
         disk.free(store)
         memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="on we go")
         turn(memory, "after")
-        assert shown(memory)[-2:] == [("a long one", [*said, "on we go"]), ("question after", ["answer after"])]
+        assert texts_of(memory)[-2:] == [("a long one", [*said, "on we go"]), ("question after", ["answer after"])]
         same_as_resumed(memory, store)
 
 
@@ -140,7 +141,7 @@ def test_what_else_is_written_is_whole_or_not_at_all_on_a_full_disk(disk: Disk) 
         for deed in deeds:
             with suppress(StoreFull):
                 deed()
-        assert shown(memory)[0] == ("question 1", ["answer 1"])
+        assert texts_of(memory)[0] == ("question 1", ["answer 1"])
         assert len(list(store.read("other"))) in (0, 3)
         disk.free(store)
         for deed in deeds:
@@ -171,7 +172,7 @@ def test_a_disk_that_is_full_from_the_outset_is_said_and_harms_nothing(tmp_path:
         with opened(url) as store:
             memory = Memory("s", store=store)
             turn(memory, "2")
-            assert len(shown(memory)) == 2
+            assert len(texts_of(memory)) == 2
             same_as_resumed(memory, store)
 
 
@@ -197,7 +198,7 @@ def test_a_server_whose_disk_is_full_goes_on_when_it_has_room(tmp_path: Path, po
                 memory.create_round("a long one")
                 disk.fill(store)
                 said = fill_up(memory)
-                assert shown(Memory("s", store=store))[-1] == ("a long one", said)
+                assert texts_of(Memory("s", store=store))[-1] == ("a long one", said)
                 disk.free(store)
                 memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="on we go")
                 same_as_resumed(memory, store)
@@ -367,8 +368,8 @@ def test_a_lock_of_another_process_is_waited_for_as_long_as_was_said(tmp_path: P
                     write()
                 assert 0.2 < time.monotonic() - began < SOON
             assert {hit.round for hit in memory.search("question")} == {1}
-            assert shown(Memory("s", store=store)) == [("question 1", ["answer 1"])]
+            assert texts_of(Memory("s", store=store)) == [("question 1", ["answer 1"])]
         turn(memory, "2")
         memory.redact("r1.p1")
-        assert shown(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]
+        assert texts_of(memory) == [("question 1", ["[Redacted]"]), ("question 2", ["answer 2"])]
         same_as_resumed(memory, store)
