@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 from executors import SOON
+from forks import needs_fork, run
 from lines import Line
 from postgres import Postgres as Server
 from sql_stores import bodies, dialect_of, entry, on, opened, sqlite_url, told
@@ -25,10 +23,6 @@ from memory.stores import connections as connections_module
 from memory.stores.connections import Connections
 from memory.stores.dialects import Postgres, Sqlite
 from memory.stores.sql import SqlStore
-
-ROOT = Path(__file__).resolve().parents[2]
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
-
 
 # -- threads ----------------------------------------------------------------------------------------------------------
 
@@ -108,45 +102,19 @@ def test_all_connections_in_use_is_said(postgres_url: str) -> None:
 # -- forks ------------------------------------------------------------------------------------------------------------
 
 
-def in_process(script: str, *arguments: str) -> None:
-    """Run *script* in a process of its own. Fails with what it wrote unless it ends well."""
-    prelude = """
-        import faulthandler, os, sys, threading, warnings
-        import memory.stores.sql
-        from memory import Conflict, open_store
-        from memory.entries import Entry
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+PRELUDE = """
+    import sys, threading, warnings
+    import memory.stores.sql
+    from memory import Conflict, open_store
+    from memory.entries import Entry
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
-        def entry():
-            return Entry("round closed", body="{}")
+    def entry():
+        return Entry("round closed", body="{}")
+"""
 
-        def in_child(work):
-            pid = os.fork()
-            if pid == 0:
-                faulthandler.dump_traceback_later(60, exit=True)
-                try:
-                    work()
-                except BaseException:
-                    import traceback
-                    traceback.print_exc()
-                    os._exit(1)
-                os._exit(0)
-            return pid
-
-        def ended_well(pid):
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(prelude) + dedent(script), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["well"]
+in_process = partial(run, PRELUDE)
 
 
 @needs_fork
@@ -170,7 +138,7 @@ def test_a_new_store_can_be_opened_by_several_processes_at_once(url: str) -> Non
 
         pids = [in_child(child) for _ in range(6)]
         os.close(open_gate)
-        assert all([ended_well(pid) for pid in pids])
+        assert [exit_code(pid) for pid in pids] == [0] * 6
         store = open_store(sys.argv[1])
         assert [found.number for found in store.read("s")] == [1, 2, 3, 4, 5, 6]
         store.close()
@@ -252,7 +220,7 @@ def test_parent_and_child_go_on_with_connections_of_their_own(url: str) -> None:
         store.append("parent", [entry()], 1)
         store.close()
         os.close(go)
-        assert ended_well(pid)
+        assert exit_code(pid) == 0
         store = open_store(sys.argv[1])
         assert [len(list(store.read(name))) for name in ("child", "parent")] == [4, 2]
         store.close()
@@ -278,7 +246,7 @@ def test_a_fork_in_the_middle_of_anothers_writing_disturbs_neither(url: str) -> 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
         for after in range(3):
-            assert ended_well(in_child(lambda: store.append("child", [entry()], after)))
+            assert exit_code(in_child(lambda: store.append("child", [entry()], after))) == 0
         stop.set()
         thread.join()
         assert len(list(store.read("child"))) == 3
@@ -305,7 +273,7 @@ def test_a_connection_that_is_in_use_too_long_does_not_hold_up_a_fork_for_ever(t
         thread = threading.Thread(target=store._connections.read, args=[hold], daemon=True)
         thread.start()
         inside.wait()
-        assert ended_well(in_child(lambda: store.append("child", [entry()], 0)))
+        assert exit_code(in_child(lambda: store.append("child", [entry()], 0))) == 0
         leave.set()
         thread.join()
         assert len(list(store.read("child"))) == 1

@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import weakref
-from pathlib import Path
-from textwrap import dedent
+from functools import partial
 
 import pytest
+from forks import needs_fork, run
 
 from memory import forking
 
-ROOT = Path(__file__).parents[2]
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
-
-#: The scripts begin with this. A child that hangs is ended with a traceback, and its exit code tells.
 PRELUDE = """
-    import faulthandler, os, threading
+    import threading
     from memory import InMemoryStore, Memory
-
-    def in_child(work):
-        pid = os.fork()
-        if pid == 0:
-            faulthandler.dump_traceback_later(20, exit=True)
-            try:
-                work()
-            except BaseException:
-                import traceback
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 """
 
-
-def run(script: str) -> None:
-    """Run *script* in a process of its own. Fails with what it wrote unless it ends well."""
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(PRELUDE) + dedent(script)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["well"]
+in_process = partial(run, PRELUDE)
 
 
 @needs_fork
 def test_a_child_writes_and_reads_though_another_thread_held_every_lock() -> None:
     """That thread does not exist in the child, and would never release them."""
-    run("""
+    in_process("""
         class Slow(InMemoryStore):
             def append(self, session, entries, after):
                 if threading.current_thread().name == "slow":
@@ -81,7 +48,7 @@ def test_a_child_writes_and_reads_though_another_thread_held_every_lock() -> Non
             assert [r.user_query for r in memory.get_role_rounds("a")[0]] == ["before", "in the child"]
             assert memory.conversation.rounds == Memory("s", store=memory._store).conversation.rounds
 
-        code = in_child(work)
+        code = exit_code(in_child(work))
         release.set()
         slow.join()
         assert code == 0, code
@@ -93,7 +60,7 @@ def test_a_child_writes_and_reads_though_another_thread_held_every_lock() -> Non
 @needs_fork
 def test_a_child_does_not_finish_what_its_parent_has_open() -> None:
     """Neither the round that the parent opened, nor one that it was to take over, nor one that it is just opening."""
-    run("""
+    in_process("""
         def open_rounds(memory):
             memory.refresh()
             return [r.user_query for r in memory.open_rounds]
@@ -128,7 +95,7 @@ def test_a_child_does_not_finish_what_its_parent_has_open() -> None:
             assert open_rounds(memory) == ["the parent's", "and its next"]
             assert open_rounds(late) == ["being opened", "and its next"]
 
-        code = in_child(work)
+        code = exit_code(in_child(work))
         assert code == 0, code
         memory.create_round("the parent's next")
         assert open_rounds(memory) == ["the parent's next"]
@@ -140,7 +107,7 @@ def test_a_child_does_not_finish_what_its_parent_has_open() -> None:
 @pytest.mark.parametrize("lock", ["archive._lock", "archive.numbers._lock"])
 def test_a_child_reads_old_rounds_though_another_thread_held_the_cache(lock: str) -> None:
     """Rounds that are read from a store are in a cache, and their numbers in another, each with a lock of its own."""
-    run(f"""
+    in_process(f"""
         import sys, tempfile
         from memory import open_store
 
@@ -167,7 +134,7 @@ def test_a_child_reads_old_rounds_though_another_thread_held_the_cache(lock: str
             assert memory.snapshot.round("1").user_query == "question 1"
             assert memory.create_round("in the child").number == 4
 
-        code = in_child(work)
+        code = exit_code(in_child(work))
         release.set()
         holding.join()
         store.close()
@@ -179,7 +146,7 @@ def test_a_child_reads_old_rounds_though_another_thread_held_the_cache(lock: str
 @needs_fork
 def test_a_child_that_a_hook_forks_notifies_at_once() -> None:
     """The notification in progress is the parent's; the child's own need not wait for it."""
-    run("""
+    in_process("""
         memory, heard, codes = Memory(), [], []
 
         def work():
@@ -189,7 +156,7 @@ def test_a_child_that_a_hook_forks_notifies_at_once() -> None:
         def hook(total):
             heard.append(total)
             if total == 1:
-                codes.append(in_child(work))
+                codes.append(exit_code(in_child(work)))
 
         memory.on_round_added(hook)
         memory.create_round("q")
@@ -225,12 +192,12 @@ def test_what_lives_is_renewed_and_what_is_gone_is_forgotten(monkeypatch: pytest
 @needs_fork
 def test_a_child_makes_other_ids_than_its_parent() -> None:
     """Ids are drawn ahead; those that the parent has drawn are the parent's."""
-    run("""
+    in_process("""
         from memory.rounds import new_id
 
         new_id()
         reading, writing = os.pipe()
-        assert in_child(lambda: os.write(writing, "".join(new_id() for _ in range(300)).encode())) == 0
+        assert exit_code(in_child(lambda: os.write(writing, "".join(new_id() for _ in range(300)).encode()))) == 0
         told = os.read(reading, 20_000).decode()
         childs = {told[at : at + 32] for at in range(0, len(told), 32)}
         assert len(childs) == 300
