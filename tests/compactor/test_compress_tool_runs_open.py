@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from chats import Message, answer, calls, result, user, words
-from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, said, shown
+from scene import text_of
+from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, shown
 from views import spans
 
 from compactor.messages.units import count_message
@@ -58,7 +59,7 @@ def test_a_new_summary_contains_the_old_one_and_takes_its_place() -> None:
     assert request.previous is not None
     assert request.previous.summary == "First: {f} was called."
     assert [post.number for part in request.rounds for post in part.post_list] == list(range(9, 16))
-    assert "<previous_summary>\nFirst: {f} was called.\n</previous_summary>" in said(request)
+    assert "<previous_summary>\nFirst: {f} was called.\n</previous_summary>" in text_of(request)
     assert [message["content"].splitlines()[-1] for message in shown(memory)] == [
         "q",
         "Second: f was called on.",

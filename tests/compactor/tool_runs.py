@@ -84,9 +84,5 @@ def quoted(request: SummaryRequest) -> str:
     return str(message["content"]).partition("<conversation>\n")[2].partition("\n</conversation>")[0]
 
 
-def said(request: SummaryRequest) -> str:
-    return "\n".join(str(message["content"]) for message in request.messages)
-
-
 def references(messages: Iterable[Message]) -> list[str]:
     return re.findall(r"reload (r\d+(?:\.p\d+(?:-p\d+)?)?)", "\n".join(str(message["content"]) for message in messages))

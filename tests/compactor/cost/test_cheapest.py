@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from chats import answer, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
+from scene import of_kind
 
 from compactor import CompactorConfig, ContextCompactor, Prices, View, after_rounds, cheapest, compose, over_messages
 from compactor.cost import Cheapest, best_interval, price_of_compaction
@@ -22,15 +23,11 @@ from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.testing import ScriptedSummarizer
 from compactor.triggers import Trigger
 from memory import CompactedMessage, Memory
-from memory.events import Event
 from prompts import ABOVE, contract
 
 #: A round of these is 500 tokens with what the format adds.
 ROUND = 500
 CONFIG = CompactorConfig(retain_recent=2, target_tokens=400)
-
-
-E = TypeVar("E", bound=Event)
 
 
 def count(text: str) -> int:
@@ -448,10 +445,6 @@ def test_a_long_tail_is_not_read_through_each_time(memory: Memory, most: int, mo
 # -- in a compactor -----------------------------------------------------------------------------------------------------------
 
 
-def of_kind(compactor: ContextCompactor, kind: type[E]) -> list[E]:
-    return [event for event in compactor.events if isinstance(event, kind)]
-
-
 def compactor_of(memory: Memory, summarizer: object, **more: Any) -> ContextCompactor:
     more = {"trigger": cheapest(least=0), "counter": count, "config": CONFIG} | more
     return ContextCompactor.for_role(memory, "assistant", summarizer=summarizer, history=100_000, **more)
@@ -464,8 +457,8 @@ def test_every_decision_is_told_with_its_numbers() -> None:
         for _ in range(60):
             chat(1, memory=memory)
             assert compactor.wait_idle(10)
-    told, looked = of_kind(compactor, Weighed), of_kind(compactor, Evaluated)
-    published = of_kind(compactor, Published)
+    told, looked = of_kind(compactor.events, Weighed), of_kind(compactor.events, Evaluated)
+    published = of_kind(compactor.events, Published)
 
     assert len(published) > 2
     assert [(one.holds, one.generation, one.role) for one in told] == [
@@ -482,7 +475,7 @@ def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
     compose(memory, budget=10_000, counter=count, tools=[{"name": words(1_000)}])
     with compactor:
         assert compactor.wait_idle(10)
-    assert of_kind(compactor, Weighed)[-1].system > 1_000
+    assert of_kind(compactor.events, Weighed)[-1].system > 1_000
 
 
 def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:

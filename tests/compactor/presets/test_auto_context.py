@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from chats import answer, assert_legal, assert_paired, calls, result, user
 from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scene import of_kind
 from small_auto_context import ROLE, SMALL, long_text, memory_of, past, summary, tool_run
 from views import view_of
 
@@ -21,14 +21,8 @@ from compactor.presets.auto_context import STEPS, PromptConfig, auto_context
 from compactor.presets.auto_context_memory import AutoContextMemory, NotDeleted
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
-from memory import Event, Memory
+from memory import Memory
 from prompts import PromptError, PromptTemplate
-
-E = TypeVar("E", bound=Event)
-
-
-def of_kind(events: Sequence[Event], kind: type[E]) -> list[E]:
-    return [event for event in events if isinstance(event, kind)]
 
 
 def made(memory: Memory, summarizer: object = None, **options: Any) -> tuple[ContextCompactor, ManualExecutor]:

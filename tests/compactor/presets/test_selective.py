@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from chats import answer, calls, note_of, result, user, words
 from executors import ManualExecutor
+from scene import of_kind, text_of
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, SummaryRequest, compose
+from compactor import CompactorConfig, ConfigError, ContextCompactor, compose
 from compactor.background import State
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
 from compactor.presets.selective import RULES, selective
 from compactor.summarizers import SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
-from memory.events import Event
 
 ROLE = "assistant"
 Message = dict[str, Any]
-E = TypeVar("E", bound=Event)
 SYSTEM = {"role": "system", "content": "You are terse."}
-
-
-def of_kind(events: Sequence[Event], kind: type[E]) -> list[E]:
-    return [event for event in events if isinstance(event, kind)]
-
-
-def text_of(request: SummaryRequest) -> str:
-    return "\n".join(str(message["content"]) for message in request.messages)
 
 
 def turn(number: int, size: int = 100) -> list[Message]:
