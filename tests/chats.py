@@ -36,6 +36,10 @@ def words(count: int) -> str:
     return "word" + " word" * (count - 1) if count else ""
 
 
+def memory_of(*messages: Message) -> Memory:
+    return Memory.from_messages(messages, "session")
+
+
 def chat(rounds: int, tokens: int = 20) -> Memory:
     """Return a session of *rounds* rounds, two messages each, all of one length but the numbers in them."""
     memory = Memory()

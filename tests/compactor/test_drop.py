@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from chats import Message, answer, assert_paired, calls, result, user, words
+from chats import Message, answer, assert_paired, calls, memory_of, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
@@ -34,10 +34,6 @@ def shown(memory: Memory, role: str = ROLE) -> list[str]:
     ]
 
 
-def chat(*messages: Message) -> Memory:
-    return Memory.from_messages(messages)
-
-
 def group(name: str, *answered: str) -> list[Message]:
     """A message that calls ``name1`` and so on, and the results."""
     ids = [f"{name}{number}" for number in range(1, len(answered) + 1)]
@@ -49,7 +45,7 @@ def group(name: str, *answered: str) -> list[Message]:
 
 def test_calls_and_their_results_are_dropped_as_one() -> None:
     """A result without its call, or a call without its results, is refused by providers."""
-    memory = chat(
+    memory = memory_of(
         user("q"), *group("a", "r1", "r2"), answer("done"), user("next"), *group("b", "r3"), answer("done too")
     )
     found = reduced(memory, drop("tool_result"))
@@ -63,15 +59,15 @@ def test_the_newest_blocks_stay() -> None:
     """Parallel calls are one block, however many results they have."""
     said = [user("q"), *group("a", "r1", "r2"), *group("b", "r3"), answer("x"), user("next"), *group("c", "r4", "r5")]
 
-    memory = chat(*said)
+    memory = memory_of(*said)
     assert spans(reduced(memory, drop("tool_result", 2))) == [(1, 3)]
     assert shown(memory) == ["q", "b1", "r3", "x", "next", "c1 c2", "r4", "r5"]
-    assert reduced(chat(*said), drop("tool_result", 3)) == []
+    assert reduced(memory_of(*said), drop("tool_result", 3)) == []
 
 
 def test_what_stands_together_is_dropped_together() -> None:
     """One overlay for each stretch of a round; what else was said ends it."""
-    memory = chat(user("q"), *group("a", "1"), *group("b", "2"), answer("so far"), *group("c", "3"), user("x"))
+    memory = memory_of(user("q"), *group("a", "1"), *group("b", "2"), answer("so far"), *group("c", "3"), user("x"))
 
     assert spans(reduced(memory, drop("tool_result"))) == [(1, 4), (6, 7)]
     assert shown(memory) == ["q", "so far", "x"]
@@ -80,20 +76,20 @@ def test_what_stands_together_is_dropped_together() -> None:
 def test_a_call_whose_result_came_late_stays_where_something_stands_between() -> None:
     """An overlay covers all posts from its first to its last, and what was said between is not to go."""
     said = [user("q"), calls("a"), answer("wait"), *group("b", "2"), result("a", "late"), *group("c", "3"), user("x")]
-    memory = chat(*said)
+    memory = memory_of(*said)
 
     assert spans(reduced(memory, drop("tool_result"))) == [(3, 4), (6, 7)]
     assert shown(memory) == ["q", "a", "late", "wait", "x"]
-    assert spans(drop([("assistant", 0), ("tool_result", 0)])(view_of(chat(*said)))) == [(3, 4), (6, 7)]
+    assert spans(drop([("assistant", 0), ("tool_result", 0)])(view_of(memory_of(*said)))) == [(3, 4), (6, 7)]
 
 
 def test_late_results_go_with_all_that_stands_between() -> None:
     """Blocks that are wound into one another are one stretch; and what an earlier rule dropped is no hindrance."""
     wound = [calls("a"), calls("b"), result("a", "1"), result("b", "2")]
 
-    assert spans(reduced(chat(user("q"), *wound, user("x")), drop("tool_result"))) == [(1, 4)]
-    assert reduced(chat(user("q"), *wound, user("x")), drop("tool_result", 1)) == []
-    memory = chat(user("q"), calls("a"), answer("wait"), result("a", "late"), answer("done"), user("x"))
+    assert spans(reduced(memory_of(user("q"), *wound, user("x")), drop("tool_result"))) == [(1, 4)]
+    assert reduced(memory_of(user("q"), *wound, user("x")), drop("tool_result", 1)) == []
+    memory = memory_of(user("q"), calls("a"), answer("wait"), result("a", "late"), answer("done"), user("x"))
     assert spans(reduced(memory, drop([("assistant", 0), ("tool_result", 0)]))) == [(2, 2), (1, 3)]
     assert shown(memory) == ["q", "done", "x"]
 
@@ -101,7 +97,7 @@ def test_late_results_go_with_all_that_stands_between() -> None:
 def test_results_without_a_call_and_calls_without_a_result_are_blocks_too() -> None:
     """So are functions' results, the form that came before tool calls."""
     function = {"role": "function", "name": "f", "content": "called"}
-    memory = chat(user("q"), calls("a"), user("w"), result("zz", "orphan"), answer("calling"), function, user("x"))
+    memory = memory_of(user("q"), calls("a"), user("w"), result("zz", "orphan"), answer("calling"), function, user("x"))
 
     assert spans(reduced(memory, drop("tool_result"))) == [(1, 1), (1, 3)]
     assert shown(memory) == ["q", "w", "x"]
@@ -109,7 +105,7 @@ def test_results_without_a_call_and_calls_without_a_result_are_blocks_too() -> N
 
 def test_open_calls_stay() -> None:
     """The host is about to run them; all that is there of a group waits with it."""
-    memory = chat(user("q"), *group("a", "1"), calls("b", "c"), result("b", "2"))
+    memory = memory_of(user("q"), *group("a", "1"), calls("b", "c"), result("b", "2"))
 
     assert spans(reduced(memory, drop("tool_result"))) == [(1, 2)]
     memory.append(result("c", "3"))
@@ -119,10 +115,10 @@ def test_open_calls_stay() -> None:
 
 def test_what_the_agent_has_not_gone_on_from_stays() -> None:
     """The newest post of an open round, by number and by its place in the prompt; or it was made for nobody."""
-    memory = chat(user("q"), *group("a", "1"), *group("b", "2"))
+    memory = memory_of(user("q"), *group("a", "1"), *group("b", "2"))
     assert spans(reduced(memory, drop("tool_result"))) == [(1, 2)]
 
-    wound = chat(user("q"), calls("a"), *group("b", "1"), calls("c"), answer("Wait."), result("a", "late"))
+    wound = memory_of(user("q"), calls("a"), *group("b", "1"), calls("c"), answer("Wait."), result("a", "late"))
     assert shown(wound) == ["q", "a", "late", "b1", "1", "c", "[No result was recorded for this tool call.]", "Wait."]
     assert spans(reduced(wound, drop([("assistant", 0), ("tool_result", 0)]))) == [(2, 4)]
 
@@ -136,7 +132,9 @@ def test_what_the_agent_has_not_gone_on_from_stays() -> None:
 def test_what_the_role_said_goes_but_its_latest_answer_to_the_user() -> None:
     """Words that come with a call are the call's block's."""
     spoken = {**calls("a"), "content": "I look."}
-    memory = chat(user("q"), answer("one"), user("r"), answer("two"), user("s"), spoken, result("a", "1"), user("t"))
+    memory = memory_of(
+        user("q"), answer("one"), user("r"), answer("two"), user("s"), spoken, result("a", "1"), user("t")
+    )
 
     assert len(reduced(memory, drop("assistant"))) == 1
     assert shown(memory) == ["q", "r", "two", "s", "I look.", "1", "t"]
@@ -145,7 +143,7 @@ def test_what_the_role_said_goes_but_its_latest_answer_to_the_user() -> None:
 def test_the_latest_answer_counts_among_those_that_stay() -> None:
     """``keep_recent`` is the number that is left."""
     said = [message for number in range(5) for message in (user(f"q{number}"), answer(f"a{number}"))]
-    memory = chat(*said)
+    memory = memory_of(*said)
 
     reduced(memory, drop("assistant", 2))
     assert [text for text in shown(memory) if text.startswith("a")] == ["a3", "a4"]
@@ -179,7 +177,7 @@ def test_calls_of_another_agent_are_words() -> None:
 
 def test_what_the_user_said_goes_but_the_newest_query() -> None:
     """All that he said in the round where he last spoke is the newest query."""
-    memory = chat(user("q1"), answer("a1"), user("q2"), answer("a2"), user("q3"), answer("a3"))
+    memory = memory_of(user("q1"), answer("a1"), user("q2"), answer("a2"), user("q3"), answer("a3"))
     memory.append(user("q4"))
     memory.add_post(memory.conversation.rounds[-1], send_from="User", send_to=ROLE, message="and this")
 
@@ -191,7 +189,7 @@ def test_what_the_user_said_goes_but_the_newest_query() -> None:
 
 def test_what_the_user_forbade_stays() -> None:
     """An agent that no longer reads it does it."""
-    memory = chat(user("Sum it up."), answer("x"), user("Never delete the archive."), answer("y"), user("z"))
+    memory = memory_of(user("Sum it up."), answer("x"), user("Never delete the archive."), answer("y"), user("z"))
 
     reduced(memory, drop([("user", 0), ("message", 0)]))
     assert shown(memory) == ["Never delete the archive.", "y", "z"]
@@ -229,7 +227,7 @@ def test_a_hosts_own_kind() -> None:
 @pytest.mark.parametrize(("kinds", "dropped"), [(("page", "page"), True), (("page", "message"), False)])
 def test_a_block_goes_where_all_its_results_are_of_a_kind(kinds: tuple[str, str], dropped: bool) -> None:
     """Or else another result would go with it."""
-    memory = chat(user("q"), calls("a", "b"))
+    memory = memory_of(user("q"), calls("a", "b"))
     round_ = memory.conversation.rounds[0]
     for id_, kind in zip("ab", kinds, strict=True):
         memory.add_post(round_, send_from="tool", send_to=ROLE, message="r", tool_call_id=id_, kind=kind)
@@ -335,7 +333,9 @@ def test_the_query_loses_its_attachments_but_the_newest() -> None:
 
 def test_pins_and_summaries_stay() -> None:
     """A pinned block as a whole, and what stands for others already."""
-    memory = chat(user("q"), *group("a", "1"), *group("b", "2"), *group("c", "3"), answer("x"), user("y"), answer("z"))
+    memory = memory_of(
+        user("q"), *group("a", "1"), *group("b", "2"), *group("c", "3"), answer("x"), user("y"), answer("z")
+    )
     memory.pin("r1.p2")
     round_ = memory.conversation.rounds[0]
     summary = Reduction.over(round_, round_.post_list[2:4], "summarised", "Two was found. Reload r1.p3-p4.")
@@ -351,7 +351,9 @@ def test_pins_and_summaries_stay() -> None:
 
 def test_covered_rounds_are_not_looked_at() -> None:
     """They read as the compaction; and a header is in no round."""
-    memory = chat({"role": "system", "content": "Be kind."}, user("q"), *group("a", "1"), user("r"), *group("b", "2"))
+    memory = memory_of(
+        {"role": "system", "content": "Be kind."}, user("q"), *group("a", "1"), user("r"), *group("b", "2")
+    )
     memory.append(user("s"))
     first = memory.conversation.rounds[0]
     compaction = CompactedMessage(start_index=1, end_index=1, summary="S.", end_round_id=first.id)
@@ -373,7 +375,7 @@ def test_rounds_of_another_host_stay() -> None:
 def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:
     """The log ignores an overlay on just what another covers; with its neighbours it goes."""
     said = [user("q"), answer(BIG), user("r"), *group("a", BIG), user("s"), answer("x")]
-    memory = chat(*said)
+    memory = memory_of(*said)
     assert len(reduced(memory, offload_large())) == 2
 
     assert spans(reduced(memory, drop([("assistant", 0), ("tool_result", 0)]))) == [(1, 2)]
@@ -383,7 +385,7 @@ def test_a_post_that_is_offloaded_alone_is_not_dropped_alone() -> None:
 
 def test_real_dialogues_keep_calls_with_their_results(data: list[dict[str, Any]]) -> None:
     """Forty of them as one conversation: under all rules, little but the newest is left, and it is in order."""
-    memory = chat(*(message for one in data[:40] for message in one["messages"] if message["role"] != "system"))
+    memory = memory_of(*(message for one in data[:40] for message in one["messages"] if message["role"] != "system"))
     before = view_of(memory).tokens
 
     for strategy in (offload_large(400, preview=50), drop([("tool_result", 3), ("assistant", 5), ("user", 5)])):
@@ -400,7 +402,7 @@ def test_real_dialogues_keep_calls_with_their_results(data: list[dict[str, Any]]
 
 def test_rules_apply_in_their_order() -> None:
     """Each to what the ones before it have left; each with its own number to keep."""
-    memory = chat(user("q"), *group("a", "1"), answer("x"), user("r"), *group("b", "2"), answer("y"), user("s"))
+    memory = memory_of(user("q"), *group("a", "1"), answer("x"), user("r"), *group("b", "2"), answer("y"), user("s"))
     rules = [("assistant", 0), ("tool_result", 1), ("user", 2)]
     found = reduced(memory, drop(rules))
 
@@ -412,7 +414,7 @@ def test_one_strategy_for_each_rule_comes_to_the_same() -> None:
     """Which lets the trigger be asked in between."""
     said = [user("q"), *group("a", "1"), answer("x"), user("r"), *group("b", "2"), answer("y"), user("s")]
     rules = [("assistant", 0), ("tool_result", 1), ("user", 2)]
-    at_once, one_by_one = chat(*said), chat(*said)
+    at_once, one_by_one = memory_of(*said), memory_of(*said)
 
     reduced(at_once, drop(rules))
     for rule in rules:
@@ -467,9 +469,9 @@ def test_a_compactor_stops_between_rules_when_the_trigger_no_longer_holds() -> N
     said = [user("q"), *group("a", BIG), answer(words(300)), user("r"), answer(words(300)), user("s"), answer("x")]
     strategies = (offload_large(), drop("tool_result"), drop("assistant"))
 
-    assert in_background(chat(*said), 1_000, *strategies) == ["offload_large"]
-    assert in_background(chat(*said), 640, *strategies) == ["offload_large", "drop(tool_result)"]
-    assert in_background(chat(*said), 500, *strategies)[2:] == ["drop(assistant)"] * 2
+    assert in_background(memory_of(*said), 1_000, *strategies) == ["offload_large"]
+    assert in_background(memory_of(*said), 640, *strategies) == ["offload_large", "drop(tool_result)"]
+    assert in_background(memory_of(*said), 500, *strategies)[2:] == ["drop(assistant)"] * 2
 
 
 # -- whatever is said -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from chats import Message, answer, assert_paired, calls, result, user, words
+from chats import Message, answer, assert_paired, calls, memory_of, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 from views import messages_of, reduced, spans, view_of
@@ -50,13 +50,9 @@ class Asked:
         return Summary(text, {"input_tokens": 100, "output_tokens": 10}, "some-model")
 
 
-def chat(*messages: Message) -> Memory:
-    return Memory.from_messages(messages)
-
-
 def with_result(text: str = BIG) -> Memory:
     """One closed round with a call and its result *text*, and a new question."""
-    return chat(user("Prices?"), calls("a"), result("a", text), answer("17 euros."), user("And now?"))
+    return memory_of(user("Prices?"), calls("a"), result("a", text), answer("17 euros."), user("And now?"))
 
 
 # -- one post ---------------------------------------------------------------------------------------------------------
@@ -187,8 +183,8 @@ def test_instructions_and_the_user_go_only_where_they_are_named() -> None:
 def test_what_no_reference_gives_back_stays() -> None:
     """An image beside the text, a round that is in no log, and a post that an overlay has replaced."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    shown = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}, image]})
-    plain = chat(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}]})
+    shown = memory_of(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}, image]})
+    plain = memory_of(user(), {"role": "assistant", "content": [{"type": "text", "text": BIG}]})
     replaced = Post(number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({OVERLAY: "offloaded"}))
     post = replaced.model_copy(update={"extra": freeze_mapping({})})
 
@@ -219,7 +215,7 @@ def test_other_nonsense_is_refused_too() -> None:
 
 def test_large_posts_are_offloaded_oldest_first() -> None:
     """Over all rounds of the tail; small ones stay, calls and ids too."""
-    memory = chat(
+    memory = memory_of(
         user(), calls("a", "b"), result("b", BIG), result("a", BIG), answer(BIG), user(), calls("c"), result("c", BIG)
     )
     before = messages_of(view_of(memory))
@@ -241,7 +237,7 @@ def test_the_strategy_has_its_name() -> None:
 def test_the_latest_answer_to_the_user_stays() -> None:
     """The user speaks of it next; older ones go, and so do words that come with a call."""
     spoken = {**calls("a"), "content": BIG}
-    memory = chat(user(), answer(BIG), user(), answer(BIG), user(), spoken, result("a", "small"), user())
+    memory = memory_of(user(), answer(BIG), user(), answer(BIG), user(), spoken, result("a", "small"), user())
 
     assert [(one.round_id, one.first_number) for one in reduced(memory, offload_large())] == [
         (memory.conversation.rounds[place].id, 1) for place in (0, 2)
@@ -252,15 +248,15 @@ def test_the_newest_posts_are_protected() -> None:
     """``keep_last`` counts posts of the tail, the user's too."""
     messages = [user(), calls("a"), result("a", BIG), answer("x"), user(), calls("b"), result("b", BIG), user()]
 
-    assert len(reduced(chat(*messages), offload_large(keep_last=1))) == 2
-    assert len(reduced(chat(*messages), offload_large(keep_last=2))) == 1
-    assert len(reduced(chat(*messages), offload_large(keep_last=5))) == 1
-    assert len(reduced(chat(*messages), offload_large(keep_last=6))) == 0
+    assert len(reduced(memory_of(*messages), offload_large(keep_last=1))) == 2
+    assert len(reduced(memory_of(*messages), offload_large(keep_last=2))) == 1
+    assert len(reduced(memory_of(*messages), offload_large(keep_last=5))) == 1
+    assert len(reduced(memory_of(*messages), offload_large(keep_last=6))) == 0
 
 
 def test_one_kind_needs_no_list() -> None:
     """``kinds="tool_result"`` means that kind, not eleven letters."""
-    memory = chat(user(), calls("a"), result("a", BIG), answer(BIG), user(), answer("x"))
+    memory = memory_of(user(), calls("a"), result("a", BIG), answer(BIG), user(), answer("x"))
 
     assert spans(reduced(memory, offload_large(kinds="tool_result"))) == [(2, 2)]
 
@@ -278,7 +274,7 @@ def test_the_assistant_is_the_views_own_role() -> None:
 
 def test_what_may_not_be_reduced_stays() -> None:
     """Pinned posts, and calls that wait for a result."""
-    memory = chat(user(), calls("a"), result("a", BIG), user(), calls("b", "c"), result("b", BIG))
+    memory = memory_of(user(), calls("a"), result("a", BIG), user(), calls("b", "c"), result("b", BIG))
     memory.pin("r1.p2")
 
     assert reduced(memory, offload_large()) == []
@@ -296,7 +292,7 @@ def test_what_is_offloaded_is_not_offloaded_again() -> None:
 
 def test_what_the_user_said_stays_unless_asked_for() -> None:
     """With ``users_too`` it goes last, after the newer results; never the newest query."""
-    memory = chat(user(BIG), calls("a"), result("a", BIG), user(BIG), user(BIG), answer("x"))
+    memory = memory_of(user(BIG), calls("a"), result("a", BIG), user(BIG), user(BIG), answer("x"))
 
     assert spans(offload_large()(view_of(memory))) == [(2, 2)]
     found = reduced(memory, offload_large(users_too=True))
@@ -310,7 +306,7 @@ def test_what_the_user_said_stays_unless_asked_for() -> None:
 
 def test_what_the_user_said_goes_only_while_nothing_else_helps() -> None:
     """Each of his messages is kept as soon as the prompt is back under the trigger's mark."""
-    memory = chat(user(BIG), calls("a"), result("a", BIG), answer("x"), user(BIG), answer("y"), user("z"))
+    memory = memory_of(user(BIG), calls("a"), result("a", BIG), answer("x"), user(BIG), answer("y"), user("z"))
     each = count_tokens(BIG)
 
     def offloaded(mark: int | None) -> list[int]:
@@ -325,13 +321,15 @@ def test_what_the_user_said_goes_only_while_nothing_else_helps() -> None:
 def test_what_the_user_forbade_stays_word_for_word() -> None:
     """An agent that no longer reads it does it."""
     forbidden = "Do not touch the folder named archive."
-    memory = chat(user(f"{BIG}\n{forbidden}"), answer("x"), user("y"), answer("z"))
+    memory = memory_of(user(f"{BIG}\n{forbidden}"), answer("x"), user("y"), answer("z"))
     (reduction,) = reduced(memory, offload_large(users_too=True))
 
     assert reduction.text.endswith(f"reload r1.p0]\n[In it the user forbids, word for word:]\n- {forbidden}")
-    shown_already = chat(user(f"{forbidden}\n{BIG}"), answer("x"), user("y"), answer("z"))
+    shown_already = memory_of(user(f"{forbidden}\n{BIG}"), answer("x"), user("y"), answer("z"))
     assert reduced(shown_already, offload_large(users_too=True))[0].text.endswith("reload r1.p0]")
-    nothing_else = chat(user(" ".join(f"Never open file {n}." for n in range(30))), answer("x"), user("y"), answer("z"))
+    nothing_else = memory_of(
+        user(" ".join(f"Never open file {n}." for n in range(30))), answer("x"), user("y"), answer("z")
+    )
     assert reduced(nothing_else, offload_large(300, preview=10, users_too=True)) == []
 
 
@@ -388,7 +386,9 @@ def test_a_summary_takes_the_place_of_the_preview() -> None:
 
 def test_the_summary_of_words_with_a_call_is_made_from_the_words() -> None:
     """The call stays beside it, word for word, and need not be told again."""
-    memory = chat(user("q"), {**calls("a", arguments='{"secret": 1}'), "content": BIG}, result("a", "r"), user("x"))
+    memory = memory_of(
+        user("q"), {**calls("a", arguments='{"secret": 1}'), "content": BIG}, result("a", "r"), user("x")
+    )
     work = Asked()
     (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
 
@@ -399,7 +399,7 @@ def test_the_summary_of_words_with_a_call_is_made_from_the_words() -> None:
 
 def test_the_summary_of_a_query_is_made_from_the_query() -> None:
     """And not from what was answered."""
-    memory = chat(user(BIG), answer("x"), user("y"), answer("z"))
+    memory = memory_of(user(BIG), answer("x"), user("y"), answer("z"))
     work = Asked()
     (reduction,) = reduced(memory, offload_large(summarize=True, users_too=True), work=work)
 
@@ -433,7 +433,7 @@ def test_a_post_longer_than_the_summarizers_input_is_folded() -> None:
 
 def test_where_the_summary_is_refused_the_beginning_stands() -> None:
     """One bad answer neither stops the others nor is asked for again in every cycle."""
-    memory = chat(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
+    memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
     first, second = reduced(memory, offload_large(summarize=True), work=Asked(("refused", "Good.")))
 
     assert first.text.startswith(BIG[:200] + "\n[")
@@ -454,7 +454,7 @@ def test_a_summary_that_saves_nothing_is_not_used() -> None:
 
 def test_a_summarizer_that_fails_leaves_what_there_is() -> None:
     """The cycle hears of it; what was offloaded before stays offloaded."""
-    memory = chat(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
+    memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
 
     class Fails(Asked):
         def summarize(self, request: SummaryRequest, source: Source, *_: object) -> Summary:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chats import answer, calls, result, user, words
+from chats import answer, calls, chat, result, user, words
 from executors import ManualExecutor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,14 +27,6 @@ from compactor import (
 from compactor.tokens import DEFAULT_WINDOW
 from compactor.triggers import Trigger, Verdict, default_trigger
 from memory import Memory
-
-
-def chat(rounds: int, tokens: int = 5) -> Memory:
-    memory = Memory()
-    for _ in range(rounds):
-        memory.append(user(words(tokens)))
-        memory.append(answer())
-    return memory
 
 
 def always(_view: View) -> bool:

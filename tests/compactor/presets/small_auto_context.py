@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from chats import answer, calls, result, user
+from chats import answer, calls, memory_of, result, user
 
 from compactor import Summary, SummaryRequest
 from compactor.presets.auto_context_memory import AutoContextMemory
@@ -33,10 +33,6 @@ def tool_run(first: int, count: int, characters: int = 60) -> Iterator[dict[str,
     for number in range(first, first + count):
         yield calls(f"c{number}", arguments=json.dumps({"item": number}))
         yield result(f"c{number}", long_text(f"v{number}w", characters))
-
-
-def memory_of(*messages: dict[str, Any]) -> Memory:
-    return Memory.from_messages(messages, "session")
 
 
 def past(*posts: dict[str, Any], question: str = "What of it?") -> list[dict[str, Any]]:

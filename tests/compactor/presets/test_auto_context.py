@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chats import answer, assert_legal, assert_paired, calls, result, user
+from chats import answer, assert_legal, assert_paired, calls, memory_of, result, user
 from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene import of_kind
-from small_auto_context import ROLE, SMALL, long_text, memory_of, past, summary, tool_run
+from small_auto_context import ROLE, SMALL, long_text, past, summary, tool_run
 from views import view_of
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, compose, presets

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chats import answer, calls, result, user
-from small_auto_context import ROLE, context_of, long_text, memory_of, past, small, summary, tool_run, worked
+from chats import answer, calls, memory_of, result, user
+from small_auto_context import ROLE, context_of, long_text, past, small, summary, tool_run, worked
 
 from compactor import ContextCompactor, compose
 from compactor.presets.auto_context_memory import AutoContextMemory, NotDeleted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chats import calls, result, user
-from small_auto_context import context_of, long_text, memory_of, past, small, tool_run, worked
+from chats import calls, memory_of, result, user
+from small_auto_context import context_of, long_text, past, small, tool_run, worked
 
 from compactor.presets.auto_context_memory import AutoContextMemory
 from memory import InMemoryStore, Memory, MessageError, UnknownReference
