@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memory import CompactedMessage, Memory, Post, Reduction, Store
+from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Store
 from memory.entries import Entry
 
 #: Halves of a character, apart and joined; NUL; what JSON and YAML treat specially.
@@ -53,6 +53,25 @@ def reduce(memory: Memory, number: int, posts: Any, kind: Any, role: str = "Plan
     made = Reduction.over(memory.conversation.rounds[number - 1], posts, kind, "" if kind == "dropped" else kind)
     journal = memory.journal(role)
     assert journal.reduce(made, base=journal.read().generation) is not None
+
+
+def cover(
+    memory: Memory, end: int, summary: str = "the summary", *, role: str = "Planner", **more: Any
+) -> CompactedMessage:
+    """Publish a compaction of the rounds up to *end*, on top of the newest one. The rounds' ids are their numbers."""
+    journal = memory.journal(role)
+    state = journal.read()
+    start = (state.current.end_number or 0) if state.current is not None else 0
+    made = CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary=summary, **more)
+    ids = [str(number) for number in range(start + 1, end + 1)]
+    return journal.publish(made, base=state.generation, round_ids=ids)
+
+
+def read_again(store: InMemoryStore) -> Memory:
+    """Return a Memory made from nothing but the text that *store* keeps."""
+    disk = InMemoryStore()
+    disk.append("s", [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")], after=0)
+    return Memory("s", store=disk)
 
 
 def everything(memory: Memory) -> list[object]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from chats import calls, result
 from rich.console import Console
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, Report, compact_rounds, compose, count_tokens
@@ -23,15 +24,6 @@ from memory.overlays import CompactedMessage, Reduction
 ASKED = {"role": "user", "content": "Which?"}
 
 
-def call(*ids: str) -> Mapping[str, Any]:
-    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
-    return {"role": "assistant", "content": None, "tool_calls": calls}
-
-
-def result(id_: str, content: str = "ok") -> Mapping[str, Any]:
-    return {"role": "tool", "tool_call_id": id_, "content": content}
-
-
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
@@ -39,14 +31,14 @@ def result(id_: str, content: str = "ok") -> Mapping[str, Any]:
     ("messages", "wrong"),
     [
         ([], 0),
-        ([ASKED, call("a", "b"), result("b"), result("a"), ASKED], 0),
-        ([call("a", "a"), result("a"), result("a"), ASKED], 0),
-        ([ASKED, call("a", "b"), result("a")], 0),  # the other may come yet
-        ([ASKED, call("a", "b"), result("a"), ASKED], 1),
-        ([ASKED, call("a"), ASKED, result("a")], 2),  # parted
+        ([ASKED, calls("a", "b"), result("b"), result("a"), ASKED], 0),
+        ([calls("a", "a"), result("a"), result("a"), ASKED], 0),
+        ([ASKED, calls("a", "b"), result("a")], 0),  # the other may come yet
+        ([ASKED, calls("a", "b"), result("a"), ASKED], 1),
+        ([ASKED, calls("a"), ASKED, result("a")], 2),  # parted
         ([ASKED, result("a")], 1),
-        ([call("a"), result("a"), result("a")], 1),
-        ([call("a"), call("b"), result("b")], 1),
+        ([calls("a"), result("a"), result("a")], 1),
+        ([calls("a"), calls("b"), result("b")], 1),
         ([{"role": "user", "content": "", "tool_calls": [{"id": "x"}]}, {"role": "assistant", "tool_calls": [7]}], 0),
     ],
 )
@@ -61,11 +53,11 @@ def test_calls_parted_from_their_results_are_counted(messages: list[Mapping[str,
         ([], 0),
         ([result("a")], 0),
         ([ASKED], 0),
-        ([call("a", "b")], 2),
-        ([call("a", "b"), result("b")], 1),
-        ([call("a"), result("a")], 0),
-        ([call("a"), result("b")], 1),
-        ([call("a"), ASKED], 0),
+        ([calls("a", "b")], 2),
+        ([calls("a", "b"), result("b")], 1),
+        ([calls("a"), result("a")], 0),
+        ([calls("a"), result("b")], 1),
+        ([calls("a"), ASKED], 0),
     ],
 )
 def test_calls_that_wait_at_the_end_are_counted(messages: list[Mapping[str, Any]], calls: int) -> None:
@@ -73,7 +65,7 @@ def test_calls_that_wait_at_the_end_are_counted(messages: list[Mapping[str, Any]
 
 
 def test_a_message_is_whole_only_as_it_was_said() -> None:
-    assert checks.is_whole(ASKED, [call("a"), dict(ASKED)])
+    assert checks.is_whole(ASKED, [calls("a"), dict(ASKED)])
     assert not checks.is_whole(ASKED, [{"role": "user", "content": "Whi"}])
     assert not checks.is_whole(ASKED, [])
 
@@ -81,14 +73,14 @@ def test_a_message_is_whole_only_as_it_was_said() -> None:
 def test_an_earlier_message_that_says_the_same_does_not_stand_for_the_newest() -> None:
     """Users say "yes" many times; the one that is answered now must be there itself."""
     yes, no, told = ({"role": "user", "content": text} for text in ("yes", "no", "[told by nobody]"))
-    assert checks.is_whole(yes, [yes, call("a"), no, yes, told], [yes, no])
-    assert not checks.is_whole(yes, [yes, call("a"), no, told], [yes, no])
+    assert checks.is_whole(yes, [yes, calls("a"), no, yes, told], [yes, no])
+    assert not checks.is_whole(yes, [yes, calls("a"), no, told], [yes, no])
 
 
 def test_tokens_are_those_that_compose_counts() -> None:
     """Two ways to the same number: what is counted anew can be held against what compose promises."""
     memory = Memory()
-    for message in (ASKED, call("a"), result("a", "seven"), {"role": "assistant", "content": "The seventh."}):
+    for message in (ASKED, calls("a"), result("a", "seven"), {"role": "assistant", "content": "The seventh."}):
         memory.append(message)
     prompt = compose(memory, budget=1000)
     assert checks.tokens_of(prompt.messages, count_tokens) == prompt.tokens
@@ -168,7 +160,7 @@ def under_pressure(budget: int) -> Prompt:
     for number in range(8):
         memory.append({"role": "user", "content": f"And number {number}?"})
         for part, length in (("a", 60), ("b", 480)):
-            memory.append(call(f"{number}{part}"))
+            memory.append(calls(f"{number}{part}"))
             memory.append(result(f"{number}{part}", f"{number}{part}: " + "word after word, " * length))
     return compose(memory, budget=budget)
 

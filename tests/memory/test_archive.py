@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from histories import cover
 from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 
 from compactor import compose
-from memory import CompactedMessage, InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
+from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
 from memory.entries import Entry, PostPinned, RoundFinished
 from memory.log.archive import BATCH, FromStore, InLists
 from memory.log.checkpoint import checkpoint_of
@@ -24,15 +25,6 @@ def reopened(store: Indexed, memory: Memory) -> Memory:
     again = Memory("s", store=store)
     store.handed_out = 0
     return again
-
-
-def publish(memory: Memory, end: int, summary: str) -> CompactedMessage:
-    journal = memory.journal(ROLE)
-    state = journal.read()
-    start = (state.current.end_number or 0) if state.current is not None else 0
-    made = CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary=summary)
-    ids = [str(number) for number in range(start + 1, end + 1)]
-    return journal.publish(made, base=state.generation, round_ids=ids)
 
 
 def reduce(memory: Memory, number: int, text: str) -> None:
@@ -243,7 +235,7 @@ def test_erasing_in_an_old_round_reads_that_round_and_the_overlays() -> None:
     """Not the whole log: a session of years can forget a word at once."""
     store = Indexed()
     written = with_rounds(store, 200)
-    publish(written, 150, "SECRET")
+    cover(written, 150, "SECRET")
     memory = reopened(store, written)
     memory.conversation.rounds[149]
     store.handed_out = 0
@@ -306,7 +298,7 @@ def test_the_text_of_an_older_compaction_is_read_when_a_revert_makes_it_current(
     store = Indexed()
     memory = with_rounds(store, 9)
     for end in (3, 6, 9):
-        publish(memory, end, f"summary {end}")
+        cover(memory, end, f"summary {end}")
     again = reopened(store, memory)
     assert "summary 6" not in repr(again.snapshot)
     assert again.journal(ROLE).revert().summary == "summary 6"  # type: ignore[union-attr]
@@ -319,8 +311,8 @@ def test_what_others_reverted_is_read_again_where_it_could_not_be_read() -> None
     """What is in the log counts: the text that is shown instead is read once the store answers."""
     store = Indexed()
     memory = with_rounds(store, 6)
-    publish(memory, 3, "first")
-    publish(memory, 6, "second")
+    cover(memory, 3, "first")
+    cover(memory, 6, "second")
     reader = reopened(store, memory)
     memory.journal(ROLE).revert()
     read = store.read
@@ -348,7 +340,7 @@ def test_reductions_that_no_prompt_shows_are_not_held_in_memory() -> None:
     for number in (2, 4, 7):
         reduce(memory, number, f"preview {number}")
     assert "preview 2" in repr(memory.snapshot.reductions)
-    publish(memory, 5, "summary")
+    cover(memory, 5, "summary")
     for one in (memory, reopened(store, memory)):
         held = repr(one.snapshot.reductions)
         assert [f"preview {number}" in held for number in (2, 4, 7)] == [False, False, True]
@@ -367,7 +359,7 @@ def test_a_reduction_whose_entry_is_gone_is_damage() -> None:
     memory.create_round("open", id="open")
     reduce(memory, 1, "preview")
     number = memory.snapshot.number
-    publish(memory, 2, "summary")
+    cover(memory, 2, "summary")
     store.redact("s", number)
     with pytest.raises(StoreDamaged, match=f"entry {number} of the log is no ReductionPublished"):
         memory.rounds_getter(ROLE)().reductions.of("1")
@@ -383,7 +375,7 @@ def with_pins(store: Indexed) -> Memory:
         memory.pin(f"r{number}.p1")
     memory.pin("r21.p0")
     memory.pin("r59.p1")
-    publish(memory, 58, "the first")
+    cover(memory, 58, "the first")
     return memory
 
 
@@ -466,7 +458,7 @@ def test_what_was_published_is_returned_though_nothing_can_be_read_after_it() ->
         return number
 
     store.append = then_away  # type: ignore[method-assign]
-    assert publish(memory, 60, "all").pinned == (*SHOWN, "Planner: answer 59")
+    assert cover(memory, 60, "all").pinned == (*SHOWN, "Planner: answer 59")
     assert memory.journal(ROLE).read().generation == 2
 
 
@@ -540,8 +532,8 @@ def reduced(store: Counted, *, spread: bool) -> Memory:
     if not spread:
         for number in range(1, 41):
             reduce(memory, number, f"shorter {number}")
-    publish(memory, 10, "the first ten")
-    publish(memory, 30, "the first thirty")
+    cover(memory, 10, "the first ten")
+    cover(memory, 30, "the first thirty")
     return memory
 
 

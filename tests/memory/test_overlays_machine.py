@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from histories import read_again
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -25,18 +26,10 @@ from memory import (
     ToolCall,
     UnknownReference,
 )
-from memory.entries import Entry
 
 ROLES = ("Planner", "Coder")
 numbers = st.integers(0, 6)
 whose, roles = st.integers(0, 1), st.sampled_from(ROLES)
-
-
-def read_again(store: InMemoryStore) -> Memory:
-    """Return a Memory made from nothing but the text that *store* keeps."""
-    disk = InMemoryStore()
-    disk.append("s", [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")], after=0)
-    return Memory("s", store=disk)
 
 
 def overlays(memory: Memory) -> list[object]:

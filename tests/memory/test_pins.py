@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from histories import cover, read_again
 
 from memory import Attachment, CompactedMessage, InMemoryStore, Memory, Post, ToolCall, UnknownReference
 from memory.entries import Entry, PostPinned
@@ -19,22 +20,6 @@ def memory_of(rounds: int = 4, store: InMemoryStore | None = None) -> Memory:
         memory.add_post(str(number), send_from=ROLE, send_to="User", message=f"answer {number}")
         memory.finish_round(str(number))
     return memory
-
-
-def publish(memory: Memory, end: int, role: str = ROLE, **more: object) -> CompactedMessage:
-    journal = memory.journal(role)
-    state = journal.read()
-    start = state.current.end_number or 0 if state.current is not None else 0
-    made = CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary="the summary", **more)
-    ids = [str(number) for number in range(start + 1, end + 1)]
-    return journal.publish(made, base=state.generation, round_ids=ids)
-
-
-def read_again(store: InMemoryStore) -> Memory:
-    """Return a Memory made from nothing but the text that *store* keeps."""
-    disk = InMemoryStore()
-    disk.append("s", [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")], after=0)
-    return Memory("s", store=disk)
 
 
 def pinned(memory: Memory, role: str = ROLE) -> tuple[str, ...]:
@@ -117,8 +102,8 @@ def test_pins_show_when_a_compaction_covers_them() -> None:
     memory = memory_of()
     memory.pin("r3.p1")
     memory.pin("r1.p0")
-    assert publish(memory, 2).pinned == pinned(memory) == ("User: query 1",)
-    assert publish(memory, 3).pinned == pinned(memory) == ("User: query 1", "User: never 3")
+    assert cover(memory, 2).pinned == pinned(memory) == ("User: query 1",)
+    assert cover(memory, 3).pinned == pinned(memory) == ("User: query 1", "User: never 3")
     memory.pin("r2.p2")
     assert pinned(memory) == ("User: query 1", "Planner: answer 2", "User: never 3")
     memory.journal(ROLE).revert()
@@ -140,7 +125,7 @@ def test_a_role_is_shown_what_it_sees() -> None:
     memory = memory_of()
     memory.pin("r1.p1")
     memory.pin("r1.p0")
-    publish(memory, 2, role="Coder")
+    cover(memory, 2, role="Coder")
     assert pinned(memory, "Coder") == ("User: query 1",)
 
 
@@ -158,7 +143,7 @@ def test_all_that_a_post_carries_is_shown() -> None:
     )
     memory.finish_round("1")
     memory.pin(post)
-    publish(memory, 1)
+    cover(memory, 1)
     assert pinned(memory) == ("Planner: m\n\n[plan]\nsteps\nPlanner calls f({}) as c",)
 
 
@@ -170,7 +155,7 @@ def test_what_is_said_twice_is_shown_once() -> None:
     memory.finish_round("1")
     memory.pin("r1.p0")
     memory.pin("r1.p1")
-    publish(memory, 1)
+    cover(memory, 1)
     assert pinned(memory) == ("User: never",)
 
 
@@ -179,7 +164,7 @@ def test_what_failed_is_not_shown() -> None:
     memory = memory_of()
     memory.pin("r1.p1")
     memory.pin("r2.p1")
-    publish(memory, 2)
+    cover(memory, 2)
     memory.finish_round("1", state="failed")
     assert pinned(memory) == ("User: never 2",)
     shown = memory.get_role_rounds(ROLE, include_failure_rounds=True)[1]
@@ -192,12 +177,12 @@ def test_unpinned_and_redacted_posts_are_not_shown() -> None:
     memory = memory_of()
     for ref in ("r1.p1", "r2.p1", "r2.p2"):
         memory.pin(ref)
-    publish(memory, 2)
+    cover(memory, 2)
     memory.unpin("r1.p1")
     assert pinned(memory) == ("User: never 2", "Planner: answer 2")
     memory.redact("r2.p1")
     assert memory.pins() == ("r2.p2",)
-    publish(memory, 3)
+    cover(memory, 3)
     assert pinned(memory) == ("Planner: answer 2",)
 
 
@@ -232,9 +217,9 @@ def test_pinned_texts_are_not_stored_with_a_compaction() -> None:
     store = InMemoryStore()
     memory = memory_of(store=store)
     memory.pin("r1.p1")
-    first = publish(memory, 1)
+    first = cover(memory, 1)
     assert first.pinned
-    publish(memory, 2, pinned=first.pinned)
+    cover(memory, 2, pinned=first.pinned)
     assert sum("never 1" in entry.body for entry in store.read("s")) == 1
     assert read_again(store).snapshot == memory.snapshot
     memory.unpin("r1.p1")
@@ -249,7 +234,7 @@ def test_a_log_that_pins_twice_or_what_is_not_there_shows_what_is() -> None:
         more = Entry.of(PostPinned(round_id="1", number=number, pinned=True))
         store.append("s", [more], after=len(list(store.read("s"))))
     assert memory.refresh()
-    publish(memory, 2)
+    cover(memory, 2)
     assert pinned(memory) == ("User: never 1",)
     assert memory.pins() == ("r1.p1", "r1.p9")
     memory.unpin("r1.p1")
@@ -262,7 +247,7 @@ def test_pins_survive_a_resume() -> None:
     memory = memory_of(store=store)
     memory.pin("r1.p1")
     memory.pin("r2.p0")
-    publish(memory, 3)
+    cover(memory, 3)
     memory.unpin("r1.p1")
     resumed = read_again(store)
     assert resumed.pins() == memory.pins() == ("r2.p0",)

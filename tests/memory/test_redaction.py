@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from histories import cover, read_again
 from indexed import Indexed
 
 from memory import (
@@ -61,13 +63,7 @@ def memory_of(rounds: int = 4, store: InMemoryStore | None = None, *, last: str 
     return memory
 
 
-def publish(memory: Memory, end: int, role: str = ROLE, summary: str = SECRET) -> CompactedMessage:
-    journal = memory.journal(role)
-    state = journal.read()
-    start = (state.current.end_number or 0) if state.current is not None else 0
-    made = CompactedMessage(start_index=1, end_index=end, end_round_id=str(end), summary=summary, extra={"k": SECRET})
-    ids = [str(number) for number in range(start + 1, end + 1)]
-    return journal.publish(made, base=state.generation, round_ids=ids)
+publish = partial(cover, role=ROLE, summary=SECRET, extra={"k": SECRET})
 
 
 def reduce(memory: Memory, round_id: str, first: int, last: int, kind: str = "summarised", role: str = ROLE) -> None:
@@ -75,14 +71,6 @@ def reduce(memory: Memory, round_id: str, first: int, last: int, kind: str = "su
     posts = [None if number == 0 else round_.post_list[number - 1] for number in (first, last)]
     made = Reduction.over(round_, posts, kind, "" if kind == "dropped" else SECRET, extra={"k": SECRET})
     assert journal.reduce(made, base=journal.read().generation) is not None
-
-
-def read_again(store: InMemoryStore) -> Memory:
-    """Return a Memory made from nothing but the text that *store* keeps."""
-    disk = InMemoryStore()
-    kept = [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")]
-    disk.append("s", kept, after=0)
-    return Memory("s", store=disk)
 
 
 def everything(memory: Memory, *roles: str) -> tuple[Any, ...]:
