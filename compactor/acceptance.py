@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
+from memory.once import once
 from prompts import TAGS
 
 from .checks.identifiers import identifiers, unknown
@@ -103,35 +103,35 @@ class _Candidate:
         made = Summary(self.answer) if isinstance(self.answer, str) else self.answer
         return made if isinstance(made, Summary) and isinstance(made.text, str) else None
 
-    @cached_property
+    @once
     def said(self) -> str:
         return strip_tags(self.summary.text) if self.summary is not None else ""
 
-    @cached_property
+    @once
     def read(self) -> Summary:
         """What it says. Tags are taken off before it is read: what stands in a note is no tag around it."""
         return self.reading(self.said) if self.reading is not None else Summary(self.said)
 
-    @cached_property
+    @once
     def text(self) -> str:
         return self.read.text
 
-    @cached_property
+    @once
     def tokens(self) -> int:
         return self.count(self.text)
 
-    @cached_property
+    @once
     def new(self) -> str:
         """What it says of its own: without the notes that stayed as they were."""
         if self.kind != "changes":
             return self.said
         return "\n".join(note.text for note in self.read.notes if note.text not in self.source.notes)
 
-    @cached_property
+    @once
     def names(self) -> tuple[str, ...]:
         return identifiers(self.new)
 
-    @cached_property
+    @once
     def unknown(self) -> tuple[str, ...]:
         return unknown(self.names, (self.source.text, *self.source.beside))
 

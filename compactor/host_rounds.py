@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, overload
 
 from memory.frozen import FrozenMapping
+from memory.once import once
 from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
 from memory.usage import Usage
@@ -66,7 +66,7 @@ class HostRounds(Sequence[Round]):
         """Return how many rounds there are up to and including *round_id*; None where it is not there."""
         return self._ends.get(round_id)
 
-    @cached_property
+    @once
     def _ends(self) -> dict[str, int]:
         return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
 

@@ -14,7 +14,8 @@ class once(Generic[T]):  # noqa: N801  (read as @property is)
     """What *make* gives of an instance that has a ``__dict__``, frozen or not.
 
     ``functools.cached_property`` without its lock, which it takes before Python 3.12 for all instances together: two
-    threads that ask at once may both work it out, so it must give each the same.
+    threads that ask at once may both work it out, so it must give each the same. Once 3.12 is the oldest Python that
+    is supported, this may go, and that one take its place.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

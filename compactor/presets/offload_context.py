@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 from memory import Memory
 from memory.errors import MessageError
 from memory.messages import ASSISTANT, TOOL, paired, parse
+from memory.once import once
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post
 from prompts import PromptTemplate
@@ -187,7 +187,7 @@ class _Talk:
     def is_system(self, place: int) -> bool:
         return self.messages[place]["role"] in _SYSTEM
 
-    @cached_property
+    @once
     def spoken(self) -> list[int]:
         """The places of all but system messages."""
         return [place for place in range(len(self.messages)) if not self.is_system(place)]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
+from memory.once import once
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
 from memory.visibility import Rounds
@@ -83,7 +84,7 @@ class _Noting:
             if step.at_boundary:
                 new, usage, published = 0, None, view.ledger.count(made.summary)
 
-    @cached_property
+    @once
     def order(self) -> tuple[str, ...]:
         """The sections that the role's prompt asks for."""
         return headings(self.work.config.prompt.content)

@@ -7,10 +7,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 from typing import Literal
 
+from memory.once import once
 from memory.overlays import CompactedMessage, Reduction
 from memory.reading.references import posts_reference
 from memory.rounds import Post, Round
@@ -143,33 +143,33 @@ class _Run:
         """The round as the log has it."""
         return self.stretch.logged
 
-    @cached_property
+    @once
     def posts(self) -> tuple[Post, ...]:
         """Its posts that the stretch reaches over, as the log has them."""
         posts, number = self.logged.post_list, attrgetter("number")
         first = bisect_left(posts, self.stretch.first_number, key=number)
         return posts[first : bisect_right(posts, self.stretch.last_number, key=number)]
 
-    @cached_property
+    @once
     def tokens(self) -> int:
         """What the stretch takes in a prompt now."""
         return sum(map(self._tokens, self.stretch.units))
 
-    @cached_property
+    @once
     def replaced(self) -> tuple[Reduction, ...]:
         """The summaries that stand for some of the calls, in whose place the new one comes."""
         first, last = self.stretch.first_number, self.stretch.last_number
         live = self.view.reductions.of(self.logged.id)
         return tuple(one for one in live if one.kind == "summarised" and first <= one.first_number <= last)
 
-    @cached_property
+    @once
     def earlier(self) -> CompactedMessage | None:
         """What these say, without the line above each."""
         said = "\n\n".join(_HEAD.sub("", one.text) for one in self.replaced)
         number = self.stretch.place + 1
         return CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
 
-    @cached_property
+    @once
     def target(self) -> int:
         """How long the summary should be: as the earlier one, which must not shrink at each step, and more for what is
         new."""
@@ -180,7 +180,7 @@ class _Run:
             most = min(most, self.work.mark // 2)  # one that fills the prompt would be due again at once
         return max(min(before + int(self.options.ratio * new), most), LEAST_TARGET)
 
-    @cached_property
+    @once
     def asking(self) -> Asking:
         query = self.logged.user_query
         asked = query if len(query) <= LONGEST_QUERY else f"{query[:LONGEST_QUERY]} [...]"

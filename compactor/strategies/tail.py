@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from memory.messages import repeats_query, text_of
+from memory.once import once
 from memory.rounds import USER, Post, Round
 
 from ..checks.standing import standing_sentences
@@ -66,7 +66,7 @@ class Tail:
 
     view: View
 
-    @cached_property
+    @once
     def units(self) -> tuple[Placed, ...]:
         """Its units, oldest first; none where no reduction of them would be kept."""
         view = self.view
@@ -79,18 +79,18 @@ class Tail:
         places = sorted(placed.of(post) for placed in self.units for post in placed.posts)
         return frozenset(places[max(len(places) - number, 0) :])
 
-    @cached_property
+    @once
     def latest_answer(self) -> Place | None:
         """Where the newest post stands in which the role answers the user."""
         role = self.view.role
         return next((placed.of(placed.posts[0]) for placed in reversed(self.units) if _is_answer(placed, role)), None)
 
-    @cached_property
+    @once
     def asked(self) -> int:
         """The place of the newest round in which the user speaks, which is the newest query; -1 where there is none."""
         return max((placed.place for placed in self.units if placed.unit.from_user), default=-1)
 
-    @cached_property
+    @once
     def unread(self) -> frozenset[Place]:
         """Where the end of the newest round stands while that is open: what the role has not gone on from yet.
 
