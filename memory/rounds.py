@@ -18,6 +18,7 @@ __all__ = [
     "Attachment",
     "Clock",
     "Post",
+    "Record",
     "Round",
     "RoundState",
     "Stamp",

@@ -13,7 +13,7 @@ from ..summarizers.instructions import is_prohibition, may_prohibit
 from ..summarizers.statements import Section, sentences
 from ..tokens import TokenCounter
 
-__all__ = ["HEADING", "LONGEST", "MOST", "STANDING", "in_force", "lost", "restored", "standing_sentences"]
+__all__ = ["HEADING", "LONGEST", "MOST", "STANDING", "bare", "in_force", "lost", "restored", "standing_sentences"]
 
 #: Under this key of its ``extra`` a compaction carries them, oldest first.
 STANDING = "standing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
 from ..errors import StoreDamaged
@@ -23,15 +23,15 @@ class LiveRound:
     """A round that may still change. It shares its growing list of posts with its successors and knows how far it
     reaches, so that adding the thousandth post costs what the first did.
 
-    Nobody writes to one. It is not frozen all the same: most entries of the log make one, and that would take thrice
-    as long.
+    Nobody writes to one, for which its fields are final. It is not frozen all the same: most entries of the log make
+    one, and that would take thrice as long.
     """
 
-    opened: Round
+    opened: Final[Round]
     #: Whether anybody but the user has said something in it.
-    answered: bool
-    posts: list[Post] = field(default_factory=list)
-    count: int = 0
+    answered: Final[bool]
+    posts: Final[list[Post]] = field(default_factory=list)
+    count: Final[int] = 0
 
     @classmethod
     def of(cls, record: RoundOpened, number: int) -> LiveRound:
