@@ -76,8 +76,10 @@ class Log(ABC):
     """
 
     _own_round: str  # id of the newest round that this Memory opened
-    _own_entries: frozenset[str]  # ids of what was being appended when something went wrong
-    _appending: Sequence[Entry]  # what is being appended, or was when something went wrong the last time
+    # What is being appended, or was when something went wrong the last time; and the ids of all that was when something
+    # went wrong. Two for one fact: only reading on asks for ids, and takes them then; no append that goes well does.
+    _appending: Sequence[Entry]
+    _own_entries: frozenset[str]
     _taken_over: tuple[str, ...]  # ids of rounds that were open at opening, which the next one finishes
 
     def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
@@ -232,7 +234,7 @@ class Log(ABC):
             if type(record) is RoundOpened:
                 number = opened[record.round_id] = now.total + len(opened) + 1
             elif round_id := round_id_of(record):
-                number = opened.get(round_id, 0) or now.archive.numbers.get(round_id, 0)
+                number = opened.get(round_id, 0) or now.numbers.get(round_id, 0)
             entries.append(Entry(NAMES[type(record)], record=record, created_at=made_at, round=number, follows=follows))
             follows = ""
         return entries

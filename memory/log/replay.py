@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..entries import (
     CompactionPrepared,
     CompactionPublished,
@@ -21,7 +19,7 @@ from ..entries import (
 )
 from ..errors import StoreError
 from ..overlay_rule import laid, without_span
-from ..rounds import Record, Round
+from ..rounds import Record, Round, RoundState
 from .live import LiveRound
 from .redaction import with_redacted
 from .snapshot import Publication, Snapshot
@@ -48,13 +46,13 @@ def applied(before: Snapshot, record: Record | None, number: int, last: str) -> 
         before.archive.note(record.round_id, total)
         return before.but(number=number, last=last, live=(*before.live, LiveRound.of(record, total)))
     if type(record) is RoundFinished:
-        return _with_closed(before, record.round_id, "finished", number, last)
+        return _finished(before, record.round_id, number, last)
     now = before.but(number=number, last=last)
     match record:
         case HeaderAdded(post=post):
             return now.but(header=(*now.header, post), header_entries=(*now.header_entries, number))
         case RoundFailed(round_id=round_id):
-            return _with_closed(now, round_id, "failed", number, last)
+            return _failed(now, round_id)
         case PostRedacted():
             return with_redacted(now, record)
         case _:
@@ -108,24 +106,33 @@ def reverted(now: Snapshot, role: str, generation: int) -> Snapshot:
     return made.with_other_prompt(role)
 
 
-def _with_closed(
-    before: Snapshot, round_id: str, state: Literal["finished", "failed"], number: int, last: str
-) -> Snapshot:
+def _finished(before: Snapshot, round_id: str, number: int, last: str) -> Snapshot:
+    """Return the snapshot after one more entry, which says that a round has ended."""
     closing = before.open_round(round_id)
-    if closing is not None and state == "finished":
-        return _settled(before, before.live_with(closing.closed_as(state)), number, last)
+    if closing is not None:
+        return _settled(before, before.live_with(closing.closed_as("finished")), number, last)
     now = before.but(number=number, last=last)
-    present, place = now.state_of(round_id), now.numbers.get(round_id, 0)
-    if present is None:
-        raise StoreError(f"entry {number} of the log closes a round that it does not have; restore the session")
-    if present in ("failed", state):
+    _require_round(now, round_id)  # one that is closed stays as it is
+    return now
+
+
+def _failed(now: Snapshot, round_id: str) -> Snapshot:
+    """Return the snapshot after its last entry, which says that a round has failed."""
+    if _require_round(now, round_id) == "failed":
         return now
-    if state == "failed":
-        now = now.but(failed=tuple(sorted((*now.failed, place))))
-    if place <= now.settled_count:
-        return now.but(archive=now.archive.with_failed(now.settled_count, place), epoch=now.epoch + 1)
-    closed = now.live[place - now.settled_count - 1].closed_as(state)
-    return _settled(now, now.live_with(closed), number, last)
+    place, settled = now.numbers[round_id], now.settled_count
+    now = now.but(failed=tuple(sorted((*now.failed, place))))
+    if place <= settled:
+        return now.but(archive=now.archive.with_failed(settled, place), epoch=now.epoch + 1)
+    return _settled(now, now.live_with(now.live[place - settled - 1].closed_as("failed")), now.number, now.last)
+
+
+def _require_round(now: Snapshot, round_id: str) -> RoundState:
+    """Return the state of the round that the last entry closes. Raises ``StoreError`` where there is none."""
+    state = now.state_of(round_id)
+    if state is None:
+        raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
+    return state
 
 
 def _settled(before: Snapshot, live: tuple[LiveRound, ...], number: int, last: str) -> Snapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -87,7 +87,7 @@ class Snapshot:
     def number_of(self, round_id: str) -> int:
         """Return the number of a round of this snapshot; 0 where there is none of that id. Of one in which something is
         pinned, no store is asked: every prompt looks for these."""
-        number = self.pinned_rounds.get(round_id, 0) or self.archive.numbers.get(round_id, 0)
+        number = self.pinned_rounds.get(round_id, 0) or self.numbers.get(round_id, 0)
         return number if number <= self.total else 0
 
     def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
@@ -102,12 +102,12 @@ class Snapshot:
 
     def round(self, round_id: str) -> Round | None:
         """Return a round, failed or not; None where there is none of that id."""
-        number = self.archive.numbers.get(round_id, 0)
+        number = self.numbers.get(round_id, 0)
         return self.round_at(number) if 1 <= number <= self.total else None
 
     def state_of(self, round_id: str) -> RoundState | None:
         """Return a round's state, for which its posts are not read; None where there is none of that id."""
-        number = self.archive.numbers.get(round_id, 0)
+        number = self.numbers.get(round_id, 0)
         if not 1 <= number <= self.total:
             return None
         if number > self.settled_count:
@@ -119,16 +119,12 @@ class Snapshot:
         place = bisect_left(self.failed, number)
         return place < len(self.failed) and self.failed[place] == number
 
-    def failed_up_to(self, number: int) -> int:
-        """Return how many of the rounds up to that number have failed."""
-        return bisect_right(self.failed, number)
-
     def open_round(self, round_id: str) -> LiveRound | None:
         """Return a round that takes posts; None where there is none of that id."""
         newest = self.live[-1] if self.live else None
         if newest is not None and newest.opened.id == round_id:  # as most often
             return newest if newest.is_open else None
-        place = self.archive.numbers.get(round_id, 0) - self.settled_count - 1
+        place = self.numbers.get(round_id, 0) - self.settled_count - 1
         found = self.live[place] if 0 <= place < len(self.live) else None
         return found if found is not None and found.is_open else None
 
@@ -171,7 +167,7 @@ class Snapshot:
         """Return the snapshot in which a post is pinned. May raise ``StoreError``, for it reads what the post says."""
         if (round_id, number) in self.pins:
             return self
-        place = self.archive.numbers.get(round_id, 0)
+        place = self.numbers.get(round_id, 0)
         if not 1 <= place <= self.total:
             raise StoreError(f"entry {self.number} of the log pins in a round that is not there; restore the session")
         try:
@@ -252,7 +248,7 @@ class Snapshot:
 
     def with_reductions(self, role: str, round_id: str, of_round: tuple[Reduction, ...]) -> Snapshot:
         """Return the snapshot with *of_round* as what *role* reads in the place of that round's posts."""
-        before, number = self.reductions_of(role).by_round, self.archive.numbers[round_id]
+        before, number = self.reductions_of(role).by_round, self.numbers[round_id]
         shelf = before if isinstance(before, Shelf) else Shelf(self.archive)
         changed = self.but(
             reductions={

@@ -82,7 +82,7 @@ class InMemoryStore:
             if log and entries and entries[0].follows not in ("", log[-1][0]):
                 raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
             # A list, whose entries come in all at once: a reader never sees half of them.
-            log.extend(list(map(_line_of, entries)))
+            log.extend([_line_of(entry) for entry in entries])
             return after + len(entries)
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
