@@ -147,18 +147,18 @@ class Cheapest(Trigger):
             holds=why in HOLDING,
             why=why,
             grown=growth.grown,
-            best=best if best < math.inf else None,
+            best=float(best) if best < math.inf else None,  # the event is made as it is, and hosts give whole numbers
             floor=self.terms.least,
             ceiling=ceiling,
             tokens=tokens,
-            per_call=sizes.per_call,
+            per_call=float(sizes.per_call),
             system=growth.system,
             summary=round(sizes.summary),
             retained=round(sizes.retained),
-            latency_calls=self._latency_calls,
-            price=price,
-            cached=prices.cached,
-            calls_left=left,
+            latency_calls=float(self._latency_calls),
+            price=float(price),
+            cached=float(prices.cached),
+            calls_left=float(left) if left is not None else None,
         )
         return Verdict(weighed.holds, mark, weighed)
 

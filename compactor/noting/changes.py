@@ -128,6 +128,9 @@ def changed(
         else:
             raise _malformed(f"they replace note {number} by nothing")
     kept = [_replaced(note, texts.get(n), span) for n, note in enumerate(notes, 1) if n not in removed]
+    # What names no section goes on with the last: before them all, it would change the number of every note.
+    last = kept[-1].section if kept else ""
+    added = [note if note.section else note.model_copy(update={"section": last}) for note in added]
     there = {(note.section, note.text) for note in kept}
     new = {key: note for note in added if (key := (note.section, note.text)) not in there}
     if not kept and not new:

@@ -100,6 +100,15 @@ def test_the_numbers_are_those_of_the_prompt() -> None:
     assert one.tokens == view.tokens == one.system + one.summary + one.grown + one.retained - 3 * ROUND
 
 
+def test_the_event_is_the_same_as_one_that_is_checked() -> None:
+    """Hosts give whole numbers where fractions are meant."""
+    whole = Prices(cached=0, written=1, output=5)
+    for prices, left in ((whole, 20), (Prices(), None)):
+        one = weighed(cheapest(prices, calls_left=left, latency_calls=2).within(CONFIG), view_of(chat(12), 4))
+        checked = Weighed.model_validate(one.model_dump())
+        assert (repr(one), one.model_dump_json()) == (repr(checked), checked.model_dump_json())
+
+
 def test_before_the_first_summary_it_is_as_long_as_is_wished_for() -> None:
     assert weighed(trigger(), view_of(chat(5))).summary == 400
     assert weighed(trigger(CompactorConfig(target_tokens=None)), view_of(chat(5))).summary == 1_000

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from test_notes import NOTES, SECTIONS, TEXTS
 
 from compactor import SummaryRejected
-from compactor.checks.standing import bare
 from compactor.noting.changes import SCHEMA, Change, changed, changes_in, is_changes
 from compactor.noting.notes import formed, read_notes, rendered
 from memory import Note
@@ -216,9 +215,10 @@ def test_untouched_notes_survive_any_changes(notes: tuple[Note, ...], data: st.D
     assert read_notes(rendered(made), (0, 0)) == made
 
 
-@given(NOTES.filter(bool), st.lists(st.tuples(SECTIONS.filter(bare), TEXTS), max_size=4))
+@given(NOTES.filter(bool), st.lists(st.tuples(SECTIONS, TEXTS), max_size=4))
 def test_what_is_added_leaves_the_beginning_as_it_was(notes: tuple[Note, ...], added: list[tuple[str, str]]) -> None:
-    """Up to the last byte, and so it stays in the provider's cache; each under its own heading."""
+    """Up to the last byte, and so it stays in the provider's cache; each under its own heading, or under the last where
+    it names none."""
     changes = [Change("add", section=section, text=text) for section, text in added]
     made = changed(notes, changes, order=("Goal", "Done"))
     assert made[: len(notes)] == notes
@@ -226,9 +226,9 @@ def test_what_is_added_leaves_the_beginning_as_it_was(notes: tuple[Note, ...], a
 
 
 def test_what_goes_on_with_the_last_section_needs_no_heading_again() -> None:
-    """Others follow in their order, each heading once; what has none stands before all of them, or one would hold."""
+    """Nor does what names none; others follow in their order, each heading once."""
     assert after("add [Done]: x\nadd [Goal]: y\nadd [Done]: z\nadd [Open]: w\nadd: v") == (
-        "1. v\n\n## Goal\n2. Sell it.\n\n## Done\n3. Asked Mia.\n\n## Open\n4. Price?\n5. w"
+        "## Goal\n1. Sell it.\n\n## Done\n2. Asked Mia.\n\n## Open\n3. Price?\n4. w\n5. v"
         "\n\n## Goal\n6. y\n\n## Done\n7. x\n8. z"
     )
 
