@@ -14,6 +14,7 @@ from typing import Any
 import postgres
 import pytest
 from hypothesis import settings
+from lines import Line
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "airline.jsonl"
@@ -57,6 +58,14 @@ def postgres_url(postgres_server: postgres.Postgres) -> Iterator[str]:
     """A new and empty database."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture
+def line(postgres_server: postgres.Postgres) -> Iterator[Line]:
+    """A line to that server, at ``line.url(postgres_url)``, which the test may have cut."""
+    line = Line(postgres_server)
+    yield line
+    line.close()
 
 
 @pytest.fixture

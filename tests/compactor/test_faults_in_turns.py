@@ -178,13 +178,6 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{(folder / 'chat.db').as_posix()}?synchronous=normal"
 
 
-@pytest.fixture
-def line(postgres_server: Postgres) -> Iterator[Line]:
-    line = Line(postgres_server)
-    yield line
-    line.close()
-
-
 @pytest.fixture(params=["full", "locked", "removed", "read-only server", "server away", "network cut"])
 def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Fault:
     if request.param == "removed" and os.name == "nt":

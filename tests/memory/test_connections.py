@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -298,13 +297,6 @@ def test_a_server_that_was_restarted_between_two_calls_is_asked_again(own_postgr
             store.append("s", [entry()], after=1)
         own_postgres.start()
         assert store.append("s", [entry()], after=1) == 2
-
-
-@pytest.fixture
-def line(postgres_server: Server) -> Iterator[Line]:
-    line = Line(postgres_server)
-    yield line
-    line.close()
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["the reply is lost", "the message is lost"])

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from histories import read_again
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, InMemoryStore, Memory, MessageError, Post, Round, ToolCall
-from memory.entries import Entry
 from memory.messages import from_post, from_round, query_message, repeats_query, text_of, text_with_calls
 
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
@@ -244,14 +244,7 @@ def test_an_odd_message_comes_out_equal(name: str, before: list[Message]) -> Non
     memory = Memory.from_messages(messages, "s", store=store)
     assert memory.messages() == messages == given
     assert json.dumps(memory.messages()[len(before)]["role"]) == json.dumps(given[len(before)]["role"])
-    assert resumed_from_text(store).messages() == given
-
-
-def resumed_from_text(store: InMemoryStore) -> Memory:
-    """Return a Memory that was read from the entries' bodies alone, as from a disk."""
-    disk = InMemoryStore()
-    disk.append("s", [Entry(entry.kind, body=entry.body, id=entry.id) for entry in store.read("s")], after=0)
-    return Memory("s", store=disk)
+    assert read_again(store).messages() == given
 
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=8) | st.sampled_from(["", "q", "{}", "a"])
@@ -302,7 +295,7 @@ def test_any_messages_come_out_equal(messages: list[Message]) -> None:
     out = memory.messages()
     assert out == given
     assert types_in(out) == types_in(given)
-    assert resumed_from_text(store).messages() == given
+    assert read_again(store).messages() == given
     assert messages == given
 
 
@@ -338,7 +331,7 @@ def test_real_dialogues_come_out_equal() -> None:
     for messages in dialogues:
         store = InMemoryStore()
         assert Memory.from_messages(messages, "s", store=store).messages() == messages
-        assert resumed_from_text(store).messages() == messages
+        assert read_again(store).messages() == messages
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

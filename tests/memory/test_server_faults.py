@@ -78,33 +78,29 @@ def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypat
 )
 def test_what_is_interrupted_by_the_network_is_whole_when_it_is_done_again(
     postgres_url: str,
-    postgres_server: Server,
+    line: Line,
     message: bytes,
     deed: Callable[[Memory, SqlStore], object],
     times: int,
     arrives: bool,
 ) -> None:
     """Cut off once, nobody notices; for good, it is said, and the same call does it later."""
-    line = Line(postgres_server)
-    try:
-        with opened(line.url(postgres_url)) as store:
-            memory = Memory("s", store=store)
-            for number in range(1, 4):
-                turn(memory, str(number))
-            turn(Memory("other", store=store), "1")
-            line.message, line.arrives, line.times = message, arrives, times
-            with pytest.raises(StoreUnreachable) if times == 3 else nullcontext():
-                deed(memory, store)
-            assert line.times == 0
+    with opened(line.url(postgres_url)) as store:
+        memory = Memory("s", store=store)
+        for number in range(1, 4):
+            turn(memory, str(number))
+        turn(Memory("other", store=store), "1")
+        line.message, line.arrives, line.times = message, arrives, times
+        with pytest.raises(StoreUnreachable) if times == 3 else nullcontext():
             deed(memory, store)
-            turn(memory, "4")
-            erased = message == b"UPDATE compactor_entries"
-            assert ("answer 2" in "".join(entry.body for entry in log_of(store))) is not erased
-            assert {hit.round for hit in memory.search("answer")} == ({1, 3, 4} if erased else {1, 2, 3, 4})
-            assert ("other" in store.sessions()) is (b"DELETE" not in message)
-            same_as_resumed(memory, store)
-    finally:
-        line.close()
+        assert line.times == 0
+        deed(memory, store)
+        turn(memory, "4")
+        erased = message == b"UPDATE compactor_entries"
+        assert ("answer 2" in "".join(entry.body for entry in log_of(store))) is not erased
+        assert {hit.round for hit in memory.search("answer")} == ({1, 3, 4} if erased else {1, 2, 3, 4})
+        assert ("other" in store.sessions()) is (b"DELETE" not in message)
+        same_as_resumed(memory, store)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped there")

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from chats import answer, calls, result, user
+from chats import Message, answer, calls, result, user
 
 from compactor.presets.memory_with_compress import MemoryWithCompress, NotCompressed
 from memory.events import Event
 
-Message = dict[str, Any]
 T = TypeVar("T")
 SYSTEM = {"role": "system", "content": "You are terse."}
 SHORT = user("[short]")

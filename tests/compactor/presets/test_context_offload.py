@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, assert_legal, calls, result, user, words
+from scene import of_kind
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.errors import CompactionFailed
@@ -46,10 +47,6 @@ def run(memory: Memory, **options: Any) -> list[Event]:
     return events
 
 
-def of(events: list[Event], kind: type[Event]) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
-
-
 def shown(memory: Memory) -> str:
     """What a prompt with room for everything shows."""
     prompt = compose(memory, budget=10**6)
@@ -74,8 +71,8 @@ def test_nothing_happens_below_the_limit(mode: Any) -> None:
     memory = busy(3)
     before = shown(memory)
     events = run(memory, context_manage_mode=mode)
-    assert not of(events, Reduced)
-    assert not of(events, Published)
+    assert not of_kind(events, Reduced)
+    assert not of_kind(events, Published)
     assert shown(memory) == before
 
 
@@ -84,8 +81,8 @@ def test_compact_puts_previews_in_the_place_of_results() -> None:
     memory = busy(9)
     summarizer = ScriptedSummarizer()
     events = run(memory, context_manage_mode="compact", summarizer=summarizer)
-    assert {event.strategy for event in of(events, Reduced)} == {"offload_large"}
-    assert len(of(events, Reduced)) == 9
+    assert {event.strategy for event in of_kind(events, Reduced)} == {"offload_large"}
+    assert len(of_kind(events, Reduced)) == 9
     assert summarizer.requests == []
     text = shown(memory)
     for number in range(1, 10):
@@ -117,8 +114,8 @@ def test_compress_makes_a_summary_of_older_rounds() -> None:
     memory = busy(9)
     summarizer = ScriptedSummarizer(["Nine items were looked up."])
     events = run(memory, context_manage_mode="compress", summarizer=summarizer)
-    assert len(of(events, Published)) == 1
-    assert not of(events, Reduced)
+    assert len(of_kind(events, Published)) == 1
+    assert not of_kind(events, Reduced)
     text = shown(memory)
     assert "Nine items were looked up." in text
     assert "Question 9?" not in text
@@ -146,8 +143,8 @@ def test_auto_stops_where_compaction_is_enough() -> None:
     """It left at most three quarters, and the prompt fits: no model is asked, and none is later for the same."""
     memory = busy(9)
     summarizer = ScriptedSummarizer()
-    assert len(of(run(memory, summarizer=summarizer), Reduced)) == 9
-    assert not of(run(memory, summarizer=summarizer), Reduced)
+    assert len(of_kind(run(memory, summarizer=summarizer), Reduced)) == 9
+    assert not of_kind(run(memory, summarizer=summarizer), Reduced)
     assert summarizer.requests == []
 
 
@@ -175,8 +172,8 @@ def test_auto_compresses_where_compaction_left_more_than_a_share(ratio: float, c
     memory.append(user("And now?"))
     summarizer = ScriptedSummarizer(["Six questions were asked."])
     events = run(memory, summarizer=summarizer, compact_ratio_threshold=ratio)
-    assert len(of(events, Reduced)) == 1
-    assert len(of(events, Published)) == compressed
+    assert len(of_kind(events, Reduced)) == 1
+    assert len(of_kind(events, Published)) == compressed
 
 
 def test_a_share_that_is_left_behind_a_compaction_counts_no_more() -> None:
@@ -185,15 +182,15 @@ def test_a_share_that_is_left_behind_a_compaction_counts_no_more() -> None:
     run(memory, summarizer=ScriptedSummarizer(["Fifty items were looked up."]))
     asked_and_answered(memory, 51, size=100)
     events = run(memory, summarizer=ScriptedSummarizer([RuntimeError("not to be asked")]))
-    assert not any(event.holds for event in of(events, Evaluated))
+    assert not any(event.holds for event in of_kind(events, Evaluated))
 
 
 def test_a_failed_summary_leaves_the_compaction() -> None:
     """What was offloaded stays so, nothing else changes, and it is tried again in the background."""
     memory = busy(50, size=250)
     events = run(memory, summarizer=ScriptedSummarizer(default=RuntimeError("down")))
-    assert len(of(events, Reduced)) == 50
-    assert not of(events, Published)
+    assert len(of_kind(events, Reduced)) == 50
+    assert not of_kind(events, Published)
     assert "Question 1?" in shown(memory)
 
 
@@ -363,8 +360,8 @@ def test_a_store_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
     memory = busy(9)
     events = run(memory, store_dir=tmp_path / "store", chat_id="chat", summarizer=ScriptedSummarizer(["Nine items."]))
-    assert [event.error for event in of(events, StrategyFailed)] == ["OffloadError"]
-    assert len(of(events, Published)) == 1
+    assert [event.error for event in of_kind(events, StrategyFailed)] == ["OffloadError"]
+    assert len(of_kind(events, Published)) == 1
     assert "in the file" not in shown(memory)
     memory = busy(9)
     preset = context_offload(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chats import answer, user
-from compressed_memory import Message, filled, heard, reasons, run, shown, turn, turns
+from chats import Message, answer, user
+from compressed_memory import filled, heard, reasons, run, shown, turn, turns
 from pydantic import Field
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose

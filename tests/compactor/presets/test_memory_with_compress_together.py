@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 import pytest
-from chats import answer, assert_paired, calls, result, user
-from compressed_memory import SHORT, Message, filled, heard, reasons, run, shortened, shown, turn, turns
+from chats import Message, answer, assert_paired, calls, result, user
+from compressed_memory import SHORT, filled, heard, reasons, run, shortened, shown, turn, turns
 
 from compactor.presets.memory_with_compress import MemoryWithCompress
 from compactor.presets.shown import Window

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from chats import answer, assert_paired, calls, result, user
-from compressed_memory import SHORT, SYSTEM, Message, filled, heard, reasons, run, shortened, shown, turn, turns
+from chats import Message, answer, assert_paired, calls, result, user
+from compressed_memory import SHORT, SYSTEM, filled, heard, reasons, run, shortened, shown, turn, turns
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chats import answer, calls, note_of, result, user, words
+from chats import Message, answer, calls, note_of, result, user, words
 from executors import ManualExecutor
 from scene import of_kind, text_of
 
@@ -19,7 +19,6 @@ from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
 
 ROLE = "assistant"
-Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "You are terse."}
 
 
