@@ -27,6 +27,7 @@ from .indexing import Indexing
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .threads.backoff import Backoff
 from .threads.clock import Clock
+from .threads.later import Later
 from .threads.waiting import Waiters, bounded, describe_error
 from .threads.workers import DaemonThread, interpreter_is_exiting
 
@@ -107,7 +108,8 @@ class Runner:
         self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
         self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
         self._due = False  # it is to look, whether or not its turn has come to ask a model
-        self._cancel_look: Callable[[], object] = _nothing  # when a lease expires, or what is held may be shown
+        self._look = Later(self._clock, self._wake, self._look_again)  # a lease expires, or what is held may be shown
+        self._rest = Later(self._clock, self._wake, self._go_on)  # the end of the back-off
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
         self._thread: DaemonThread | None = None
@@ -144,7 +146,7 @@ class Runner:
             if self._run is None:
                 self._come_to_rest()
             self._waiters.resolve(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            cancel_look = self._cancel_look
+            cancel_look = self._look.cancel
             self._wake.notify_all()
             at_rest = self._wake.wait_for(self._at_rest, bounded(until - time.monotonic()))
         cancel_look()
@@ -333,7 +335,7 @@ class Runner:
         try:
             delay = self._judge(run, error)
             if delay is not None:
-                self._clock.call_later(delay, partial(_backoff_over, weakref.ref(self), run))
+                self._rest.call_in(delay, run)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
             error, delay, can_go_on = raised, None, False
         with self._lock:
@@ -352,17 +354,17 @@ class Runner:
         """Return the seconds to back off, or None; tell what was discarded or failed."""
         if error is None:
             self._discards = 0
-            self._look_again_in(run.look_in)
+            self._look.call_in(run.look_in)  # None: when something happens, which is looked at as ever
             if run.reduced:
                 with self._lock:
                     self._succeeded()
             return None
         if isinstance(error, LeasedElsewhere):  # told already, and no failure
-            self._look_again_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
+            self._look.call_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
             return None
         if isinstance(error, LimitReached):  # likewise
             self._show_what_is_due()
-            self._look_again_in(run.look_in)
+            self._look.call_in(run.look_in)
             self._turn.wait(error)
             return None
         generation = self._cycle.journal.read().generation
@@ -446,17 +448,9 @@ class Runner:
             self._wake.notify_all()
         self._dispatch(following)
 
-    def _look_again_in(self, seconds: float | None) -> None:
-        """Look when another process's lease expires, or when what is held may be shown; None: when something happens,
-        which is looked at as ever."""
-        cancel: Callable[[], object] = _nothing
-        if seconds is None and self._cancel_look is _nothing:
-            return
-        if seconds is not None:
-            cancel = self._clock.call_later(seconds, partial(_notify, weakref.ref(self)))
-        with self._lock:
-            before, self._cancel_look = self._cancel_look, cancel
-        before()
+    def _look_again(self) -> None:
+        """Look, now that another process's lease has expired, or what is held may be shown."""
+        self.notify(due=True)
 
     def _take_turn(self) -> bool:
         """Look, now that there is room for a call; return False where nobody wants to know any more."""
@@ -554,20 +548,5 @@ class Runner:
         self._backoff.reset()
 
 
-def _backoff_over(runner: weakref.ref[Runner], run: _Run) -> None:
-    """A compactor that nobody holds is not kept alive by its back-off."""
-    if (waiting := runner()) is not None:
-        waiting._go_on(run)
-
-
 def _turn_come(runner: weakref.ref[Runner]) -> bool:
     return (waiting := runner()) is not None and waiting._take_turn()
-
-
-def _nothing() -> None:
-    """There is no look to cancel."""
-
-
-def _notify(runner: weakref.ref[Runner]) -> None:
-    if (waiting := runner()) is not None:
-        waiting.notify(due=True)
