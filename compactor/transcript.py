@@ -178,7 +178,7 @@ def quote(round_: Round, *, partial: bool = False) -> str:
         lines += _query_lines(round_.user_query)
     posts, answers = _shown_posts(round_), False
     for post, following in zip_longest(posts, posts[1:]):
-        answered = _is_answered_at_once(post, following)
+        answered = not partial and _is_answered_at_once(post, following)  # else another part may hold the rest of it
         lines += _post_lines(post, answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)

@@ -211,6 +211,18 @@ def test_a_long_post_is_split_within_its_texts() -> None:
     assert len(found) >= 8
 
 
+def test_a_call_whose_result_goes_on_in_another_request_has_its_id_in_both() -> None:
+    """Though the result follows at once: the next request shows the rest of it, and no call."""
+    call = ToolCall(id="c9", name="run", arguments="{}")
+    items = (post(tool_calls=(call,)), post(words(600), send_from="tool", tool_call_id="c9"))
+    found = made([Round(number=1, user_query="q", post_list=items)], 200)
+
+    assert len(found) > 2
+    headed = [line for step in found for line in step.text.splitlines() if line.startswith(("<tool_call", "<tool_res"))]
+    assert len(headed) > 3
+    assert all('id="c9"' in line for line in headed)
+
+
 def test_calls_without_arguments_and_empty_attachments_are_not_lost_in_a_split() -> None:
     """That a tool was called is said even where there is no text to slice."""
     bare = ToolCall(id="c1", name="now")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,17 @@ def test_one_that_fails_is_worked_out_again() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         _ = late.value
     assert late.value == 7
+
+
+@pytest.mark.parametrize("package", ["memory", "prompts", "compactor"])
+def test_nothing_else_is_used_for_it(package: str) -> None:
+    """``functools.cached_property`` has a lock before Python 3.12: a child that is forked while a thread works one out
+    would wait for it for ever."""
+    modules = list((Path(__file__).parents[2] / package).rglob("*.py"))
+    assert modules
+    for path in modules:
+        imported = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+        assert "cached_property" not in {alias.name for node in imported for alias in node.names}, path
 
 
 def test_the_class_shows_the_property_itself() -> None:
