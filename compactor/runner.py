@@ -27,6 +27,7 @@ from .indexing import Indexing
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .threads.backoff import Backoff
 from .threads.clock import Clock
+from .threads.deadlines import BoundedCalls, Call
 from .threads.later import Later
 from .threads.waiting import Waiters, bounded, describe_error
 from .threads.workers import DaemonThread, interpreter_is_exiting
@@ -35,8 +36,6 @@ __all__ = ["Runner", "State"]
 
 #: The events from which a runner learns.
 _INSTRUCTIVE = (Skipped, Published, Held, Reduced)
-#: With this many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
-MOST_ABANDONED = 4
 
 
 class State(StrEnum):
@@ -57,8 +56,6 @@ class _Run:
     begun: bool = False
     #: What it has of the limits on calls and spend.
     place: Place = UNLIMITED
-    #: Stands for the call to the summarizer that is in flight.
-    call: object | None = None
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
     #: The back-off that it began has ended.
@@ -90,6 +87,7 @@ class Runner:
         self._executor = executor
         self._limits = limits
         self._backoff = Backoff(cycle.config, rng)
+        self._calls = BoundedCalls(clock)
         self._renew()
         renewed_after_fork(self)
 
@@ -103,7 +101,7 @@ class Runner:
         self._restart = False  # start() came while stopping
         self._waiters = Waiters(self._wake)
         self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
-        self._calls: set[object] = set()  # those to the summarizer that have not ended, given up or not
+        self._calls.renew(self._wake)
         self._discards = 0  # results in a row that were no longer current
         self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
         self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
@@ -157,7 +155,7 @@ class Runner:
         return thread is None or thread.join(bounded(until - time.monotonic()))
 
     def _at_rest(self) -> bool:
-        return self._state is not State.STOPPING and not self._calls
+        return self._state is not State.STOPPING and not self._calls.in_flight
 
     def notify(self, *, published: bool = False, due: bool = False) -> None:
         """Take note that something happened, or was *published* elsewhere, or that a look is *due* which may need no
@@ -465,33 +463,18 @@ class Runner:
 
     def _ask(self, run: _Run, request: SummaryRequest) -> str | Summary:
         """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
-        call = object()
-        with self._lock:
-            if reason := self._forbidden(run):
-                raise StaleCompaction(reason)
-            if len(self._calls) >= MOST_ABANDONED:
-                raise CompactionTimeout(f"{len(self._calls)} calls that were given up have not ended; none is made now")
-            run.call = call
-            self._calls.add(call)
-        try:
-            cancel = self._clock.call_later(self._cycle.config.call_timeout, partial(self._give_up, run, call))
-            try:
-                answer = run.place.ask(self._summarizer, request)
-            finally:
-                cancel()
-        finally:
-            with self._lock:
-                run.call = None  # from here on it is too late to give it up
-                self._calls.discard(call)
-                self._wake.notify_all()
+        if reason := self._forbidden(run):
+            raise StaleCompaction(reason)
+        ask, seconds = partial(run.place.ask, self._summarizer, request), self._cycle.config.call_timeout
+        answer = self._calls.make(ask, seconds, partial(self._give_up, run))
         if run.over:
             raise StaleCompaction("late")
         return answer
 
-    def _give_up(self, run: _Run, call: object) -> None:
+    def _give_up(self, run: _Run, call: Call) -> None:
         """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
         with self._lock:
-            if run.call is not call or not self._close(run):
+            if call.ended or not self._close(run):
                 return
             outlived, self._thread = self._thread, None
         timeout = CompactionTimeout(

@@ -10,11 +10,11 @@ import pytest
 from scene import CONFIG, ROLE, SOON, Calls, Heard, end_of, in_thread, kinds, memory_of, of_kind, on_command
 
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest, View
-from compactor import runner as runner_module
 from compactor.acceptance import Source
 from compactor.background import State
 from compactor.events import Discarded, Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.threads.deadlines import MOST_ABANDONED
 from memory import CompactedMessage, StaleCompaction
 from memory.events import Event
 
@@ -152,7 +152,7 @@ def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
     """Each holds a thread: a model that never answers does not take ever more of them."""
     summarizer, clock, heard = Calls(), FakeClock(), Heard()
     config = CONFIG.merged(circuit_failures=100, backoff_initial=1.0, backoff_max=1.0)
-    most = runner_module.MOST_ABANDONED
+    most = MOST_ABANDONED
     with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for attempt in range(1, most + 1):
             assert summarizer.begun.acquire(timeout=SOON)
