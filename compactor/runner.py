@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -18,12 +18,13 @@ from memory.forking import renewed_after_fork
 from memory.overlays import CompactedMessage
 
 from .asking import traits_of
-from .cost.limits import UNLIMITED, Limits, Place, Turn
+from .cost.limits import Limits, Turn
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .eventlog import EventLog
 from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
 from .indexing import Indexing
+from .runs import Outcome, Run, outcome_of
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .threads.backoff import Backoff
 from .threads.clock import Clock
@@ -45,25 +46,6 @@ class State(StrEnum):
     BACKING_OFF = "backing_off"
     STOPPING = "stopping"
     STOPPED = "stopped"
-
-
-@dataclass(eq=False, slots=True)
-class _Run:
-    """One cycle on its way. Only the compactor's current run may change anything."""
-
-    forced: bool
-    #: A worker has taken it up.
-    begun: bool = False
-    #: What it has of the limits on calls and spend.
-    place: Place = UNLIMITED
-    #: Its outcome is known, or it was given up; nothing more that it does counts.
-    over: bool = False
-    #: The back-off that it began has ended.
-    rested: bool = False
-    #: It has published a reduction.
-    reduced: bool = False
-    #: Seconds until what is held is to be looked at again, if nothing happens before.
-    look_in: float | None = None
 
 
 class Runner:
@@ -97,10 +79,10 @@ class Runner:
         self._wake = threading.Condition(self._lock)  # the same lock, to wait on; entering it takes longer
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has looked at
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._restart = False  # start() came while stopping
         self._waiters = Waiters(self._wake)
-        self._backing_off_from: _Run | None = None  # tells a back-off that is over from one that was cut short
+        self._backing_off_from: Run | None = None  # tells a back-off that is over from one that was cut short
         self._calls.renew(self._wake)
         self._discards = 0  # results in a row that were no longer current
         self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
@@ -220,7 +202,7 @@ class Runner:
 
     # -- the states ---------------------------------------------------------------------------------------------------
 
-    def _claim(self) -> _Run | None:
+    def _claim(self) -> Run | None:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
             return None
@@ -234,13 +216,13 @@ class Runner:
             return None
         return self._begin(forced=False)
 
-    def _begin(self, *, forced: bool) -> _Run:
-        self._run, self._due = _Run(forced), False
+    def _begin(self, *, forced: bool) -> Run:
+        self._run, self._due = Run(forced), False
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
 
-    def _dispatch(self, run: _Run | None) -> None:
+    def _dispatch(self, run: Run | None) -> None:
         """Hand *run* to a worker. Called without the lock: an executor may do what it likes."""
         if run is None:
             return
@@ -265,12 +247,12 @@ class Runner:
             self._thread = DaemonThread(f"compactor-{self._cycle.role or 'role'}")
         return self._thread
 
-    def _look_for_cancelled(self, run: _Run, submitted: Future[object]) -> None:
+    def _look_for_cancelled(self, run: Run, submitted: Future[object]) -> None:
         """Called by the executor, which may hold its own lock: hooks must wait until it has let go of that."""
         if submitted.cancelled():
             self._clock.call_later(0, partial(self._without_worker, run))
 
-    def _without_worker(self, run: _Run) -> None:
+    def _without_worker(self, run: Run) -> None:
         """Come to rest: the executor was shut down, before *run* or with it."""
         with self._lock:
             if self._run is not run:
@@ -282,7 +264,7 @@ class Runner:
         self._turn.leave()
         self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
 
-    def _work(self, run: _Run) -> None:
+    def _work(self, run: Run) -> None:
         """One cycle, on a worker."""
         with self._lock:
             if self._run is not run:
@@ -301,7 +283,7 @@ class Runner:
     def _is_idle(self) -> bool:
         return self._run is None and self._state is not State.STOPPED
 
-    def _cycle_once(self, run: _Run) -> None:
+    def _cycle_once(self, run: Run) -> None:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
@@ -319,7 +301,7 @@ class Runner:
             return
         self._end(run, result, error)
 
-    def _close(self, run: _Run) -> bool:
+    def _close(self, run: Run) -> bool:
         """Return whether the caller is the first to know how *run* ended: it, or its deadline."""
         with self._lock:
             if self._run is not run or run.over:
@@ -327,20 +309,20 @@ class Runner:
             run.over = True
             return True
 
-    def _end(self, run: _Run, result: CompactedMessage | None, error: BaseException | None) -> None:
+    def _end(self, run: Run, result: CompactedMessage | None, error: BaseException | None) -> None:
         """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
-        delay, can_go_on = None, True
+        outcome, delay, can_go_on = outcome_of(error, self._discards, forced=run.forced), None, True
         try:
-            delay = self._judge(run, error)
+            delay = self._judge(run, error, outcome)
             if delay is not None:
                 self._rest.call_in(delay, run)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
-            error, delay, can_go_on = raised, None, False
+            error, outcome, delay, can_go_on = raised, outcome_of(raised, 0, forced=run.forced), None, False
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run = None
-            self._settle(run, result, error, backing_off=delay is not None)
+            self._settle(run, result, error, outcome, backing_off=delay is not None)
             following = self._claim() if can_go_on else None  # else when something happens
             unwanted = following is None and not self._turn.waiting
             self._wake.notify_all()
@@ -348,19 +330,19 @@ class Runner:
             self._turn.give_back()
         self._dispatch(following)
 
-    def _judge(self, run: _Run, error: BaseException | None) -> float | None:
+    def _judge(self, run: Run, error: BaseException | None, outcome: Outcome) -> float | None:
         """Return the seconds to back off, or None; tell what was discarded or failed."""
+        self._discards = outcome.discards
         if error is None:
-            self._discards = 0
             self._look.call_in(run.look_in)  # None: when something happens, which is looked at as ever
             if run.reduced:
                 with self._lock:
                     self._succeeded()
             return None
-        if isinstance(error, LeasedElsewhere):  # told already, and no failure
+        if isinstance(error, LeasedElsewhere):
             self._look.call_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
             return None
-        if isinstance(error, LimitReached):  # likewise
+        if isinstance(error, LimitReached):
             self._show_what_is_due()
             self._look.call_in(run.look_in)
             self._turn.wait(error)
@@ -368,12 +350,8 @@ class Runner:
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
             self.emit(Discarded(role=self._cycle.role, generation=generation, reason=error.reason))
-            if error.reason in ("stopped", "interpreter_exit"):
-                return None
-            self._discards += 1
-            if self._discards == 1:
-                return None
-            # Rounds that are others at every reading would be paid for again and again.
+        if not outcome.is_failure:
+            return None
         delay = self._backoff.failed(getattr(error, "retry_after", None))
         self.emit(
             Failed(
@@ -401,18 +379,20 @@ class Runner:
             self._indexing.due()
 
     def _settle(
-        self, run: _Run, result: CompactedMessage | None, error: BaseException | None, *, backing_off: bool
+        self,
+        run: Run,
+        result: CompactedMessage | None,
+        error: BaseException | None,
+        outcome: Outcome,
+        *,
+        backing_off: bool,
     ) -> None:
         """Change state after *run*. Called with the lock held."""
-        discarded = error.reason if isinstance(error, StaleCompaction) and not backing_off else None
-        limited = isinstance(error, LimitReached)
-        if error is not None and discarded is None and not limited and not isinstance(error, LeasedElsewhere):
+        if error is not None and outcome.is_failure:
             self._last_error = describe_error(error)
-        # Look again: at what is current now, and at whether more is due. At exit that would never end.
-        again = limited or (discarded is not None and discarded != "interpreter_exit")
-        if again or result is not None or run.rested:
+        if outcome.again or result is not None or run.rested:
             self._pending = True
-        if result is not None or (not again and (error is not None or run.forced)):
+        if outcome.tells or result is not None:
             self._waiters.resolve(result=result, error=error)
         if self._state is State.STOPPING:
             self._come_to_rest()
@@ -434,7 +414,7 @@ class Runner:
             self._state = State.IDLE
             self._pending = True
 
-    def _go_on(self, run: _Run) -> None:
+    def _go_on(self, run: Run) -> None:
         """End the back-off that *run* began."""
         with self._lock:
             run.rested = True  # perhaps before this state was even entered, where the machine was asleep
@@ -461,7 +441,7 @@ class Runner:
 
     # -- calls to the summarizer --------------------------------------------------------------------------------------
 
-    def _ask(self, run: _Run, request: SummaryRequest) -> str | Summary:
+    def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
         """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
         if reason := self._forbidden(run):
             raise StaleCompaction(reason)
@@ -471,7 +451,7 @@ class Runner:
             raise StaleCompaction("late")
         return answer
 
-    def _give_up(self, run: _Run, call: Call) -> None:
+    def _give_up(self, run: Run, call: Call) -> None:
         """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
         with self._lock:
             if call.ended or not self._close(run):
@@ -492,11 +472,11 @@ class Runner:
         except RuntimeError:
             end()
 
-    def _end_given_up(self, run: _Run, timeout: CompactionTimeout) -> None:
+    def _end_given_up(self, run: Run, timeout: CompactionTimeout) -> None:
         with self._events.own_code():
             self._end(run, None, timeout)
 
-    def _forbidden(self, run: _Run) -> str | None:
+    def _forbidden(self, run: Run) -> str | None:
         """Return why *run* may not publish any more."""
         if interpreter_is_exiting():
             return "interpreter_exit"

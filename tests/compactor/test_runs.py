@@ -1,0 +1,57 @@
+"""What follows from how a run ended: one table, which neither tells nor calls anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
+from compactor.runs import Outcome, outcome_of
+from memory import StaleCompaction
+
+FAILED = Outcome(0, is_failure=True, tells=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "follows"),
+    [
+        (LeasedElsewhere(30), Outcome(0, tells=True)),
+        (LimitReached(None), Outcome(0, again=True)),
+        (StaleCompaction("generation"), Outcome(1, again=True)),
+        (StaleCompaction("rounds_changed"), Outcome(1, again=True)),
+        (StaleCompaction("stopped"), Outcome(0, again=True)),
+        (StaleCompaction("interpreter_exit"), Outcome(0, tells=True)),
+        (CompactionTimeout("too long"), FAILED),
+        (SummaryRejected("shorter", "not shorter"), FAILED),
+        (OSError(), FAILED),
+        (KeyboardInterrupt(), FAILED),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("forced", [False, True])
+def test_each_error_has_its_outcome(error: BaseException, follows: Outcome, forced: bool) -> None:
+    """Whether somebody waits or not."""
+    assert outcome_of(error, 0, forced=forced) == follows
+
+
+def test_a_run_without_an_error_tells_those_who_asked_for_it() -> None:
+    """There was nothing to do; and the row of discards ends."""
+    assert outcome_of(None, 3, forced=True) == Outcome(0, tells=True)
+    assert outcome_of(None, 3, forced=False) == Outcome(0)
+
+
+def test_the_second_discard_in_a_row_is_a_failure() -> None:
+    """Rounds that are others at every reading would be paid for again and again."""
+    assert outcome_of(StaleCompaction("rounds_changed"), 1, forced=False) == Outcome(2, is_failure=True, tells=True)
+
+
+@pytest.mark.parametrize("reason", ["stopped", "interpreter_exit"])
+def test_an_end_is_no_failure_whatever_was_discarded_before(reason: str) -> None:
+    """Nor is it one more in the row."""
+    outcome = outcome_of(StaleCompaction(reason), 5, forced=False)
+    assert (outcome.discards, outcome.is_failure) == (5, False)
+
+
+@pytest.mark.parametrize("error", [OSError(), LeasedElsewhere(1), LimitReached(1)], ids=repr)
+def test_what_is_no_discard_leaves_their_number(error: Exception) -> None:
+    """Only a success ends the row."""
+    assert outcome_of(error, 2, forced=True).discards == 2
