@@ -187,8 +187,10 @@ def quote(round_: Round, *, partial: bool = False) -> str:
 def _shown_posts(round_: Round) -> Sequence[Post]:
     """Return the posts without the first, where that is nothing but the query again."""
     posts = round_.post_list
-    again = bool(posts) and repeats_query(posts[0], round_) and not (posts[0].attachment_list or posts[0].tool_calls)
-    return posts[1:] if again else posts
+    if not posts or not repeats_query(first := posts[0], round_):
+        return posts
+    carries = first.attachment_list or first.tool_calls or first.tool_call_id is not None
+    return posts if carries else posts[1:]
 
 
 def _is_answered_at_once(post: Post, following: Post | None) -> bool:

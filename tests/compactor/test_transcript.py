@@ -111,13 +111,15 @@ def test_an_empty_result_is_a_result() -> None:
 
 
 def test_a_query_that_the_first_post_repeats_is_quoted_once() -> None:
-    """Unless that post carries something, or came in as a message of its own."""
+    """Unless that post carries something, answers a call, or came in as a message of its own."""
     again = post("go", send_from="User")
+    answer = post("go", send_from="User", tool_call_id="c1")
     rich = post("go", send_from="User", attachment_list=(Attachment(type="file", content="x"),))
     memory = Memory.from_messages([{"role": "user", "content": "go"}, {"role": "user", "content": "go"}])
 
     assert quote(Round(user_query="go", post_list=(again,))).count("\ngo") == 1
     assert quote(Round(user_query="go", post_list=(rich,))).count("\ngo") == 2
+    assert quote(Round(user_query="go", post_list=(answer,))).count("\ngo") == 2
     assert quote(memory.conversation.rounds[0]).count("\ngo") == 2
 
 
