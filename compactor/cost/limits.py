@@ -124,14 +124,19 @@ class Limits:
     # -- who is in ----------------------------------------------------------------------------------------------------
 
     def _let_in(self, place: Place, cost: float) -> None:
-        """Give *place* room for a call of that *cost*. Raises ``LimitReached``, and changes nothing then."""
+        """Give *place* room for a call of that *cost*. Raises ``LimitReached``, and lets it in no further then."""
         now = self._clock.monotonic()
         with self._lock:
             inside, more = place in self._inside, cost - place.reserved
             seconds = self._hour.room_in(more, now)
             if seconds != 0 or not (inside or (not self._line and not self._full())):
-                # Who was let in with too little is the first to wait; who has asked already comes after the others.
-                raise LimitReached(self._seconds(cost, now), cost, first=inside and not place.asked)
+                # Who was let in with too little is the first to wait, from now on, or the next would pass it; who has
+                # asked already comes after the others.
+                first = inside and not place.asked
+                limit = LimitReached(self._seconds(cost, now), cost, first=first)
+                if first and place.turn is not None:
+                    self._stand(place.turn, cost, first=True)
+                raise limit
             self._inside.add(place)
             self._hour.reserved += more
             place.reserved = cost
@@ -166,16 +171,20 @@ class Limits:
     def _line_up(self, turn: Turn, cost: float, *, first: bool) -> None:
         """Let *turn* wait. One that does already, or is let in, stays what it is."""
         with self._lock:
-            if not turn.waiting and turn.granted is None:
-                self._line[turn], turn.waiting = cost, True
-                if first:
-                    self._line.move_to_end(turn, last=False)
+            self._stand(turn, cost, first=first)
         self._serve()
+
+    def _stand(self, turn: Turn, cost: float, *, first: bool) -> None:
+        """Called with the lock held."""
+        if not turn.waiting and turn.granted is None:
+            self._line[turn], turn.waiting = cost, True
+            if first:
+                self._line.move_to_end(turn, last=False)
 
     def _taken(self, turn: Turn) -> Place:
         with self._lock:
             place, turn.granted = turn.granted, None
-        return place if place is not None else Place(self)
+        return place if place is not None else Place(self, turn=turn)
 
     def _unwanted(self, turn: Turn, *, waiting: bool) -> None:
         """Take back what *turn* was let in with; with *waiting*, let it wait no longer either."""
@@ -209,7 +218,7 @@ class Limits:
             seconds = self._hour.room_in(cost, now)
             if seconds == 0:
                 del self._line[turn]
-                turn.waiting, turn.granted = False, Place(self, cost)
+                turn.waiting, turn.granted = False, Place(self, cost, turn)
                 self._inside.add(turn.granted)
                 self._hour.reserved += cost
                 return turn
@@ -284,10 +293,12 @@ class _Hour:
 class Place:
     """What one cycle has of the limits: room for itself, and for what its next call may cost."""
 
-    __slots__ = ("_limits", "asked", "reserved")
+    __slots__ = ("_limits", "asked", "reserved", "turn")
 
-    def __init__(self, limits: Limits | None, reserved: float = 0.0) -> None:
+    def __init__(self, limits: Limits | None, reserved: float = 0.0, turn: Turn | None = None) -> None:
         self._limits = limits
+        #: Whose it is.
+        self.turn = turn
         #: Set aside for the call that comes, or is on its way.
         self.reserved = reserved
         #: A call was made.

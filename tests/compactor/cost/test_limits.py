@@ -578,6 +578,29 @@ def test_a_summarizer_that_asks_no_model_needs_no_place() -> None:
     assert end_of(scene.compactors[0]) == 7
 
 
+def test_who_is_called_and_asks_for_more_than_before_is_not_passed() -> None:
+    """There is no room for it any more; the next, who asks for little, waits behind it all the same."""
+    clock, called = FakeClock(), list[Actor]()
+    limits = Limits(1, 100, BY_ANSWER, clock)
+    first, second, third = (Actor(limits, called) for _ in range(3))
+    assert first.begin(26) is None
+    assert second.begin(55)
+    assert third.begin(1)
+    assert first.place is not None
+    first.place.ask(lambda _request: answering(26), asking(26))
+    first.place.release()
+    assert called == [second]
+
+    limit = second.begin(75)
+
+    assert limit is not None
+    assert limit.first
+    assert called == [second]
+    assert limits.status().in_use == 0
+    clock.advance(HOUR + 60)
+    assert called == [second, second]
+
+
 # -- spend -------------------------------------------------------------------------------------------------------------
 
 
