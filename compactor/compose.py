@@ -110,10 +110,8 @@ def compose(
     )
     ledger.header_tokens, ledger.tool_tokens = order.header_tokens, tool_tokens  # for the role's compactor alone
     made = order.made()
-    if not made.shows_all and _shows_held(
-        memory, role
-    ):  # once: what another thread may hold by then waits for the next
-        made = order.made()
+    if not made.shows_all and _shows_held(memory, role):
+        made = order.made()  # once: what another thread may hold by then waits for the next
     fitted, over = made.fitted, 0
     if made.over:
         needed = math.ceil((fitted.tokens + tool_tokens) * made.view.usage.correction) + reserve

@@ -230,8 +230,17 @@ class View:
 
     def units(self, place: int) -> list[tuple[Round, Unit]]:
         """Return the messages of one round as it reads now, in units that may not be torn, each with the round."""
+        known = self._open_units.get(place) if place >= self.closed else None
+        return list(known) if known is not None else self._made_units(place)
+
+    def _made_units(self, place: int) -> list[tuple[Round, Unit]]:
         round_ = self.round(place)
         return [(round_, unit) for unit in units_of(round_, self.role, last=place == self.total - 1)]
+
+    @once
+    def _open_units(self) -> Mapping[int, list[tuple[Round, Unit]]]:
+        """Those of the tail's rounds from the first open one on, by place: they are both counted and shown."""
+        return {place: self._made_units(place) for place in range(max(self.closed, self.end), self.total)}
 
     def kept(self, place: int) -> KeptRound | None:
         """Return a closed round of the tail as it reads now, where that is known from the prompt before; its messages
@@ -278,8 +287,7 @@ class View:
     @once
     def growing(self) -> Sequence[tuple[Round, Unit]]:
         """The units of the tail's rounds from the first open one on, each with its round."""
-        places = range(max(self.closed, self.end), self.total)
-        return [placed for place in places for placed in self.units(place)]
+        return [placed for units in self._open_units.values() for placed in units]
 
     @property
     def first_dropped(self) -> int:
