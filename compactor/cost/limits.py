@@ -175,7 +175,8 @@ class Limits:
         self._serve()
 
     def _stand(self, turn: Turn, cost: float, *, first: bool) -> None:
-        """Called with the lock held."""
+        """Put *turn* into the line, where it neither waits nor is let in: in front, if it is the *first*. Called with
+        the lock held."""
         if not turn.waiting and turn.granted is None:
             self._line[turn], turn.waiting = cost, True
             if first:
