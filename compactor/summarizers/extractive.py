@@ -38,7 +38,7 @@ from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
 from .replies import is_reply
-from .statements import END, NOTHING, Section, Statement, from_rounds, from_summary
+from .statements import END, GAP, NOTHING, USER_SAYS, Section, Statement, from_rounds, from_summary
 
 __all__ = ["ExtractiveSummarizer"]
 
@@ -333,9 +333,53 @@ def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: C
 
 def _rendered(lines: Sequence[_Line], places: Iterable[int]) -> str:
     found: dict[Section, list[str]] = {section: [] for section in Section}
-    for place in sorted(places):
-        found[lines[place].statement.section].append(f"- {lines[place].statement.text}")
-    return "\n\n".join("\n".join([section, *bullets]) for section, bullets in found.items() if bullets)
+    for section, items in _items([lines[place].statement for place in sorted(places)]):
+        found[section] += (f"- {item}" for item in items)
+    return "\n\n".join("\n".join([section, *items]) for section, items in found.items() if items)
+
+
+def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]]]:
+    """Yield the items of a summary with their sections: a message of the user is one item, with what is left of it."""
+    messages: dict[int, list[Statement]] = defaultdict(list)
+    for statement in statements:
+        if statement.of_user and statement.section is not Section.INSTRUCTIONS:
+            messages[statement.source].append(statement)
+    newest = max((statement.round for statement in statements), default=0)
+    goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
+    if goal is None and len(messages) > _FEW_MESSAGES:
+        goal = min(messages)
+    for source, of in messages.items():
+        if source == goal:
+            yield Section.GOAL, [_message(of)]
+        elif of[0].round == newest and len(messages) > _FEW_MESSAGES:
+            yield Section.NOW, [USER_SAYS + _message(of)]
+        else:
+            yield Section.SAID, [_message(of)]
+    for statement in statements:
+        if not statement.of_user or statement.section is Section.INSTRUCTIONS:
+            now = statement.spoken and newest and statement.round == newest and len(messages) > _FEW_MESSAGES
+            yield Section.NOW if now else statement.section, [statement.text]
+
+
+#: With fewer messages of the user there is no need to tell the first from the others.
+_FEW_MESSAGES = 5
+
+
+def _message(of: Sequence[Statement]) -> str:
+    """Return the statements *of* one message in their order, with gaps where others stood."""
+    text, end = "", 0
+    for statement in sorted(of, key=lambda one: one.place):
+        adjoining = statement.place == end and not statement.code
+        if statement.place and not adjoining:
+            text += f" {GAP} " if text else f"{GAP} "
+        elif text and text[-1] not in _UNSPACED:
+            text += " "
+        text += f"`{statement.text}`" if statement.code else statement.text
+        end = -1 if statement.code else statement.place + 1
+    return text
+
+
+_UNSPACED = frozenset("，；、。！？")
 
 
 def _clipped(statement: Statement, budget: int, count: Count) -> str:

@@ -13,21 +13,44 @@ from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 from .facts import CJK
 from .fields import field_lines, structures
-from .instructions import instruction_strength
+from .instructions import instruction_strength, is_prohibition
 
-__all__ = ["END", "NOTHING", "Section", "Statement", "from_rounds", "from_summary", "sentences"]
+__all__ = [
+    "END",
+    "GAP",
+    "NOTHING",
+    "USER_SAYS",
+    "Section",
+    "Statement",
+    "clauses",
+    "from_rounds",
+    "from_summary",
+    "sentences",
+]
 
 
 class Section(StrEnum):
     """The headings of a summary, in their order; the next summary is told apart by them."""
 
+    #: What the user came for: their first message.
+    GOAL = "Goal:"
     INSTRUCTIONS = "Instructions from the user:"
+    #: One item per message, oldest first; ``GAP`` stands where words of it are left out.
     SAID = "What the user said:"
+    #: Statements of a summary that this module did not write.
     EARLIER = "From an earlier summary:"
     FACTS = "Facts and results:"
     DONE = "What was done:"
+    FILES = "Files and ids in play:"
+    OPEN = "Open items:"
+    #: The newest round: the user's words after ``User: ``, those of agents after their names.
+    NOW = "Where we are:"
 
 
+#: Before the user's words where others' stand as well.
+USER_SAYS = "User: "
+#: Stands for words that a message has and its item does not; an item that begins with it lacks the message's opening.
+GAP = "…"
 #: A summary of rounds in which nothing was said. Short: an empty round is, too.
 NOTHING = "(No words were said.)"
 #: What may stand last in a summary.
@@ -45,15 +68,24 @@ class Statement:
     weight: float
     #: The round it comes from, counted from 1 in this request; 0 for the earlier summary.
     round: int
-    #: The post it comes from: statements of one post never replace each other.
+    #: The post it comes from: statements of one post never replace each other. Below 0 for the earlier summary.
     source: int
+    #: Its place in a message of the user, from 0; the statements of one message stand in one item of the summary.
+    place: int = 0
+    #: Whether it is code, or was shown in a block of code: a summary quotes it in backticks.
+    code: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _printable(self.text))
 
     @property
     def of_user(self) -> bool:
-        return self.section is Section.INSTRUCTIONS or self.section is Section.SAID
+        return self.section in _OF_USER
+
+    @property
+    def opening(self) -> bool:
+        """Whether a message of the user begins with it."""
+        return self.place == 0 and self.section in {Section.GOAL, Section.SAID}
 
     @property
     def spoken(self) -> bool:
@@ -64,14 +96,19 @@ class Statement:
 # How much a kind of statement counts. The order is what matters: what the user said cannot be found out again, results
 # can; what an agent tells the user is distilled already, what agents tell each other is not.
 _USER, _EARLIER, _REPORT, _RESULT = 2.5, 1.5, 1.1, 1.0
-_TALK, _PASTED, _PLAN, _CALL, _THOUGHT = 0.8, 0.8, 0.6, 0.45, 0.35
+_TALK, _PASTED, _PLAN, _CALL, _THOUGHT, _CODE = 0.8, 0.8, 0.6, 0.45, 0.35, 0.3
 _OF_SECTION = {
+    Section.GOAL: _USER,
     Section.INSTRUCTIONS: _USER,
     Section.SAID: _USER,
     Section.EARLIER: _EARLIER,
     Section.FACTS: _RESULT,
     Section.DONE: _CALL,
+    Section.FILES: _RESULT,
+    Section.OPEN: _PLAN,
+    Section.NOW: _REPORT,
 }
+_OF_USER = frozenset({Section.GOAL, Section.INSTRUCTIONS, Section.SAID})
 
 #: A user message of more sentences is pasted material, except for its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
@@ -84,19 +121,38 @@ _BLOB = 160
 
 
 def from_summary(summary: str) -> Iterator[Statement]:
-    """Yield the statements of an earlier summary: this module's own bullets as they are, other text by sentences."""
+    """Yield the statements of an earlier summary: this module's own items as they were, other text by sentences."""
     section = Section.EARLIER
-    for line in map(str.strip, summary.split("\n")):
+    lines = [line for line in map(str.strip, summary.split("\n")) if line]
+    for number, line in enumerate(lines):
+        source = number - len(lines)
         if (heading := line.lstrip("# ").removesuffix(":")) in _HEADINGS:
             section = _HEADINGS[heading]
         elif line in {NOTHING, END}:
             continue
         elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):
-            yield Statement(line[item.end() :], section, _OF_SECTION[section], 0, 0)
+            yield from _of_item(line[item.end() :], section, source)
         elif line and not line.startswith("#") and not (line.endswith(":") and len(line) < 60):
             # Under a heading of ours too: what is no bullet there was written by somebody else.
             for sentence in sentences(_LIST_MARK.sub("", line), _SENTENCE):
-                yield Statement(sentence, Section.EARLIER, _EARLIER, 0, 0)
+                yield Statement(sentence, Section.EARLIER, _EARLIER, 0, source)
+
+
+def _of_item(item: str, section: Section, source: int) -> Iterator[Statement]:
+    if section is Section.NOW:
+        # What was newest is not any more; the names in front say whose words they are.
+        section = Section.SAID if item.startswith(USER_SAYS) else Section.FACTS
+        item = item.removeprefix(USER_SAYS)
+    if section not in {Section.GOAL, Section.SAID}:
+        yield Statement(item, section, _OF_SECTION[section], 0, source)
+        return
+    place = 0
+    for part in item.split(f" {GAP} "):
+        place += part.startswith(f"{GAP} ")
+        for text, code in _marked(part.removeprefix(f"{GAP} ")):
+            yield Statement(text, section, _OF_SECTION[section], 0, source, place, code)
+            place += 1
+        place += 1
 
 
 #: How this module lists, and how notes are.
@@ -126,19 +182,34 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
 
 
 def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
-    found = list(_user_sentences(message)) or [(signs, False) for signs in _signs(message)]
-    for place, (sentence, listed) in enumerate(found):
-        if len(found) > _LONG_MESSAGE and min(place, len(found) - 1 - place) >= _FRAME:
-            yield Statement(sentence, Section.SAID, _PASTED, number, source)
+    found = list(_user_sentences(message)) or [(signs, False, False) for signs in _signs(message)]
+    place = 0
+    for index, (sentence, listed, code) in enumerate(found):
+        pasted = len(found) > _LONG_MESSAGE and min(index, len(found) - 1 - index) >= _FRAME
+        if not (pasted or code) and (listed or instruction_strength(sentence) or is_prohibition(sentence)):
+            yield Statement(sentence, Section.INSTRUCTIONS, _USER, number, source, place)
+            place += 1
             continue
-        section = Section.INSTRUCTIONS if listed or instruction_strength(sentence) else Section.SAID
+        weight = _CODE if code else _PASTED if pasted else _USER
         answers = question and len(found) == 1 and len(sentence) <= 40 and sentence[-1] not in "?？"
         text = f'{sentence} (asked: "{question}")' if answers else sentence
-        yield Statement(text, section, _USER, number, source)
+        for clause in [text] if code or answers else clauses(text):
+            yield Statement(clause, Section.SAID, weight, number, source, place, code)
+            place += 1
 
 
-def _user_sentences(message: str) -> Iterator[tuple[str, bool]]:
-    """Yield (sentence, whether it is an item below a line of instruction, and so an instruction, too)."""
+def _user_sentences(message: str) -> Iterator[tuple[str, bool, bool]]:
+    """Yield (sentence, whether it is an item below a line of instruction, and so an instruction, too; whether code)."""
+    for number, part in enumerate(message.split(_FENCE)):
+        if number % 2:
+            # Behind the fence stands the language.
+            body = part.partition("\n")[2] if "\n" in part else part
+            yield from ((line, False, True) for line in sentences(body, _LINE))
+        else:
+            yield from ((sentence, listed, False) for sentence, listed in _prose_sentences(part))
+
+
+def _prose_sentences(message: str) -> Iterator[tuple[str, bool]]:
     ruling = False
     for prose, fields in structures(message):
         for line in _lines(prose):
@@ -189,7 +260,7 @@ def _attached(attachment: Attachment, plans: set[str], number: int, source: int)
         if attachment.id in plans:
             steps = "; ".join(sentences(attachment.content, _LINE))
             yield from (
-                Statement(f"{label} → {s}", Section.DONE, _PLAN, number, source) for s in _wrapped(steps, _SENTENCE)
+                Statement(f"{label} → {s}", Section.OPEN, _PLAN, number, source) for s in _wrapped(steps, _SENTENCE)
             )
     elif any(word in kind for word in _CODE_KINDS):
         for line in sentences(attachment.content, _LINE):
@@ -199,6 +270,7 @@ def _attached(attachment: Attachment, plans: set[str], number: int, source: int)
             yield Statement(line, Section.FACTS, _RESULT, number, source)
 
 
+_FENCE = "```"
 _CODE_KINDS = ("thought", "code", "python", "reply", "sql", "verification", "reason", "status")
 _BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
 
@@ -339,6 +411,44 @@ def _wrapped(sentence: str, limit: int) -> Iterator[str]:
         piece.append(part)
         size += len(part) + 1
     yield " ".join(piece)
+
+
+def clauses(sentence: str) -> Iterator[str]:
+    """Yield *sentence* in parts that end with a comma or semicolon outside brackets and quotes, none of them short."""
+    start, depth, quoted = 0, 0, False
+    for mark in _CLAUSE_MARK.finditer(sentence):
+        sign = mark[0]
+        if sign in _OPENED:
+            depth += 1
+        elif sign in _CLOSED:
+            depth = max(0, depth - 1)
+        elif sign == '"':
+            quoted = not quoted
+        elif not depth and not quoted:
+            end = mark.end()
+            if _width(sentence[start:end]) >= _CLAUSE and _width(sentence[end : end + _CLAUSE]) >= _CLAUSE:
+                yield sentence[start:end]
+                start = end + (sentence[end] == " ")
+    yield sentence[start:]
+
+
+#: A clause with fewer characters goes with its neighbour. Those of scripts without spaces count twice.
+_CLAUSE = 24
+_CLAUSE_MARK = re.compile(r"[,;](?= )|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
+_OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
+
+
+def _width(text: str) -> int:
+    return len(text) + len(_CJK_CHAR.findall(text))
+
+
+def _marked(item: str) -> Iterator[tuple[str, bool]]:
+    """Yield the clauses of what stands between two gaps of a message's item, and whether they are code."""
+    if len(item) > 2 and item[0] == item[-1] == "`" and "`" not in item[1:-1]:
+        yield item[1:-1], True
+        return
+    for sentence in _split(item, len(item)):
+        yield from ((clause, False) for clause in clauses(sentence))
 
 
 def _parts(word: str) -> Iterator[str]:

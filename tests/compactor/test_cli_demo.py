@@ -117,7 +117,7 @@ def test_the_users_standing_rules_are_in_the_summaries(played: Demo) -> None:
     for agent in played.agents:
         compaction = agent.compactor.get_compaction()
         assert compaction is not None
-        assert compaction.summary.startswith(Section.INSTRUCTIONS)
+        assert f"{Section.INSTRUCTIONS}\n- " in compaction.summary
         assert "all amounts in EUR, never in USD" in compaction.summary
 
 

@@ -233,11 +233,14 @@ def full_summary() -> str:
     return summarise([said(f"{fact} {RULES[i]}", "Noted.") for i, fact in enumerate(facts)] + chatter(20), target=300)
 
 
+def said_in(summary: str) -> set[str]:
+    return {statement.text for statement in from_summary(summary)}
+
+
 def test_a_summary_with_nothing_new_stays_nearly_the_same() -> None:
     before = full_summary()
     after = summarise([said("ok", "Fine."), *chatter(4, seed=9)], before, target=300)
-    kept = [line for line in before.splitlines() if line in after.splitlines()]
-    assert len(kept) >= 0.9 * len(before.splitlines())
+    assert len(said_in(before) & said_in(after)) >= 0.9 * len(said_in(before))
 
 
 def test_the_summary_before_is_not_said_twice() -> None:
@@ -479,7 +482,7 @@ def test_a_booking_is_kept_beside_the_prohibition() -> None:
 def test_a_full_summary_loses_nothing_to_a_few_empty_words() -> None:
     before = full_summary()
     summary = summarise([said("ok", "Fine.")], before, target=1000)
-    assert set(before.splitlines()) <= set(summary.splitlines())
+    assert said_in(before) <= said_in(summary)
 
 
 @pytest.mark.parametrize("word", ["hi", "Hello!", "ok", "thanks", "7", "q1", "你好"])

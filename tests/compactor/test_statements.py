@@ -241,14 +241,42 @@ def test_names_are_short_labels_on_one_line(name: str) -> None:
 # --- an earlier summary -----------------------------------------------------------------------------------------------
 
 
-def test_bullets_keep_their_section_and_their_text() -> None:
-    summary = "\n\n".join(
-        f"{section}\n- First of all. The second: 5\n- b" for section in Section if section != Section.EARLIER
-    )
-    found = list(from_summary(summary))
-    assert texts(found) == ["First of all. The second: 5", "b"] * 4
-    assert [statement.section for statement in found[::2]] == [s for s in Section if s is not Section.EARLIER]
+def test_items_keep_their_section_and_their_text() -> None:
+    """In whatever section, but that what was newest is not any more."""
+    others = [one for one in Section if one not in {Section.GOAL, Section.SAID, Section.EARLIER, Section.NOW}]
+    found = list(from_summary("\n\n".join(f"{section}\n- First of all. The second: 5\n- b" for section in others)))
+    assert texts(found) == ["First of all. The second: 5", "b"] * len(others)
+    assert [statement.section for statement in found[::2]] == others
     assert {statement.round for statement in found} == {0}
+
+
+@pytest.mark.parametrize("section", [Section.GOAL, Section.SAID])
+def test_a_message_is_one_item_of_which_each_clause_is_known_again(section: Section) -> None:
+    """Which was its opening, which follow each other, and what was code."""
+    item = "Set up the project with a login, and with a form for the expenses. It runs. … `x = f(1)` … Use port 5000."
+    found = list(from_summary(f"{section}\n- {item}\n- … and the deadline is in May."))
+    assert [(one.text, one.place, one.code) for one in found] == [
+        ("Set up the project with a login,", 0, False),
+        ("and with a form for the expenses.", 1, False),
+        ("It runs.", 2, False),
+        ("x = f(1)", 4, True),
+        ("Use port 5000.", 6, False),
+        ("and the deadline is in May.", 1, False),
+    ]
+    assert {one.section for one in found} == {section}
+    assert len({one.source for one in found[:5]}) == 1
+    assert found[4].source < found[5].source < 0
+    assert [one.opening for one in found] == [True] + [False] * 5
+
+
+def test_what_was_newest_goes_to_those_who_said_it() -> None:
+    """Only what stands behind "User: " is the user's."""
+    found = list(from_summary(f'{Section.NOW}\n- User: Use port 5000.\n- Planner: "Done."\n- never stop'))
+    assert [(one.text, one.section) for one in found] == [
+        ("Use port 5000.", Section.SAID),
+        ('Planner: "Done."', Section.FACTS),
+        ("never stop", Section.FACTS),
+    ]
 
 
 def test_text_of_another_summarizer_is_kept_by_sentences() -> None:
