@@ -10,6 +10,8 @@ from ._siblings import ShadowedModule, require_siblings
 
 require_siblings("memory", "prompts")
 
+from memory.overlays import CompactedMessage, CompactionProvider  # noqa: E402  (after the check)
+
 from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
 from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
@@ -49,7 +51,9 @@ from .view import View  # noqa: E402
 
 __all__ = [
     "BudgetExceeded",
+    "CompactedMessage",
     "CompactionFailed",
+    "CompactionProvider",
     "CompactionTimeout",
     "CompactorConfig",
     "CompactorStatus",

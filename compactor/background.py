@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from memory import Memory
@@ -16,7 +17,7 @@ from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
 from memory.visibility import sees
 
-from .config import CompactorConfig
+from .config import CompactorConfig, Settings
 from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Publication, budget_in, prices_in, publication_of
@@ -94,50 +95,90 @@ class ContextCompactor:
         llm_api: object | None = None,
         limits: Limits | None = None,
     ) -> None:
-        if rounds_getter is None:
-            raise TypeError(
-                "rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)"
-            )
-        if summarizer is not None and llm_api is not None:
-            raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+        _check_arguments(config, summarizer, rounds_getter, llm_api)
+        assert rounds_getter is not None  # noqa: S101  (checked)
         self.config = config if config is not None else CompactorConfig()
         self.role = role
+        #: Gives the rounds, as it was passed.
+        self.rounds_getter = rounds_getter
+        chosen = summarizer if summarizer is not None else llm_api
+        #: Who makes the summaries, as it was passed; the offline one where none was.
+        self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
         #: Asks the host for the agent's plan as it stands.
         self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
-        chosen_strategies = (compact_rounds,) if strategies is None else tuple(strategies)
-        if isinstance(rounds_getter, RoundsGetter):
-            chosen_strategies = tuple(_for_memory(one, rounds_getter.memory) for one in chosen_strategies)
-        clock = clock if clock is not None else SYSTEM_CLOCK
-        chosen = summarizer if summarizer is not None else llm_api
-        count = counter if counter is not None else counter_for(self.config.model)
+        self._trigger, self._executor, self._limits, self._rng = trigger, executor, limits, rng
+        self._strategies = (compact_rounds,) if strategies is None else tuple(strategies)
+        self._clock = clock if clock is not None else SYSTEM_CLOCK
+        self._count = counter if counter is not None else counter_for(self.config.model)
         budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
-        publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
-        self._events = EventLog(clock, history)
+        self._publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
+        self._header_tokens = header_tokens
+        self._ledger = ledger
+        self._has_own_journal = journal is None
+        self._events = EventLog(self._clock, history)
+        self._forget_failures: Callable[[], None] = lambda: None
         if on_event is not None:
             self._events.add_hook(on_event)
-        self._journal: Journal = (
-            journal if journal is not None else LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
-        )
+        self._assemble(journal)
+
+    def _assemble(self, journal: Journal | None) -> None:
+        """Make the parts that depend on the role, and on where its compactions are published."""
+        role, getter, clock = self.role, self.rounds_getter, self._clock
         # A Memory returns rounds at once; another host's getter may block.
-        rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
+        rounds_now = getter if isinstance(getter, RoundsGetter) else None
+        self._journal: Journal = (
+            journal if journal is not None else LocalJournal(lambda: rounds_for(getter(), role), clock.now)
+        )
         self._keeping = Keeping(self._journal, role, self._events.tell, rounds_now)
-        self._events.add_hook(FailuresKept(self._keeping))
+        self._forget_failures()
+        self._forget_failures = self._events.add_hook(FailuresKept(self._keeping))
+        if rounds_now is not None:
+            self._strategies = tuple(_for_memory(one, rounds_now.memory) for one in self._strategies)
         cycle = Cycle(
             config=self.config,
-            rounds_getter=rounds_getter,
+            rounds_getter=getter,
             journal=self._journal,
             keeping=self._keeping,
-            trigger=when(trigger).within(self.config) if trigger is not None else default_trigger(self.config),
-            strategies=chosen_strategies,
-            ledger=ledger if ledger is not None else Ledger(role, count),
+            trigger=when(self._trigger).within(self.config) if self._trigger else default_trigger(self.config),
+            strategies=self._strategies,
+            ledger=self._ledger if self._ledger is not None else Ledger(role, self._count),
             emit=self._events.tell,
             monotonic=clock.monotonic,
-            header_tokens=header_tokens,
+            header_tokens=self._header_tokens,
             plan=self.current_plan,
-            holding=Holding(publication, self._keeping, clock.now, self._events.tell) if publication else None,
+            holding=Holding(self._publication, self._keeping, clock.now, self._events.tell)
+            if self._publication
+            else None,
         )
-        ask = as_summarizer(chosen) if chosen is not None else ExtractiveSummarizer()
-        self._runner = Runner(cycle, ask, self._events, clock, rng, executor, limits)
+        ask = as_summarizer(self.summarizer)
+        self._runner = Runner(cycle, ask, self._events, clock, self._rng, self._executor, self._limits)
+
+    def bind(self, memory: Memory, role: str) -> None:
+        """Serve *role* of *memory*: ``register_compaction_provider`` calls this.
+
+        Before ``start()``, a compactor made without a role takes this one, and one without a journal of its own
+        publishes in *memory*'s log from now on. Raises ``ValueError`` where it is another role's, and ``RuntimeError``
+        where it has begun to work for no role.
+        """
+        if self.role not in ("", role):
+            raise ValueError(
+                f"this compactor is {self.role!r}'s; register it for that role, or make another one for {role!r}"
+            )
+        if self.role == role and not self._has_own_journal:
+            return
+        if self._runner.state is not State.NEW or self.get_compaction() is not None:
+            if self.role == role:
+                return  # what it has published stays where it is
+            raise RuntimeError(f"this compactor works already, for no role; register it for {role!r} before start()")
+        self.role, self._has_own_journal = role, False
+        self._ledger = ledger_of(memory, role, self._count)
+        self._header_tokens = partial(_count_header, memory, role, self._count)
+        self._assemble(memory.journal(role))
+
+    @property
+    def llm_api(self) -> object:
+        """Another name of ``summarizer``."""
+        return self.summarizer
 
     @classmethod
     def for_role(
@@ -152,14 +193,13 @@ class ContextCompactor:
 
         Takes what the constructor takes. Not started.
         """
+        if not isinstance(memory, Memory) or not isinstance(role, str):
+            raise TypeError(f"for_role takes a Memory and a role, not {_kind(memory)} and {_kind(role)}")
         config = config if config is not None else CompactorConfig()
+        _check_arguments(config, summarizer, memory.rounds_getter(role), more.get("llm_api"))
         count = more.get("counter") or counter_for(config.model)
-
-        def header_tokens() -> int:
-            return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
-
         more.setdefault("journal", memory.journal(role))
-        more.setdefault("header_tokens", header_tokens)
+        more.setdefault("header_tokens", partial(_count_header, memory, role, count))
         more.setdefault("ledger", ledger_of(memory, role, count))
         compactor = cls(config, summarizer, memory.rounds_getter(role), role=role, **more)
         memory.register_compaction_provider(role, compactor)
@@ -275,3 +315,29 @@ def _for_memory(strategy: Strategy, memory: Memory) -> Strategy:
     """Return *strategy*; where it keeps something of its own beside the log, the one that hears of what is redacted."""
     for_memory = getattr(strategy, "for_memory", None)
     return strategy if for_memory is None else for_memory(memory)
+
+
+def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
+    """Return the tokens of the system messages that *role* sees before its rounds."""
+    return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
+
+
+def _check_arguments(config: object, summarizer: object, rounds_getter: object, llm_api: object) -> None:
+    """Raise ``TypeError`` where arguments are missing, given twice, or stand in each other's place."""
+    if isinstance(config, Settings):
+        raise TypeError("these are the settings of all roles; give those of one: settings.for_role('Planner')")
+    if config is not None and not isinstance(config, CompactorConfig):
+        raise TypeError(f"the first argument is a CompactorConfig, not {_kind(config)}; name the others by keyword")
+    if rounds_getter is None:
+        raise TypeError("rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)")
+    if isinstance(summarizer, RoundsGetter) or not callable(rounds_getter) or hasattr(rounds_getter, "chat_completion"):
+        raise TypeError(
+            f"rounds_getter is a callable that returns the rounds, and {_kind(rounds_getter)} is none;"
+            " the order is config, summarizer, rounds_getter"
+        )
+    if summarizer is not None and llm_api is not None:
+        raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

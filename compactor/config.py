@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from memory.errors import ContextError
+from memory.rounds import by_name
 from prompts import PromptError, PromptTemplate, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
@@ -103,9 +104,11 @@ class CompactorConfig(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
 
-        def __init__(self, **values: Any) -> None:
+        def __init__(self, *leading: Any, **values: Any) -> None:
+            """Take the first three settings by place, too, as TaskWeaver's dataclass does."""
+            given = by_name(("threshold", "retain_recent", "prompt_template_path"), leading, values)
             try:
-                super().__init__(**values)
+                super().__init__(**given)
                 self._prompt = load(self.prompt_template_path)
             except ValidationError as exc:
                 raise ConfigError(*(_problem(details) for details in exc.errors())) from None

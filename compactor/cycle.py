@@ -230,6 +230,11 @@ class Cycle(Desk):
             self.emit(IndexingFailed(role=self.role, error=type(error).__name__))
             return False
 
+    def skipped_unseen(self, reason: Skip) -> Skipped:
+        """Return the event of a *reason* for which no rounds need be read."""
+        generation = self.journal.read().generation
+        return Skipped(role=self.role, generation=generation, reason=reason, rounds=0, tail=0, closed=0)
+
     def _skipped(self, reason: Skip, view: View, generation: int, retry_in: float | None = None) -> None:
         self.emit(
             routine_event(

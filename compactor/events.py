@@ -132,6 +132,7 @@ class Skipped(CompactionEvent):
     name: ClassVar[str] = "compaction.skipped"
     level: ClassVar[str] = "debug"
     reason: Skip
+    #: What there was to see; all 0 where no rounds were read, for the compactor is disabled.
     rounds: int
     tail: int
     closed: int

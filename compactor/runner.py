@@ -107,8 +107,10 @@ class Runner:
             if self._state not in (State.NEW, State.STOPPED):
                 return False
             self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
-            self._pending = True
+            self._pending = self._cycle.config.enabled
             run = self._claim()
+        if not self._cycle.config.enabled:
+            self.emit(self._cycle.skipped_unseen(Skip.DISABLED))
         self._dispatch(run)
         return True
 
@@ -143,7 +145,7 @@ class Runner:
         """Take note that something happened, or was *published* elsewhere, or that a look is *due* which may need no
         model. Never blocks, never raises."""
         with self._lock:
-            self._pending = True
+            self._pending = self._cycle.config.enabled  # else no worker is needed to find that out
             self._due |= due
             if published:
                 self._indexing.due()

@@ -436,8 +436,13 @@ class Memory(Log):
     def register_compaction_provider(self, role: str, provider: CompactionProvider) -> Callable[[], None]:
         """Have *provider* say how the beginning of *role*'s history reads, and tell it of all that happens.
 
-        One a role: a new one takes the old one's place. Returns a function that takes it out again.
+        One a role: a new one takes the old one's place. A ``ContextCompactor`` that was made without a role takes this
+        one, and publishes in this log. Returns a function that takes it out again.
+        Raises ``ValueError`` for a compactor of another role, ``RuntimeError`` where it must change and has begun.
         """
+        bind = getattr(provider, "bind", None)
+        if callable(bind):
+            bind(self, role)
         with self._lock:
             self._providers = {**self._providers, role: provider}
 
@@ -598,7 +603,13 @@ def _nothing(_now: Snapshot) -> None:
 
 
 def _checked(compaction: object) -> CompactedMessage | None:
-    """Return what a provider gave. Raises ``TypeError`` where it is no compaction."""
-    if compaction is not None and not isinstance(compaction, CompactedMessage):
-        raise TypeError("get_compaction() must return a CompactedMessage or None")
-    return compaction
+    """Return what a provider gave, which may be an object of its own with the three fields of a ``CompactedMessage``.
+
+    Raises ``TypeError`` where it is no compaction.
+    """
+    if compaction is None or isinstance(compaction, CompactedMessage):
+        return compaction
+    start, end, summary = (getattr(compaction, name, None) for name in ("start_index", "end_index", "summary"))
+    if not (isinstance(start, int) and isinstance(end, int) and isinstance(summary, str)):
+        raise TypeError("get_compaction() must return None or an object with start_index, end_index and summary")
+    return CompactedMessage(start, end, summary)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, Field
 
 from .frozen import EMPTY, freeze_mapping
-from .rounds import Extra, Post, Record, Round, Stamp, Text
+from .rounds import Extra, Post, Record, Round, Stamp, Text, by_name
 
 __all__ = [
     "CompactedMessage",
@@ -64,6 +64,15 @@ class CompactedMessage(Record):
     extra: Extra = EMPTY
     #: What the pinned posts say that it covers and its role sees; filled in where it is read, and not stored.
     pinned: tuple[Text, ...] = Field(default=(), exclude=True)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, start_index: int, end_index: int, summary: str, **fields: Any) -> None: ...
+    else:
+
+        def __init__(self, *leading, **fields) -> None:
+            """Take the first three fields by place, too, as TaskWeaver's dataclass does."""
+            super().__init__(**by_name(("start_index", "end_index", "summary"), leading, fields))
 
     @property
     def last_round(self) -> int:
@@ -157,7 +166,10 @@ Overlay = CompactedMessage | Reduction
 
 @runtime_checkable
 class CompactionProvider(Protocol):
-    """Whoever can say what a role's history reads as now: usually a ``ContextCompactor``."""
+    """Whoever can say what a role's history reads as now: usually a ``ContextCompactor``.
+
+    One that has a method ``bind(memory, role)`` is told by it, when it is registered, for whom it is to work.
+    """
 
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; must not block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
@@ -24,6 +24,7 @@ __all__ = [
     "Stamp",
     "ToolCall",
     "assembled",
+    "by_name",
     "changed",
     "made",
     "new_id",
@@ -107,6 +108,21 @@ def made(record: type[R], /, **fields: Any) -> R:
         faults = error.errors(include_input=False, include_url=False)
         wrong = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
         raise MessageError(f"this is no {record.__name__}, and nothing was stored: {wrong}") from error
+
+
+def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *fields* with the *leading* values, given by place, under the first of *names*.
+
+    Raises ``TypeError``, as a function call does, for too many values and for one that is given twice.
+    """
+    if len(leading) > len(names):
+        raise TypeError(
+            f"{len(leading)} values by place, at most {len(names)}: {', '.join(names)}; give the rest by name"
+        )
+    placed = dict(zip(names, leading, strict=False))
+    if twice := placed.keys() & fields.keys():
+        raise TypeError(f"{', '.join(sorted(twice))} given both by place and by name; give it once")
+    return {**placed, **fields}
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .overlays import CompactedMessage, Reductions
 from .rounds import Post, Round, changed
@@ -75,6 +75,10 @@ class Rounds(Sequence[Round]):
     def seen_as(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
         return self._snapshot.rounds(role or self.role)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> list[Round]:
+        """Return the rounds as a list: they are frozen, so there is nothing in them to copy."""
+        return list(self)
 
     def __len__(self) -> int:
         return self._snapshot.total - len(self._failed)

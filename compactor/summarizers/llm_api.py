@@ -14,19 +14,20 @@ __all__ = ["as_summarizer"]
 
 
 def as_summarizer(source: Any) -> Summarizer:
-    """Return *source* if it is a summarizer, that is a callable, or one that asks its ``chat_completion(messages)``.
+    """Return a summarizer that asks *source*'s ``chat_completion(messages)``; *source* itself if it has none and is a
+    callable.
 
-    The latter is what TaskWeaver calls an LLM API. Raises ``TypeError`` for anything else.
+    The former is what TaskWeaver calls an LLM API. Raises ``TypeError`` for anything else.
     """
     chat = getattr(source, "chat_completion", None)
     if isinstance(source, type):
         raise TypeError(f"{source.__name__} is a class; make a summarizer of it: {source.__name__}(...)")
     if any(inspect.iscoroutinefunction(call) for call in (source, getattr(source, "__call__", None), chat)):  # noqa: B004
         raise TypeError(f"{type(source).__name__} is asynchronous; pass a plain function, which may wait")
+    if callable(chat):  # first: a mock is callable, too
+        return _ChatSummarizer(chat)
     if callable(source):
         return source  # type: ignore[no-any-return]
-    if callable(chat):
-        return _ChatSummarizer(chat)
     raise TypeError(
         f"{type(source).__name__} is no summarizer; pass a function of a SummaryRequest that returns text,"
         " an object with chat_completion(messages), OpenAISummarizer(...) or ExtractiveSummarizer()"

@@ -240,11 +240,11 @@ def test_a_storm_of_notifications_is_one_look() -> None:
 
 
 def test_registering_it_twice_has_it_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it told twice where it serves two names."""
+    """One notification an event, however often it was registered."""
     memory, told = memory_of(3), []
     compactor, *_ = on_command(memory, ScriptedSummarizer())
     memory.register_compaction_provider(ROLE, compactor)
-    memory.register_compaction_provider("Also", compactor)
+    memory.register_compaction_provider(ROLE, compactor)
     monkeypatch.setattr(compactor, "notify_rounds_changed", told.append)
     memory.create_round("once")
     assert told == [4]

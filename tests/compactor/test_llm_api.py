@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -31,15 +32,18 @@ class Api:
 
 
 def test_a_function_is_a_summarizer_already() -> None:
-    """A callable comes back as the very object it was, with or without a ``chat_completion``."""
-
-    class Both(Api):
-        def __call__(self, request: SummaryRequest) -> str:
-            return "called"
-
-    both = Both("asked")
-    assert as_summarizer(both) is both
+    """A callable without a ``chat_completion`` comes back as the very object it was."""
     assert as_summarizer(len) is len
+
+
+def test_a_mock_of_an_api_is_asked_and_not_called() -> None:
+    """A ``MagicMock`` can be called, too; what a host tests with it is its ``chat_completion``."""
+    api = MagicMock()
+    api.chat_completion.return_value = {"role": "assistant", "content": "Booked."}
+    assert as_summarizer(api)(REQUEST) == Summary("Booked.")
+    api.assert_not_called()
+    with pytest.raises(SummarizerError):
+        as_summarizer(MagicMock())(REQUEST)  # nobody said what it answers
 
 
 @pytest.mark.parametrize(
