@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 VERSION = 1
+#: What TaskWeaver's prompts say: a ``str.format`` template, which is converted.
+TASKWEAVER_VERSION = 0.1
 #: What follows a prompt, whichever it is, and is none itself: its ``{content}`` is that prompt, rendered.
 CONTRACTS = ("changes", "notes")
 #: In bytes; far more than a prompt needs, and little enough that any YAML in it is read in no time.
@@ -111,13 +114,32 @@ def _parse(raw: bytes, name: str) -> PromptTemplate:
     if not (isinstance(content, yaml.ScalarNode) and content.tag == _STR and content.value.strip()):
         wrong = "missing" if content is None else "empty or not text"
         raise PromptError(f"prompt {name}: content is {wrong}; write it as a block below 'content: |'")
-    template = PromptTemplate(name, content.value, VERSION)
-    if version != VERSION:
+    text = _converted(content.value, name) if version == TASKWEAVER_VERSION else content.value
+    template = PromptTemplate(name, text, VERSION)
+    if version not in (VERSION, TASKWEAVER_VERSION):
         raise PromptError(f"prompt {name}: its version is not one that this library reads; write version: {VERSION}")
     return template
 
 
 _STR = "tag:yaml.org,2002:str"
+
+_FORMAT_PARTS = re.compile(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}\}|\{[^{}]*\}|[{}]")
+_FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{content}", "{{": "{", "}}": "}"}
+
+
+def _converted(content: str, name: str) -> str:
+    """Return a ``str.format`` template of TaskWeaver's as one of ours: our name for the summary's placeholder, and single
+    braces for doubled ones. Raises ``PromptError``, which names every field without a counterpart."""
+    unknown = sorted(
+        {part for part in _FORMAT_PARTS.findall(content) if part not in _FORMAT_NAMES and part[:2] != "{{"}
+    )
+    if unknown:
+        raise PromptError(
+            f"prompt {name}: version: 0.1 is a str.format template, in which {', '.join(map(repr, unknown))} has no"
+            " counterpart here; keep {content} and {PREVIOUS_SUMMARY}, and double all other braces,"
+            f" or write version: {VERSION}, where other braces are text"
+        )
+    return _FORMAT_PARTS.sub(lambda part: _FORMAT_NAMES.get(part[0], part[0]), content)
 
 
 def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:

@@ -80,6 +80,8 @@ class PromptTemplate:
                 f"prompt {self.name}: has {{content}} {times} times, which would send the conversation as often;"
                 " keep one, and write {{content}} for the word in braces"
             )
+        if "{PREVIOUS_SUMMARY}" in self.content:  # it would stand there as text, and the summary elsewhere
+            raise PromptError(f"prompt {self.name}: write {{previous_summary}} for {{PREVIOUS_SUMMARY}}")
         if _ends_in_data(parts):
             parts.append((f"\n\n{CLOSING}", False))
         object.__setattr__(self, "_parts", tuple(parts))

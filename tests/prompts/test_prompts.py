@@ -453,7 +453,9 @@ def test_version_1_is_read_and_need_not_be_written(write: Any, ok: str) -> None:
         pytest.param(b"content: '{content}'\ncontent: '{content}'\n", "the key 'content' twice", id="twice"),
         pytest.param(b"version: 2\ncontent: '{content}'\nrole: x", "of a newer version", id="newer"),
         pytest.param(b"version: 1.5\ncontent: '{content}'", "of a newer version", id="a little newer"),
-        pytest.param(b"version: 0.1\ncontent: '{content}'", "write version: 1", id="older"),
+        pytest.param(b"version: 0.5\ncontent: '{content}'", "write version: 1", id="older"),
+        pytest.param(b"content: '{content} {PREVIOUS_SUMMARY}'\n", "write {previous_summary} for", id="both"),
+        pytest.param(b"version: 0.1\ncontent: '{content} {x} { {y}'", "'{', '{x}', '{y}' has no", id="not a format"),
         pytest.param(b"version: 'one'\ncontent: '{content}'", "write version: 1", id="version as a word"),
         pytest.param(b"version: yes\ncontent: '{content}'", "write version: 1", id="version as truth"),
         pytest.param(b"version: 0x1\ncontent: '{content}'", "write version: 1", id="hexadecimal"),
@@ -465,6 +467,26 @@ def test_version_1_is_read_and_need_not_be_written(write: Any, ok: str) -> None:
 def test_a_file_that_is_no_prompt_is_refused(write: Any, text: bytes, message: str) -> None:
     """Whatever it is, the error is a ``PromptError`` that names the file, what is wrong and what to write."""
     assert message in refusal(write(text))
+
+
+def test_a_prompt_of_taskweavers_own_is_converted(write: Any) -> None:
+    """It is a ``str.format`` template: its braces are doubled, and the summary's placeholder is in capitals."""
+    text = """\
+version: 0.1
+content: |-
+  Update the summary, as {{"ConversationSummary": "...", "Variables": [{{"name": "..."}}]}}.
+  ## Previous summary
+  {PREVIOUS_SUMMARY}
+  ## Conversation
+  {content}
+  Write {{content}} as it is. Answer in JSON.
+"""
+    (message,) = load(write(text)).render("THE ROUNDS", previous_summary="THE SUMMARY")
+    said = message["content"]
+    assert '{"ConversationSummary": "...", "Variables": [{"name": "..."}]}' in said
+    assert said.index("## Previous summary") < said.index("THE SUMMARY") < said.index("## Conversation")
+    assert said.index("THE ROUNDS") < said.index("Write {content} as it is.")
+    assert "PREVIOUS_SUMMARY" not in said
 
 
 def test_aliases_cost_nothing(write: Any) -> None:
