@@ -128,7 +128,7 @@ _FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{cont
 
 
 def _converted(content: str, name: str) -> str:
-    """Return a ``str.format`` template of TaskWeaver's as one of ours: our name for the summary's placeholder, and single
+    """Return a ``str.format`` template of TaskWeaver's as one of ours: our name for the summary, and single
     braces for doubled ones. Raises ``PromptError``, which names every field without a counterpart."""
     unknown = sorted(
         {part for part in _FORMAT_PARTS.findall(content) if part not in _FORMAT_NAMES and part[:2] != "{{"}

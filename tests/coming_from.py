@@ -6,7 +6,7 @@ import ast
 import asyncio
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,22 @@ class Row:
 
     def run(self, setup: Block) -> None:
         """Run the row's code after the section's *setup*; an expression must be true. ``await`` is allowed."""
-        names = setup.run()
+        names = setup.run() | {"raises": _raises}
         tree = ast.parse(self.source)
         is_expression = len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr)
         given = _evaluate(ast.Expression(tree.body[0].value) if is_expression else tree, names, str(self))
         if is_expression and not given:
             raise AssertionError(f"{self}: {self.source} is {given!r}; a row's expression is true")
+
+
+def _raises(error: type[Exception], call: Callable[[], object]) -> bool:
+    try:
+        given = call()
+        if inspect.iscoroutine(given):
+            asyncio.run(given)
+    except error:
+        return True
+    return False
 
 
 def _evaluate(tree: ast.Expression | ast.Module, names: dict[str, Any], place: str) -> object:
