@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine
@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as NoneFree
 
 from ..errors import StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreUnreachable
 from ..forking import renewed_after_fork
-from .dialects import Dialect
+from .dialects import Closeable, Dialect
 
 __all__ = ["Connections"]
 
@@ -42,12 +42,21 @@ class Connections:
             _all.add(self)
 
     def _after_fork(self) -> None:
+        self._wrote = self._log_stays = False
         self._turn = threading.Condition()  # guards _users, _paused, _closed
         self._users = 0
         self._paused = False
         self._engine: Engine = self.dialect.engine()
+        self._keeper: Closeable | None = None  # keeps the last connection from moving the log into the database
         self._writing = threading.Lock()  # held while writing where there is one writer: it waits without polling
         self._writer: Connection | None = None  # for whoever writes next; guarded by _writing
+
+    def look(self, work: Callable[[Connection], Result]) -> Result | None:
+        """Return what *work* returns of a database that nothing of this changes; None where there is nothing to see."""
+        try:
+            return self.dialect.look(work)
+        except (SQLAlchemyError, UnicodeDecodeError) as error:
+            raise self._fault(error) from error
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return what *work* returns. Each of its statements sees what is stored at that moment."""
@@ -80,17 +89,13 @@ class Connections:
             try:
                 with self._used(), self._connected(writes=writes) as connection:
                     sent = True
-                    return self._worked(connection, work, begin=begin)
-            except DBAPIError as error:
-                if left and self.dialect.another_may(error):
+                    result = self._worked(connection, work, begin=begin)
+                    self._wrote |= writes
+                    return result
+            except (SQLAlchemyError, UnicodeDecodeError) as error:
+                if left and isinstance(error, DBAPIError) and self.dialect.another_may(error):
                     continue
                 raise self._fault(error, unsure=sent and writes) from error
-            except UnicodeDecodeError as error:  # the driver's, of names and messages out of a damaged file
-                raise StoreDamaged(f"{self.dialect.where} cannot be read as a store; restore a backup") from error
-            except NoneFree as error:
-                raise StoreBusy("all connections to the store are in use; try again, or write less at once") from error
-            except SQLAlchemyError as error:
-                raise StoreError(f"{self.dialect.where} could not be read or written to: {error}") from error
         raise AssertionError
 
     def _worked(self, connection: Connection, work: Callable[[Connection], Result], *, begin: bool) -> Result:
@@ -106,14 +111,39 @@ class Connections:
                 connection.invalidate(error)  # else it would be given to somebody when the fault is over
             raise
 
-    def _fault(self, error: DBAPIError, *, unsure: bool) -> StoreError:
+    def _fault(self, error: SQLAlchemyError | UnicodeDecodeError, *, unsure: bool = False) -> StoreError:
+        where = self.dialect.where
+        if isinstance(error, UnicodeDecodeError):  # the driver's, of names and messages out of a damaged file
+            self.keep_log()
+            return StoreDamaged(f"{where} cannot be read as a store; restore a backup")
+        if isinstance(error, NoneFree):
+            return StoreBusy("all connections to the store are in use; try again, or write less at once")
+        if not isinstance(error, DBAPIError):
+            return StoreError(f"{where} could not be read or written to: {error}")
         fault = self.dialect.fault(error)
+        # A traceback prints the cause as well, and its text may quote what is stored.
+        for cause in (error, error.orig):
+            if cause is not None:
+                cause.args = (type(error.orig).__name__,)
+        if isinstance(fault, StoreDamaged):
+            self.keep_log()
+            return fault
         if unsure and isinstance(fault, StoreUnreachable):
             return StoreUnreachable(
                 f"{fault}. It is not known whether what was being written is stored: the same entries can be appended"
                 f" at the same place again, and are stored once"
             )
         return fault
+
+    def keep_log(self) -> None:
+        """Leave the log beside a database as it is from now on: it may be all that is left to put behind a backup."""
+        self._log_stays = True
+        pool: Any = self._engine.pool
+        if self._keeper is not None or not pool.checkedin() + pool.checkedout():
+            return  # to open one beside no other would make files there
+        self._keeper = self.dialect.keep_log()
+        if self._keeper is not None:
+            _keepers.add(self._keeper)
 
     @contextmanager
     def _connected(self, *, writes: bool) -> Iterator[Connection]:
@@ -176,7 +206,13 @@ class Connections:
                 self._writer = None
             finally:
                 self._writing.release()
+        if not self._wrote:
+            self.keep_log()
         self._engine.dispose()
+        if self._keeper is not None:
+            self._keeper.close()
+            _keepers.discard(self._keeper)
+            self._keeper = None
 
     def _before_fork(self) -> None:
         with self._turn:
@@ -187,8 +223,12 @@ class Connections:
         with self._turn:
             self._paused = False
             self._turn.notify_all()
+        if self._log_stays:
+            self.keep_log()
 
 
+#: Not only where they were opened: a program may end without closing its store.
+_keepers: set[Closeable] = set()
 _all: WeakSet[Connections] = WeakSet()
 _forking = threading.Lock()  # guards _all, and is held over a fork, that none is added meanwhile and not paused
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool, QueuePool
 
 from ..errors import (
     StoreBusy,
@@ -26,7 +29,7 @@ from ..errors import (
     StoreUnreachable,
 )
 
-__all__ = ["Dialect", "Postgres", "Sqlite"]
+__all__ = ["Closeable", "Dialect", "Postgres", "Sqlite"]
 
 Result = TypeVar("Result")
 
@@ -44,6 +47,10 @@ LONG_SILENCE = 3600.0
 SCHEMA_LOCK = 4_846_531_073
 
 
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
 class Dialect(Protocol):
     """One kind of database. Its drivers are in autocommit: a transaction is begun by hand."""
 
@@ -53,6 +60,8 @@ class Dialect(Protocol):
     patience: float
     #: Whether only one connection can write at a time.
     one_writer: bool
+    #: Whether it is a file, which even those who only read may change.
+    in_file: bool
     #: Begins a transaction that writes.
     begin: str
     #: The seconds since 1970 by the database's clock.
@@ -77,8 +86,15 @@ class Dialect(Protocol):
     def engine(self) -> Engine:
         """Return a new engine; it connects when it is first used."""
 
-    def look(self) -> None:
-        """Raise where there can be no store, before anything is written."""
+    def look(self, ask: Callable[[Connection], Result]) -> Result | None:
+        """Return what *ask* returns of the database, of which this changes nothing; None where there is nothing to
+        see. Raises where there can be no store."""
+
+    def create(self) -> None:
+        """Make what can be connected to where there is nothing, and readable by its owner alone."""
+
+    def keep_log(self) -> Closeable | None:
+        """Return what keeps a log beside the database as it is, until it is closed after all connections."""
 
     def note_opened(self) -> None:
         """Take note of which database this is, now that there is one."""
@@ -119,7 +135,7 @@ class Sqlite:
     ``?timeout=5`` are the seconds for which it waits while another process writes.
     """
 
-    one_writer = True
+    one_writer = in_file = True
     begin = "BEGIN IMMEDIATE"
     # julianday has fractions of a second in every version of SQLite; its epoch is noon, 4714 BC.
     now = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -184,22 +200,73 @@ class Sqlite:
         cursor.execute("PRAGMA cell_size_check = ON")  # a damaged page is refused, before the damage can spread
         cursor.close()
 
-    def look(self) -> None:
+    def look(self, ask: Callable[[Connection], Result]) -> Result | None:
         if not self._is_there():
-            return
-        connection = None
+            return None
+        # Who reads beside others makes two files there, so this comes first. Nobody has the database open who uses its
+        # log and has no table of locks; somebody who comes meanwhile is seen by what has changed.
+        if not self._beside("-shm").exists() and not _size(self._beside("-journal")):
+            before = self._stamps()
+            with suppress(OSError):
+                try:
+                    return self._asked(ask, "mode=ro&immutable=1" if not _size(self._beside("-wal")) else None)
+                except (SQLAlchemyError, UnicodeDecodeError):
+                    if self._stamps() == before:
+                        raise
         try:
-            # For reading only: to close another program's database otherwise may write to it (its WAL).
-            connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=self.patience)
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            if _code(error) in _DAMAGED:
-                raise self._fault(error) from error
-            return  # to read it may take a repair that only a writer can do, and the next connection is one
-        finally:
-            if connection:
-                connection.close()
-        self._refuse_others(tables)
+            return self._asked(ask, "mode=ro")
+        except DBAPIError as error:
+            if _code(error.orig) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+                raise
+            with suppress(OSError):  # it may take a repair to read it, which a copy bears as well
+                return self._asked(ask, None)
+            raise
+
+    def _asked(self, ask: Callable[[Connection], Result], options: str | None) -> Result:
+        """Return what *ask* returns of the database, opened with SQLite's *options*; None: of a copy."""
+        with (
+            TemporaryDirectory(prefix="compactor-", ignore_cleanup_errors=True)
+            if options is None
+            else nullcontext() as folder
+        ):
+            path = self.path
+            if folder is not None:
+                path = Path(folder, "copy.db")
+                for end in ("", "-wal", "-journal"):
+                    if self._beside(end).exists():
+                        shutil.copyfile(self._beside(end), f"{path}{end}")
+            uri = f"{path.as_uri()}?{options or 'mode=rw'}"
+            engine = create_engine(
+                "sqlite+pysqlite://",
+                creator=lambda: sqlite3.connect(uri, uri=True, timeout=self.patience, isolation_level=None),
+                poolclass=NullPool,
+                hide_parameters=True,
+            )
+            with engine.connect() as connection:
+                self._refuse_others(set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars()))
+                return ask(connection)
+
+    def create(self) -> None:
+        # What SQLite puts beside it, now or later, gets the same permissions.
+        with suppress(OSError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    def _beside(self, end: str) -> Path:
+        return Path(f"{self.path}{end}")
+
+    def _stamps(self) -> list[tuple[int, int] | None]:
+        files = (self.path, *map(self._beside, ("-wal", "-shm", "-journal")))
+        return [(found.st_size, found.st_mtime_ns) if (found := _stat(file)) else None for file in files]
+
+    def keep_log(self) -> Closeable | None:
+        if not _size(self._beside("-wal")):
+            return None
+        # The last connection to be closed moves the log into the database and removes it, unless it may only read.
+        keeper = None
+        with suppress(sqlite3.Error):
+            keeper = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=0, check_same_thread=False)
+            keeper.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        return keeper
 
     def _is_there(self) -> bool:
         """Return whether there is a file that is not empty. Raises where there cannot be one, or it is no database."""
@@ -208,7 +275,7 @@ class Sqlite:
                 raise StoreError(f"{self.path} is a folder; name a file in it")
             if not self.path.parent.is_dir():
                 raise StoreError(f"the folder {self.path.parent} does not exist; create it")
-            wal = Path(f"{self.path}-wal")
+            wal = self._beside("-wal")
             logged = wal.exists() and wal.stat().st_size  # asked first: whoever makes both begins with the file
             size = self.path.stat().st_size if self.path.exists() else 0
         except OSError as error:
@@ -293,7 +360,7 @@ class Sqlite:
         return self._fault(error.orig)
 
     def _fault(self, error: BaseException | None) -> StoreError:
-        code, said = _code(error), str(error)
+        code, said = _code(error), _said(error)
         if code == sqlite3.SQLITE_FULL or _extended(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
             return StoreFull(f"there is no room left for {self.path}; nothing was written: free some and try again")
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
@@ -308,7 +375,7 @@ class Sqlite:
                 f"another process kept {self.path} locked for more than {self.patience:g} s; nothing was written:"
                 f" try again, or wait for longer with ?timeout="
             )
-        if code in _DAMAGED or any(missing in said for missing in _MISSING):
+        if code in _DAMAGED or any(missing in str(error) for missing in _MISSING):
             return StoreDamaged(
                 f"{self.path} cannot be read as a store ({said}); nothing was changed: restore a backup, or name"
                 f" another file"
@@ -324,6 +391,13 @@ class Sqlite:
 
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_OWN_WORDS = (
+    "database disk image is malformed",
+    "disk I/O error",
+    "file is not a database",
+    "unable to open database file",
+    "unsupported file format",
+)
 #: What SQLite has no code for.
 _MISSING = (
     "no such table",
@@ -333,6 +407,24 @@ _MISSING = (
     "malformed",
     "unsupported file format",
 )
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _size(path: Path) -> int:
+    found = _stat(path)
+    return found.st_size if found else 0
+
+
+def _said(error: BaseException | None) -> str:
+    """Return what SQLite said where that is its own words alone: others quote texts and names out of the file."""
+    said = str(error)
+    return said if said in _OWN_WORDS else getattr(error, "sqlite_errorname", "") or type(error).__name__
 
 
 def _extended(error: BaseException | None) -> int:
@@ -371,7 +463,7 @@ class Postgres:
     append is, the server's own ``synchronous_commit`` says.
     """
 
-    one_writer = False
+    one_writer = in_file = False
     begin = "BEGIN"
     now = "extract(epoch FROM clock_timestamp())"
     identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -453,8 +545,14 @@ class Postgres:
         )
         connection.autocommit = was
 
-    def look(self) -> None:
-        """There is nothing to see before one connects."""
+    def look(self, ask: Callable[[Connection], Result]) -> Result | None:
+        """Who reads changes nothing there: one may connect at once."""
+
+    def create(self) -> None:
+        """Whoever has a server makes the database."""
+
+    def keep_log(self) -> None:
+        """A server's log is its own."""
 
     def note_opened(self) -> None:
         """A server says itself where a database is gone."""
@@ -488,6 +586,8 @@ class Postgres:
     def fault(self, error: DBAPIError) -> StoreError:
         code = getattr(error.orig, "sqlstate", None) or ""
         said = str(error.orig).strip().partition("\n")[0]
+        if code[:2] in _QUOTING:
+            said = f"{type(error.orig).__name__}, {code}"
         connecting = not code and isinstance(error, OperationalError) and not error.connection_invalidated
         if code in _NO_ENTRY or (connecting and _REFUSED.search(said)):
             return StoreError(
@@ -529,5 +629,7 @@ _GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
 _NOT_ALLOWED = ("25006", "42501")
 #: lock_not_available, query_canceled (by a time-out), serialization_failure, deadlock_detected, too_many_connections.
 _HELD_UP = ("55P03", "57014", "40001", "40P01", "53300")
+#: Classes of data exceptions and violated constraints, whose messages quote what is stored or was to be.
+_QUOTING = ("22", "23")
 #: undefined_table, undefined_column, data_corrupted, index_corrupted (and all of XX).
 _UNREADABLE = ("42P01", "42703")

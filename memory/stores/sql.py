@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Row, Select, Text, TextClause, bindparam, column, select, table, text
 
@@ -19,6 +20,8 @@ from .schema import MIGRATIONS, Migration, bring_up_to_date, version_of
 from .sql_texts import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
 __all__ = ["SqlStore"]
+
+Result = TypeVar("Result")
 
 #: A page that is read at once has at most as many entries, and about as many characters.
 PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
@@ -104,19 +107,28 @@ class SqlStore:
     def open(self, migrations: Sequence[Migration] = MIGRATIONS, *, migrate: bool = True) -> None:
         """Make the tables, or bring those of an older version up to date, where that is needed; without *migrate*,
         raise then."""
-        self._dialect.look()
-        connections, dialect = self._connections, self._dialect
+        connections, dialect, newest = self._connections, self._dialect, len(migrations)
+
+        def version(connection: Connection) -> int:
+            return version_of(connection, dialect, newest)
 
         def up_to_date(connection: Connection) -> None:
             dialect.lock_schema(connection)
             bring_up_to_date(connection, dialect, migrations)
 
-        version = connections.read(lambda connection: version_of(connection, dialect, len(migrations)))
-        if version != len(migrations):
-            if not migrate:
-                raise _outdated(dialect.where, version, len(migrations))
-            connections.write(dialect.prepare)
-            connections.change(up_to_date, patient=True)
+        try:
+            found = connections.look(version) if dialect.in_file else connections.read(version)
+            if found == newest:
+                connections.read(version)  # and what lets nobody connect is said now
+            elif not migrate:
+                raise _outdated(dialect.where, found or 0, newest)
+            else:
+                dialect.create()
+                connections.write(dialect.prepare)
+                connections.change(up_to_date, patient=True)
+        except BaseException:
+            connections.keep_log()
+            raise
         dialect.note_opened()
 
     def close(self) -> None:
@@ -162,9 +174,9 @@ class SqlStore:
 
         def ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
             where = {"key": key, "after": after, "limit": len(entries)}
-            return connection.execute(_IDS, where).scalars().all(), connection.execute(_END, where).scalar_one()
+            return connection.execute(_IDS, where).scalars().all(), int(connection.execute(_END, where).scalar_one())
 
-        ids, end = self._connections.read(ids_and_end)
+        ids, end = self._read(ids_and_end)
         if end >= after and ids == [escaped(entry.id) for entry in entries]:
             return after + len(entries)
         if end == after:
@@ -181,10 +193,7 @@ class SqlStore:
                 page = self._entries(_READ, {"key": key, "after": last, "limit": wanted})
                 for number, entry in enumerate(page, last + 1):
                     if entry.number != number:
-                        raise StoreDamaged(
-                            f"entry {number} of the log is missing in {self._dialect.where}; nothing was changed:"
-                            f" restore a backup"
-                        )
+                        raise self._damaged(f"entry {number} of the log is missing")
                 yield page
                 if len(page) < wanted:
                     return
@@ -193,8 +202,7 @@ class SqlStore:
         return _flattened(pages())
 
     def sessions(self) -> Sequence[str]:
-        names = self._connections.read(lambda connection: connection.execute(_SESSIONS).scalars().all())
-        return sorted(map(unescaped, names))
+        return self._read(lambda connection: sorted(map(unescaped, connection.execute(_SESSIONS).scalars())))
 
     def extent(self, session: str) -> Extent | None:
         return self._extents(_EXTENT, {"key": key_of(session)}).get(session)
@@ -203,16 +211,14 @@ class SqlStore:
         return self._extents(_EXTENTS, {})
 
     def _extents(self, statement: str, where: dict[str, Any]) -> dict[str, Extent]:
-        rows = self._connections.read(lambda connection: connection.execute(text(statement), where).all())
-        try:
+        def extents(connection: Connection) -> dict[str, Extent]:
+            rows = connection.execute(text(statement), where)
             return {
                 unescaped(row.name): Extent(int(row.number), datetime.fromisoformat(row.created_at), int(row.rounds))
                 for row in rows
             }
-        except (ValueError, TypeError, AttributeError) as error:
-            raise StoreDamaged(
-                f"the end of a session in {self._dialect.where} cannot be read; nothing was changed: restore a backup"
-            ) from error
+
+        return self._read(extents)
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         self.redact_all(session, {number: body})
@@ -259,8 +265,8 @@ class SqlStore:
 
     def _read_numbers(self, key: str, found_by: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
         """Give the entries whose numbers an index finds: to find them by page would go through it for every page."""
-        numbers = self._connections.read(
-            lambda connection: sorted(connection.execute(found_by, where | {"key": key}).scalars())
+        numbers = self._read(
+            lambda connection: sorted(map(int, connection.execute(found_by, where | {"key": key}).scalars()))
         )
 
         def pages() -> Iterator[Sequence[Entry]]:
@@ -274,11 +280,11 @@ class SqlStore:
 
     def round_number(self, session: str, round_id: str) -> int:
         where = {"key": key_of(session), "round_key": key_of(round_id)}
-        return self._connections.read(lambda connection: connection.execute(_ROUND_NUMBER, where).scalar()) or 0
+        return self._read(lambda connection: int(connection.execute(_ROUND_NUMBER, where).scalar() or 0))
 
     def checkpoint(self, session: str) -> Checkpoint | None:
         where = {"key": key_of(session)}
-        found = self._connections.read(lambda connection: connection.execute(_CHECKPOINT, where).first())
+        found = self._read(lambda connection: connection.execute(_CHECKPOINT, where).first())
         kept = found is not None and isinstance(found.checkpoint, str) and isinstance(found.checkpoint_number, int)
         return Checkpoint(found.checkpoint_number, found.checkpoint) if found and kept else None
 
@@ -287,13 +293,23 @@ class SqlStore:
         self._connections.write(lambda connection: connection.execute(_KEEP_CHECKPOINT, values))
 
     def _entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
-        rows = self._connections.read(lambda connection: connection.execute(statement, where).all())
+        return self._read(lambda connection: [_entry(row) for row in connection.execute(statement, where)])
+
+    def _read(self, work: Callable[[Connection], Result]) -> Result:
+        with self._sound():
+            return self._connections.read(work)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Raise ``StoreDamaged`` for what no store has written."""
         try:
-            return [_entry(row) for row in rows]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise StoreDamaged(
-                f"an entry in {self._dialect.where} cannot be read; nothing was changed: restore a backup"
-            ) from error
+            yield
+        except (ValueError, TypeError, AttributeError):  # whose text may quote what is stored
+            raise self._damaged("what is stored there cannot be read") from None
+
+    def _damaged(self, what: str) -> StoreDamaged:
+        self._connections.keep_log()
+        return StoreDamaged(f"{what} ({self._dialect.where}); nothing was changed: restore a backup")
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
@@ -306,7 +322,8 @@ class SqlStore:
             # More than nothing, also where it has run out since: who holds it was not asked again.
             return max(0.001, float(connection.execute(self._lease_left, where).scalar_one()))
 
-        return self._connections.change(take)
+        with self._sound():
+            return self._connections.change(take)
 
     def release(self, session: str, name: str, holder: str) -> None:
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
@@ -319,7 +336,7 @@ class SqlStore:
             number = connection.scalar(_session_id(key_of(session)))
             return 0 if number is None else texts_reach(connection, number)
 
-        return self._connections.read(reach)
+        return self._read(reach)
 
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
@@ -327,7 +344,9 @@ class SqlStore:
             number = connection.scalar(_session_id(key_of(session)).with_for_update(key_share=True))
             return number is not None and keep_texts(connection, number, first, last, texts)
 
-        if self._connections.change(keep, patient=True):
+        with self._sound():
+            kept = self._connections.change(keep, patient=True)
+        if kept:
             self._merge_texts()
             self._connections.write(self._dialect.after_erasing)
 
@@ -338,7 +357,7 @@ class SqlStore:
                 return FoundTexts((), 0, 0)
             return find_texts(connection, number, words, role)
 
-        return self._connections.read(find)
+        return self._read(find)
 
     def _merge_texts(self) -> None:
         """Leave nothing of deleted texts in the index, step by step, so that nobody waits long to write."""

@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -202,3 +203,40 @@ def test_a_file_that_is_removed_while_it_is_open_takes_nothing_more(tmp_path: Pa
         (tmp_path / "aside.db").replace(tmp_path / "chat.db")
         turn(memory, "2")
         same_as_resumed(memory, store)
+
+
+SECRET = "account 99887766"
+NOT_UTF8 = SECRET.encode() + b"\xff"
+
+#: Where a damaged file holds what no store has written there, and what reads it.
+READERS: list[tuple[str, str, object, Callable[[Any], object]]] = [
+    ("sessions", "name", b"abc", lambda store: store.sessions()),
+    ("sessions", "name", f"{SECRET} \u00e9\\x", lambda store: store.sessions()),
+    ("sessions", "name", b"abc", lambda store: store.extents()),
+    ("entries", "created_at", SECRET, lambda store: store.extents()),
+    ("entries", "created_at", SECRET, lambda store: list(store.read("s"))),
+    ("entries", "body", NOT_UTF8, lambda store: list(store.read("s"))),
+    ("entries", "body", SECRET, lambda store: Memory("s", store=store)),
+    ("entries", "body", '{"round_id": ["' + SECRET + '"]}', lambda store: Memory("s", store=store)),
+    ("entries", "round", SECRET, lambda store: store.round_number("s", "1")),
+    ("texts_reach", "reach", SECRET, lambda store: store.texts_reach("s")),
+]
+
+
+@pytest.mark.parametrize("cast", ["", "TEXT"])
+@pytest.mark.parametrize(("table", "column", "value", "ask"), READERS)
+def test_a_damaged_value_is_one_of_our_errors_and_not_quoted(
+    tmp_path: Path, table: str, column: str, value: object, cast: str, ask: Callable[[Any], object]
+) -> None:
+    """Neither in the error nor in what a traceback prints with it: errors end up in logs."""
+    with opened(sqlite_url(tmp_path, QUICK)) as store:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+        memory.index_texts()
+        to = "CAST(:value AS TEXT)" if cast and value == NOT_UTF8 else ":value"
+        on(store, f"UPDATE compactor_{table} SET {column} = {to}", value=value)  # noqa: S608
+        with pytest.raises(StoreDamaged) as raised:
+            ask(store)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert "StoreDamaged" in printed
+    assert "99887766" not in printed
