@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -29,6 +28,7 @@ from ..summarizers.instructions import is_prohibition
 from ..summarizers.llm_api import as_summarizer
 from ..tokens import TokenCounter, counter_for
 from ..transcript import LEAST_ROOM, Room, Step, steps
+from .archives import archive_of
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
 from .pairs import together
@@ -63,6 +63,11 @@ _HEADING = (
 #: The least that a summary is given, in tokens: less would be scraps.
 _LEAST_TARGET = 64
 _KEPT = "left out here and kept in full"
+_STANDS_FOR = "[Stands for "
+#: What the file of older messages is named after.
+_ARCHIVE = "compressed_group"
+#: A summary is given at least this share of the tokens that it stands for.
+_LEAST_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,33 @@ class OffloadResult:
     @property
     def success(self) -> bool:
         return self.failure is None
+
+    @property
+    def answer(self) -> str:
+        """What was done, in a sentence or a line for each file."""
+        if self.failure is not None:
+            return f"Nothing was compressed: {self.failure}"
+        if not self.write_file_dict:
+            return "Nothing was offloaded."
+        return "\n".join(f"Kept in full: {path}" for path in self.write_file_dict)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return {
+            "write_file_dict": dict(self.write_file_dict),
+            "tokens_before": self.tokens_before,
+            "tokens_after": self.tokens_after,
+            "over": self.over,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the response as ReMe has it: ``success``, ``answer``, ``messages`` and ``metadata``, as plain JSON."""
+        return {
+            "success": self.success,
+            "answer": self.answer,
+            "messages": deepcopy(self.messages),
+            "metadata": self.metadata,
+        }
 
 
 def offload_context(
@@ -116,8 +148,13 @@ def offload_context(
     the one before; None or 0: of as many as a request holds. Without a *summarizer*, the same messages always give the
     same result. One that fails leaves what it was to compress as it was, and the result says so.
 
+    No summary is aimed at less than the earlier snapshot says, as long as that is a fair part of the limit. Where the
+    newest messages alone are too much, so that no summary would make them fit, the older ones stay as they are.
+
     What is taken out is in ``write_file_dict``, and in files below *store_dir*, in a folder for *chat_id*, where it is
-    given. Raises ``OffloadError`` where they cannot be written, ``MessageError`` for what is no message.
+    given: then the messages name the file, and the tools of ``OffloadFiles``. Older messages go to one plain text,
+    which ``OffloadFiles.messages`` reads back. Raises ``OffloadError`` where files cannot be written, ``MessageError``
+    for what is no message.
     """
     mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
     check_settings(mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, target_tokens)
@@ -202,6 +239,14 @@ class _Talk:
             return None
         return "\n".join(lines[2:-2])
 
+    def stands_for(self, place: int) -> int:
+        """Return how many messages the one at *place* stands for: itself alone, but for a snapshot."""
+        if self.snapshot(place) is None:
+            return 1
+        last = self.messages[place]["content"].split("\n")[-2]
+        number = last.removeprefix(_STANDS_FOR).partition(" ")[0]
+        return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 1
+
     def question(self) -> set[int]:
         """Return the places of what the user said last: the newest message, and those of the user right before it."""
         found: set[int] = set()
@@ -232,16 +277,22 @@ class _Vault:
     folder: str
     contents: dict[str, str] = field(default_factory=dict)
 
-    def path(self, stem: str, content: str, suffix: str = ".txt") -> str:
+    def path(self, stem: str, content: str) -> str:
         """Return where *content* would go."""
         if self.files is not None:
-            return self.files.path_of(stem, content, suffix)
-        return f"{self.folder}/{file_name(stem, content, suffix)}"
+            return self.files.path_of(stem, content)
+        return f"{self.folder}/{file_name(stem, content)}"
 
-    def keep(self, stem: str, content: str, suffix: str = ".txt") -> str:
-        path = self.path(stem, content, suffix) if self.files is None else self.files.write(stem, content, suffix)
+    def keep(self, stem: str, content: str) -> str:
+        path = self.path(stem, content) if self.files is None else self.files.write(stem, content)
         self.contents[path] = content
         return path
+
+    def where(self, path: str) -> str:
+        """Return how a message says where what it lacks is; no file and no tool is named where there may be none."""
+        if self.files is None:
+            return f" by the host as {path}"
+        return f" in the file {path}; read_file gives it, grep searches it"
 
 
 # -- compact -----------------------------------------------------------------------------------------------------------
@@ -259,16 +310,13 @@ def _compacted(talk: _Talk, keep: int, threshold: int, preview: int, vault: _Vau
         if place > asked and is_file_answer(text):  # moved to a file again, it would be read again, and so on
             continue
         stem = talk.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
-        shorter = {**messages[place], "content": _preview(text, preview, vault.path(stem, text), talk.count)}
+        where = vault.where(vault.path(stem, text))
+        shorter = {**messages[place], "content": preview_of(text, preview, where, talk.count)}
         if count_message(shorter, talk.count) < talk.costs[place]:
-            path = vault.keep(stem, text)  # which names another file where somebody has changed the first
-            messages[place] = {**shorter, "content": _preview(text, preview, path, talk.count)}
+            where = vault.where(vault.keep(stem, text))  # another file where somebody has changed the first
+            messages[place] = {**shorter, "content": preview_of(text, preview, where, talk.count)}
             costs[place] = count_message(messages[place], talk.count)
     return _Talk(messages, talk.posts, costs, talk.count)
-
-
-def _preview(text: str, length: int, path: str, count: TokenCounter) -> str:
-    return preview_of(text, length, f" in the file {path}; read_file gives it, grep searches it", count)
 
 
 def preview_of(text: str, length: int, where: str, count: TokenCounter) -> str:
@@ -285,7 +333,7 @@ def _is_compacted(text: str, preview: int) -> bool:
     return (
         last.startswith("[")
         and last.endswith("]")
-        and f"{_KEPT} in the file " in last
+        and (f"{_KEPT} in the file " in last or f"{_KEPT} by the host as " in last)
         and len(text) - len(last) <= preview + 1
     )
 
@@ -327,25 +375,52 @@ def _compressed(talk: _Talk, keep: int, most: int, asking: _Asking, vault: _Vaul
     new = [place for place in older if talk.snapshot(place) is None]
     if not new:
         return talk, None
-    archive = json.dumps([talk.messages[place] for place in older], ensure_ascii=False, indent=2, default=str)
-    frame = _snapshot("", len(older), vault.path("messages", archive, ".json"))
-    room = most - talk.tokens + sum(talk.costs[place] for place in older) - count_message(frame, talk.count)
+    archive, stands_for = archive_of(talk.messages[place] for place in older), sum(map(talk.stands_for, older))
+    where = vault.where(vault.path(_ARCHIVE, archive))
+    frame = count_message(_snapshot("", stands_for, where), talk.count)
+    tokens = {place: talk.costs[place] for place in older}
     earlier = "\n\n".join(text for place in older if (text := talk.snapshot(place)) is not None)
-    # Half of the room, since models count badly: what is twice as long as it was to be is still taken.
-    target = max(min(asking.target_tokens, room // 2), _LEAST_TARGET)
+    system = sum(cost for place, cost in enumerate(talk.costs) if talk.is_system(place))
+    target, room = _aim(
+        asking.target_tokens,
+        now=most - talk.tokens + sum(tokens.values()) - frame,
+        ever=most - PROMPT_TOKENS - system - frame,
+        older=sum(tokens.values()),
+        new=sum(tokens[place] for place in new),
+        earlier=talk.count(earlier),
+    )
+    if not target:
+        return talk, None
     try:
         summary = _summary([talk.messages[place] for place in new], earlier, target, room, asking, talk.count)
     except Exception as error:  # noqa: BLE001  (whatever a summarizer raises: the agent goes on with what there is)
         return talk, error
-    frame = _snapshot(summary, len(older), vault.path("messages", archive, ".json"))
-    if count_message(frame, talk.count) >= sum(talk.costs[place] for place in older):
+    made = _snapshot(summary, stands_for, where)
+    if count_message(made, talk.count) >= sum(tokens.values()):
         return talk, None
-    made = _snapshot(summary, len(older), vault.keep("messages", archive, ".json"))
+    made = _snapshot(summary, stands_for, vault.where(vault.keep(_ARCHIVE, archive)))
     first = min((place for place in kept if not talk.is_system(place)), default=len(talk.messages))
     before = [place for place in range(first) if place in kept]
     behind = [place for place in range(first, len(talk.messages)) if place in kept]
     messages = [*(talk.messages[place] for place in before), made, *(talk.messages[place] for place in behind)]
     return _Talk.of(messages, talk.count), None
+
+
+def _aim(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int) -> tuple[int, int]:
+    """Return how many tokens a summary is to have, and for how many there is room; 0 where it would not help.
+
+    *now* is the room for it beside the messages that stay, and *ever* beside system messages alone. *older* tokens it
+    replaces, *new* of them not summed up before; *earlier* are those of the summary that it goes on from.
+    """
+    # A summary that is aimed lower drops what the earlier one says. One that has become as large as this has to shrink.
+    before = min(earlier, max(wanted, ever // 4))
+    # Half of the room, since models count badly: what is twice as long as it was to be is still taken.
+    target = max(min(wanted, max(now // 2, new // _LEAST_SHARE)), before, _LEAST_TARGET)
+    if target <= now:
+        return target, now
+    if older <= ever:
+        return 0, now  # the newest messages are too much by themselves, and leave the room again when they are older
+    return max(min(wanted, ever // 2), _LEAST_TARGET), ever
 
 
 def _kept(talk: _Talk, keep: int) -> set[int]:
@@ -381,8 +456,8 @@ def _carried(summary: str) -> list[str]:
     return [said for line in lines if is_prohibition(said := line.removeprefix("- "))]
 
 
-def _snapshot(summary: str, stands_for: int, path: str) -> Message:
+def _snapshot(summary: str, stands_for: int, where: str) -> Message:
     """Return the message that stands for older ones: the user's, for nobody is to take it for the agent's own words."""
     text = summary.replace("<state_snapshot", "&lt;state_snapshot").replace("</state_snapshot", "&lt;/state_snapshot")
-    last = f"[Stands for {stands_for} messages, {_KEPT} in the file {path}; read_file gives them, grep searches them]"
+    last = f"{_STANDS_FOR}{stands_for} messages, {_KEPT}{where}]"
     return {"role": "user", "content": "\n".join([_OPENING, _HEADING, text, last, _CLOSING])}

@@ -23,8 +23,10 @@ from weakref import WeakSet
 from memory import Memory
 from memory.errors import ContextError, StoreError
 from memory.events import Event, Redacted
+from memory.once import once
 from memory.reading.tool_schema import Refused
 
+from .archives import NotAnArchive, messages_in
 from .offload_tools import (
     LONGEST_ANSWER,
     LONGEST_PATTERN,
@@ -127,6 +129,9 @@ class OffloadFiles:
         self._store = os.path.abspath(store_dir)  # so that a later change of the working directory moves nothing
         self._folder = chat_folder(chat_id)
         self._root = os.path.join(self._store, self._folder)
+        self._begun_in = ""
+        with suppress(OSError):  # it may be gone, which an absolute path does not mind
+            self._begun_in = os.getcwd()
         #: What every path begins with: *store_dir* as it was given, and the chat's folder.
         self.prefix = f"{os.fspath(store_dir).replace(os.sep, '/').rstrip('/')}/{self._folder}"
         self._watched: WeakSet[Memory] = WeakSet()
@@ -148,7 +153,8 @@ class OffloadFiles:
         raw = _encoded(content)
         first = file_name(stem, content, suffix)
         try:
-            os.makedirs(self._root, exist_ok=True)
+            for folder in (self._store, self._root):  # conversations: nobody else may read them
+                os.makedirs(folder, mode=0o700, exist_ok=True)
             self._require_own_folder()
             for variant in range(1, _MOST_VARIANTS):
                 name = first if variant == 1 else f"{first.removesuffix(suffix)}-{variant}{suffix}"
@@ -225,7 +231,7 @@ class OffloadFiles:
             return False
         draft = os.path.join(self._root, f".{uuid4().hex}.tmp")
         try:
-            with open(draft, "xb") as file:
+            with open(draft, "xb", opener=_private) as file:
                 file.write(raw)
                 file.flush()
                 os.fsync(file.fileno())
@@ -258,11 +264,22 @@ class OffloadFiles:
         last = stop if at else stop - 1
         return f"[file {name}: lines {offset} to {last} of {len(lines)}, counted from 0; {more}]\n{shown}"
 
+    def messages(self, path: str) -> list[dict[str, Any]]:
+        """Return the messages of an archive, as they were. Raises ``OffloadError`` where *path* is none."""
+        name = self._name_in(path)
+        text = None if name is None else self._text(name)
+        if text is None:
+            raise OffloadError(f"{_shown(path)} is no file that can be read here; {self._hint()}")
+        try:
+            return messages_in(text)
+        except NotAnArchive as error:
+            raise OffloadError(f"{name}: {error}") from error
+
     def grep(self, pattern: str, path: str = "", glob: str = "", limit: int = MOST_MATCHES) -> str:
         """Return the lines that hold *pattern*, a literal text, in any case of letters.
 
-        *path* is one file, or empty for all of them; *glob* chooses among their names. Takes no longer than the time
-        of one search, and says so where that was not enough.
+        *path* is one file; or empty, the chat's folder or the store's, for all of the chat. *glob* chooses among their
+        names. Takes no longer than the time of one search, and says so where that was not enough.
         """
         if not pattern or len(pattern) > LONGEST_PATTERN:
             return f"Error: pattern must be a text of 1 to {LONGEST_PATTERN} characters."
@@ -346,17 +363,25 @@ class OffloadFiles:
                 entry.name for entry in entries if _is_readable(entry.name) and entry.is_file(follow_symlinks=False)
             )
 
+    @once
+    def _folders(self) -> tuple[str, ...]:
+        """How the chat's folder may be named, longest first: as the messages name it, or as the host knows it. The
+        folder of all chats means the same: to a model there is no other chat."""
+        given = self.prefix.rpartition("/")[0] or "/"
+        here = self._store.removeprefix(os.path.join(self._begun_in, ""))  # as from the working directory
+        stores = (self._store, given, here)
+        folders = (*stores, *(f"{store}/{self._folder}" for store in stores), self._folder)
+        return tuple(sorted({_plain(folder) for folder in folders}, key=len, reverse=True))
+
     def _is_folder(self, path: str) -> bool:
-        known = {folder.replace("\\", "/") for folder in ("", ".", self.prefix, self._root)}
-        return path.replace("\\", "/").rstrip("/") in known
+        return _plain(path) in ("", *self._folders)
 
     def _name_in(self, path: str) -> str | None:
         """Return the name of the file in the folder that *path* means; None where it means anything else."""
-        given = path.replace("\\", "/")
-        for folder in (self.prefix, self._root, self._folder, "."):
-            start = f"{folder}/".replace("\\", "/")
-            if given.startswith(start):
-                given = given.removeprefix(start)
+        given = _plain(path)
+        for folder in self._folders:
+            if given.startswith(f"{folder}/"):
+                given = given.removeprefix(f"{folder}/")
                 break
         return given if _is_readable(given) else None
 
@@ -398,8 +423,21 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 80 else f"{text[:80]}...")
 
 
+def _plain(path: str) -> str:
+    """Return *path* with strokes one way and without what says nothing: ``./`` before it, a stroke behind it."""
+    plain = path.replace("\\", "/").rstrip("/")
+    while plain.startswith("./"):
+        plain = plain[2:].lstrip("/")
+    return "" if plain == "." else plain
+
+
 def _is_readable(name: str) -> bool:
     return _READABLE.fullmatch(name) is not None and not _is_device(name)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that is readable by its owner alone: for ``open(opener=...)``."""
+    return os.open(path, flags, 0o600)
 
 
 def _moved(draft: str, target: str) -> bool:
@@ -415,7 +453,7 @@ def _moved(draft: str, target: str) -> bool:
         return True
     # A file system without hard links: claim the name first.
     try:
-        with open(target, "xb"):
+        with open(target, "xb", opener=_private):
             pass
     except FileExistsError:
         return False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from compactor import SummaryRejected
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
+from compactor.presets.archives import messages_in
 from compactor.presets.offload_context import MODES
 from compactor.presets.offload_files import file_name
 from compactor.testing import ScriptedSummarizer
@@ -259,8 +261,8 @@ def test_compress_makes_one_snapshot_of_older_messages() -> None:
     assert snapshot["content"].endswith("\n</state_snapshot>")
     ((path, archive),) = made.write_file_dict.items()
     assert path in snapshot["content"]
-    assert path.endswith(".json")
-    assert json.loads(archive) == messages[1:-2]
+    assert "/compressed_group-" in path
+    assert messages_in(archive) == messages[1:-2]
     assert made.tokens_after == tokens_of(made.messages) <= 1_000
 
 
@@ -534,6 +536,160 @@ def test_an_llm_api_will_do() -> None:
     assert "They asked ten questions." in made.messages[1]["content"]
 
 
+# -- what a later call does with an earlier snapshot ---------------------------------------------------------------------
+
+ORDERS = range(40)
+#: A summary of some 800 tokens with a fact in each line.
+FACTS = "\n".join(f"- Order A-{number:04} went to depot D{number % 9} for {number * 7} EUR." for number in ORDERS)
+LIMITS: Any = {"max_total_tokens": 3_000, "target_tokens": 1_000}
+
+
+def orders(size: int = 60) -> list[Message]:
+    """A conversation that has those facts."""
+    talk = [SYSTEM]
+    for number in ORDERS:
+        talk.append(user(f"Where is order A-{number:04}? {words(size)}"))
+        talk.append(answer(f"It is in depot D{number % 9} and costs {number * 7} EUR. {words(size)}"))
+    return talk
+
+
+def summarised() -> list[Message]:
+    """What is left of an earlier call: a snapshot full of facts, and the newest answer."""
+    made = offload_context(orders(), context_manage_mode="compress", **LIMITS, summarizer=ScriptedSummarizer([FACTS]))
+    assert FACTS in snapshots(made.messages)[0]["content"]
+    return made.messages
+
+
+@pytest.mark.parametrize("mode", ["auto", "compress"])
+def test_a_result_larger_than_the_limit_leaves_what_was_there(mode: Any) -> None:
+    """No summary makes it fit: so no model is asked, and not one fact of the earlier rounds is lost."""
+    messages = [*summarised(), user("And now?"), calls("c"), result("c", words(4_000))]
+    asked = ScriptedSummarizer()
+    made = offload_context(messages, context_manage_mode=mode, **LIMITS, summarizer=asked)
+    assert made.messages == messages
+    assert asked.requests == []
+    assert made.over == tokens_of(messages) - 3_000
+    assert made.success
+
+
+def test_a_later_summary_is_never_aimed_below_the_earlier_one() -> None:
+    """Whatever room the newest messages leave: it is asked for at least what is there, or for nothing."""
+    earlier = summarised()
+    there, times = count_tokens(FACTS), []
+    for size in range(0, 3_200, 400):
+        messages = [*earlier, *chat(3)[1:], user("And now?"), calls("c"), result("c", words(size))]
+        asked = ScriptedSummarizer([FACTS + "\n- All is well."])
+        made = offload_context(messages, context_manage_mode="compress", **LIMITS, summarizer=asked)
+        assert all(request.target_tokens >= there for request in asked.requests)
+        times.append(len(asked.requests))
+        assert FACTS in snapshots(made.messages)[0]["content"]
+    assert set(times) == {0, 1}
+
+
+def test_a_first_summary_is_no_scrap_of_what_it_stands_for() -> None:
+    """A newest message that leaves next to no room has nothing asked for that would say next to nothing."""
+    messages = [*chat(20), user("And now?"), calls("c"), result("c", words(5_700))]
+    asked = ScriptedSummarizer()
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=6_000, summarizer=asked)
+    assert (made.messages, asked.requests) == (messages, [])
+
+
+def test_older_messages_that_are_too_many_by_themselves_are_compressed_behind_a_huge_one() -> None:
+    """An agent whose every result is over the limit does not grow for ever; the summary gets what it will have room
+    for later."""
+    messages = [*orders(), user("And now?"), calls("c"), result("c", words(4_000))]
+    asked = ScriptedSummarizer([FACTS])
+    made = offload_context(messages, context_manage_mode="compress", **LIMITS, summarizer=asked)
+    assert [request.target_tokens for request in asked.requests] == [1_000]
+    assert made.over > 0
+    assert made.tokens_after < 3_000 + 4_000 + 1_500
+
+
+def test_a_snapshot_counts_all_messages_it_stands_for() -> None:
+    """Those that its predecessors stood for as well, however often they were summed up again."""
+    state, said = [SYSTEM], 0
+    for _ in range(4):
+        new = chat(10)[1:]
+        said += len(new)
+        state = offload_context([*state, *new], context_manage_mode="compress", max_total_tokens=1_000).messages
+        (snapshot,) = snapshots(state)
+        assert f"[Stands for {said - 2} messages, " in snapshot["content"]
+
+
+# -- where messages say that the rest is ---------------------------------------------------------------------------------
+
+
+def test_without_a_store_no_file_and_no_tool_is_named() -> None:
+    """There is none: the host has the texts, by the names that the messages give."""
+    made = offload_context([*chat(20), *agent_at_work(4, size=3_000)[1:]], max_total_tokens=4_000, chat_id="c1")
+    assert len(made.write_file_dict) > 1
+    told = "\n".join(str(message["content"]) for message in made.messages)
+    for word in ("file", "read_file", "grep"):
+        assert word not in told
+    named = [path for path in made.write_file_dict if f"kept in full by the host as {path}]" in told]
+    assert any("/compressed_group-" in path for path in named)
+    assert named
+
+
+def test_what_the_messages_say_of_files_is_so(tmp_path: Path) -> None:
+    """Each file that they name is there, and the tools that they name read it."""
+    made = offload_context(
+        [*chat(20), *agent_at_work(4, size=3_000)[1:]], max_total_tokens=4_000, store_dir=tmp_path, chat_id="c1"
+    )
+    files = OffloadFiles(tmp_path, "c1")
+    tools = {tool["function"]["name"] for tool in files.tools()}
+    for message in made.messages:
+        for path in [path for path in made.write_file_dict if path in str(message["content"])]:
+            assert not files.call("read_file", {"path": path}).startswith("Error")
+            assert {"read_file", "grep"} <= tools
+
+
+def test_an_archive_is_plain_text_in_which_grep_finds_what_was_said(tmp_path: Path) -> None:
+    """Several lines, quotation marks, tool arguments, any script: each stands there as it was said."""
+    spoken = 'He said "call me at 5".\nПривет, 世界 — C:\\temp\\new'
+    arguments = '{"city": "São Paulo", "note": "say \\"hi\\""}'
+    messages = [user(spoken), calls("c1", arguments=arguments), result("c1", 'line one\nline "two"'), *chat(10)]
+    made = offload_context(
+        messages, context_manage_mode="compress", max_total_tokens=1_000, store_dir=tmp_path, chat_id="c1"
+    )
+    ((path, text),) = made.write_file_dict.items()
+    files = OffloadFiles(tmp_path, "c1")
+    for said in ('said "call me', "世界", "C:\\temp\\new", '"city": "São Paulo"', '\\"hi\\"', 'line "two"'):
+        assert files.grep(said).startswith("[grep: 1 lines"), said
+    assert files.messages(path) == messages_in(text)
+    assert files.messages(path)[:3] == messages[:3]
+    with pytest.raises(OffloadError, match="no file"):
+        files.messages("nothing.txt")
+
+
+def test_files_of_a_conversation_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask: folders 0700, files 0600."""
+    before = os.umask(0o022)
+    try:
+        made = offload_context(
+            agent_at_work(4, size=3_000), max_total_tokens=4_000, store_dir=tmp_path / "store", chat_id="c1"
+        )
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "store").rglob("*")}
+    assert modes.pop("c1") == 0o700 == stat.S_IMODE((tmp_path / "store").stat().st_mode)
+    assert set(modes.values()) == {0o600}
+    assert len(modes) == len(made.write_file_dict)
+
+
+def test_the_result_is_a_response_as_its_users_know_it() -> None:
+    """success, answer, messages and metadata; the answer names what was written, or why nothing was."""
+    made = offload_context(agent_at_work(4, size=3_000), max_total_tokens=4_000)
+    said = made.to_dict()
+    assert list(said) == ["success", "answer", "messages", "metadata"]
+    assert said["metadata"]["write_file_dict"] == made.write_file_dict
+    assert all(path in said["answer"] for path in made.write_file_dict)
+    assert offload_context([]).answer == "Nothing was offloaded."
+    failed = offload_context(chat(20), max_total_tokens=1_000, summarizer=ScriptedSummarizer([RuntimeError("down")]))
+    assert failed.to_dict()["success"] is False
+    assert "down" in failed.answer
+
+
 # -- auto --------------------------------------------------------------------------------------------------------------
 
 
@@ -580,8 +736,8 @@ def test_auto_compresses_the_compacted_messages_not_the_originals() -> None:
     assert len(snapshots(made.messages)) == 1
     (request,) = summarizer.requests
     assert count_tokens(str(request.messages)) < 19 * 400
-    payloads = {path: text for path, text in made.write_file_dict.items() if path.endswith(".txt")}
-    (archive,) = (text for path, text in made.write_file_dict.items() if path.endswith(".json"))
+    payloads = {path: text for path, text in made.write_file_dict.items() if "/compressed_group-" not in path}
+    (archive,) = (text for path, text in made.write_file_dict.items() if "/compressed_group-" in path)
     assert len(payloads) == 19
     assert all(path in archive for path in payloads)
     assert {message["content"] for message in messages[3:-1:2]} == set(payloads.values())
@@ -595,7 +751,7 @@ def test_the_other_modes_do_one_thing(mode: Any) -> None:
         agent_at_work(20, size=2_500), context_manage_mode=mode, max_total_tokens=2_700, summarizer=summarizer
     )
     assert bool(summarizer.requests) == bool(snapshots(made.messages)) == (mode == "compress")
-    assert {path.rpartition(".")[2] for path in made.write_file_dict} == {"txt" if mode == "compact" else "json"}
+    assert {"/compressed_group-" in path for path in made.write_file_dict} == {mode == "compress"}
 
 
 # -- whatever is said --------------------------------------------------------------------------------------------------
@@ -658,7 +814,7 @@ def test_nothing_is_torn_lost_or_made_up(
     assert asked[-1:] == [one for one in made.messages if one in asked][-1:]
     assert len(snapshots(made.messages)) <= 1
     archived = [
-        one for path, text in made.write_file_dict.items() if path.endswith(".json") for one in json.loads(text)
+        one for path, text in made.write_file_dict.items() if "/compressed_group-" in path for one in messages_in(text)
     ]
     for message in messages:
         payload = message["content"]

@@ -597,3 +597,28 @@ def test_answers_are_known_as_such(files: OffloadFiles) -> None:
     assert is_file_answer(files.grep("needle"))
     assert not is_file_answer("needle")
     assert not is_file_answer(files.read_file(path) + "x" * 20_000)
+
+
+# -- the folder as whoever searches it names it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["context_store", "./context_store", "./context_store/", "{here}/context_store"])
+@pytest.mark.parametrize(
+    "asked",
+    ["context_store", "./context_store", "./context_store/", "{here}/context_store/", "context_store/chat", "./"],
+)
+def test_the_stores_own_folder_is_the_chats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, asked: str
+) -> None:
+    """However it was given and however it is named, with a stroke behind it or not: all files of the chat are searched,
+    and none of another's."""
+    monkeypatch.chdir(tmp_path)
+    given, asked = (path.format(here=tmp_path.as_posix()) for path in (given, asked))
+    files = OffloadFiles(given, "chat")
+    name = name_of(files.write("call", "the needle\n"))
+    OffloadFiles(given, "other").write("call", "another needle\n")
+    assert files.grep("needle", path=asked).split("\n") == [
+        "[grep: 1 lines with the pattern, counted from 0, in 1 files]",
+        f"{name}: line 0: the needle",
+    ]
+    assert "the needle" in files.read_file(f"{asked.rstrip('/')}/{name}")
