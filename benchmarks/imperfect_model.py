@@ -20,7 +20,7 @@ _WORDS = (
     " state was told while another question came up that had to wait until more is known of the cause which was"
     " settled later after both had looked at it again and agreed on how to go on with what was left"
 )
-_KEPT, _DONE = "Goal and instructions", "Done"
+_KEPT, _DONE = "Goal", "Done"
 _LENGTH = re.compile(r"at most (\d+) tokens")
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from memory.overlays import CompactedMessage
 from prompts import escape_tags
 
 from .acceptance import Reading, Source, accept
-from .checks.standing import lost, restored
+from .checks.attribution import Heard
+from .checks.standing import carried, lost, restored
 from .config import CompactorConfig
 from .errors import SummaryRejected
-from .noting.notes import rendered, span_of, with_sentences
+from .noting.notes import INSTRUCTIONS, rendered, span_of, with_sentences
 from .summarizers.base import Summary, SummaryRequest, added
 from .tokens import TokenCounter
 
@@ -119,14 +121,29 @@ def accepted(
                 rejected.usage = usage
                 raise
             asked, attempt = asked_again(request, rejected), attempt + 1
-    text, notes, missing = made.summary.text, made.summary.notes, lost(standing, (made.summary.text,))
+    text, notes = made.summary.text, made.summary.notes
+    extracted = isinstance(answer, Summary) and answer.extracted
+    if not extracted and request.kind in ("rounds", "changes"):
+        # Only here is known who wrote it: from now on, what stands below the heading is the user's.
+        heard = Heard(request.rounds, (*_instructions(request.previous), *standing))
+        notes = heard.attribute_notes(notes)
+        text = rendered(notes) if notes else heard.attribute(text)
+    missing = lost(standing, (text,))
     text, back = restored(text, missing, room, count)
     if back and notes:
         span = span_of(request.rounds, request.start_index, request.end_index)
         notes = with_sentences(notes, missing[-back:], span)
         text = rendered(notes)
-    tokens = count(text) if back else made.tokens
-    return Answer(Summary(text, usage, made.summary.model, notes), tokens, back, made.unknown, made.said)
+    tokens = made.tokens if text == made.summary.text else count(text)
+    summary = Summary(text, usage, made.summary.model, notes, extracted)
+    return Answer(summary, tokens, back, made.unknown, made.said)
+
+
+def _instructions(previous: CompactedMessage | None) -> tuple[str, ...]:
+    """Return the user's instructions that *previous* carries: of its list, and of its notes, of which each was looked
+    for in the user's words when it was new."""
+    notes = previous.notes if previous is not None else ()
+    return (*carried(previous), *(note.text for note in notes if note.section == INSTRUCTIONS))
 
 
 def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:

@@ -148,7 +148,7 @@ def test_asked_for_changes_the_model_says_what_is_new() -> None:
     first, second = facts_of(2)
     request = asked(f"1. {first.text}\n{second.text}", kind="changes", notes=(Note(text=first.text),))
     answer = ImperfectModel([first, second], 0, keeps=1.0)(request)
-    assert [line.partition(":")[0] for line in answer.splitlines()] == ["add [Goal and instructions]", "add [Done]"]
+    assert [line.partition(":")[0] for line in answer.splitlines()] == ["add [Goal]", "add [Done]"]
     assert second.text in answer
     assert first.text not in answer
 

@@ -24,7 +24,7 @@ _WORDS = (
     " settled later after both had looked at it again and agreed on how to go on with what was left"
 )
 #: Where a summary has the facts, and what else happened.
-_KEPT, _DONE = "Goal and instructions", "Done"
+_KEPT, _DONE = "Goal", "Done"
 _CHANGES = re.compile(r"\b(add|replace|remove)\b.*\b(add|replace|remove)\b.*\b(add|replace|remove)\b", re.DOTALL)
 
 

@@ -1,4 +1,8 @@
-"""What a user forbade stays word for word: it is carried from compaction to compaction, whatever a summarizer drops."""
+"""What a user forbade stays word for word: it is carried from compaction to compaction, whatever a summarizer drops.
+
+Only a user's post gives an instruction. So in a stored summary, what stands below ``HEADING`` is the user's, whoever
+wrote the summary: ``attributed`` sees to that.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,29 @@ from itertools import groupby
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Round
 
+from ..summarizers.base import Summary
 from ..summarizers.instructions import is_prohibition, may_prohibit
 from ..summarizers.statements import Section, sentences
 from ..tokens import TokenCounter
 
-__all__ = ["HEADING", "LONGEST", "MOST", "STANDING", "bare", "in_force", "lost", "restored", "standing_sentences"]
+__all__ = [
+    "HEADING",
+    "LONGEST",
+    "MOST",
+    "STANDING",
+    "bare",
+    "carried",
+    "carry",
+    "heading_in",
+    "in_force",
+    "instructions_in",
+    "is_heading",
+    "item_in",
+    "lost",
+    "own_words",
+    "restored",
+    "standing_sentences",
+]
 
 #: Under this key of its ``extra`` a compaction carries them, oldest first.
 STANDING = "standing"
@@ -22,6 +44,12 @@ MOST = 32
 LONGEST = 400
 #: What they stand under at a summary's end. The extractive summarizer knows it from its own summaries.
 HEADING = Section.INSTRUCTIONS.value
+
+#: The headings that say: these are the user's words.
+_ATTRIBUTING = {"".join(filter(str.isalnum, one.casefold())): one for one in (Section.INSTRUCTIONS, Section.SAID)}
+#: A longer line is no heading, in characters.
+_LONGEST_HEADING = 80
+_LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,4}[.)])\s+(?=\S)", re.ASCII)
 
 #: A message of more sentences is pasted material, except for its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
@@ -39,11 +67,27 @@ def standing_sentences(rounds: Iterable[Round]) -> tuple[str, ...]:
     return _newest(found for round_ in rounds for text in _said(round_) for found in _prohibitions(text))
 
 
+def own_words(rounds: Iterable[Round]) -> tuple[str, ...]:
+    """Return what the user said in *rounds*, post by post, without what he only shows: code, somebody else's mail."""
+    return tuple(_SHOWN.sub("", text) for round_ in rounds for text in _said(round_))
+
+
+def carried(previous: CompactedMessage | None) -> tuple[str, ...]:
+    """Return the instructions that *previous* carries."""
+    before = previous.extra.get(STANDING, ()) if previous is not None else ()
+    return tuple(text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
+
+
 def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
     """Return what *previous* carries and what the user forbade in *rounds*, the newest ``MOST``, oldest first."""
-    before = previous.extra.get(STANDING, ()) if previous is not None else ()
-    kept = (text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
-    return _newest((*kept, *standing_sentences(rounds)))
+    return _newest((*carried(previous), *standing_sentences(rounds)))
+
+
+def carry(standing: Iterable[str], summary: Summary) -> tuple[str, ...]:
+    """Return *standing* and, of an accepted *summary* by a model, the user's instructions that it quotes: all that the
+    next compaction carries. What was chosen by cue words is not chosen again for standing below a heading."""
+    quoted = () if summary.extracted else instructions_in(summary.text)
+    return _newest((*standing, *(text for text in quoted if len(text) <= LONGEST)))
 
 
 def lost(standing: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
@@ -57,18 +101,61 @@ def lost(standing: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
 
 
 def restored(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
-    """Return *text* with *sentences* below it, and how many these are: the newest that take at most *room* tokens."""
+    """Return *text* with *sentences* among the user's instructions in it, or below it, and how many these are: the
+    newest that take at most *room* tokens."""
     lines: list[str] = []
     for sentence in reversed(sentences):
         if count("\n".join([HEADING, *lines, line := f"- {sentence}"])) > room:
             break
         lines.insert(0, line)
-    return ("\n".join([f"{text}\n\n{HEADING}", *lines]) if lines else text), len(lines)
+    if not lines:
+        return text, 0
+    before, items, behind = _parted(text)
+    if not items:
+        return "\n".join([f"{text}\n\n{HEADING}", *lines]), len(lines)
+    return "\n".join([*before, HEADING, *items, *lines, *([""] if behind and behind[0].strip() else []), *behind]), len(
+        lines
+    )
+
+
+def instructions_in(text: str) -> tuple[str, ...]:
+    """Return what stands below ``HEADING`` in a stored summary, item by item."""
+    _, items, _ = _parted(text)
+    return tuple(item_in(line) for line in items)
+
+
+def item_in(line: str) -> str:
+    """Return what *line* says behind its mark of a list, if it has one."""
+    mark = _LIST_MARK.match(line)
+    return line[mark.end() :] if mark else line.strip()
+
+
+def heading_in(line: str) -> Section | None:
+    """Return the heading of this library that says whose words follow, where *line* is one, however it is marked."""
+    return _ATTRIBUTING.get(bare(line)) if len(line) <= _LONGEST_HEADING else None
+
+
+def is_heading(line: str) -> bool:
+    """Return whether *line* seems to open a section: it has a mark of Markdown, or is short and ends in a colon."""
+    line = line.strip()
+    named = line.endswith((":", "：")) and len(line) <= _LONGEST_HEADING and not _LIST_MARK.match(line)
+    return named or line.startswith("#") or (line.startswith("**") and line.endswith("**"))
 
 
 def bare(text: str) -> str:
     """Return the letters and digits of *text*, in lower case."""
     return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _parted(text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the lines of *text* before the user's instructions, those of them, and those behind; the first section of
+    several, which ends with an empty line or another heading. All stand before where there is none."""
+    lines = text.split("\n")
+    start = next((at for at, line in enumerate(lines) if heading_in(line) is Section.INSTRUCTIONS), len(lines))
+    end = start + 1
+    while end < len(lines) and lines[end].strip() and not is_heading(lines[end]):
+        end += 1
+    return lines[:start], lines[start + 1 : end], lines[end:]
 
 
 def _newest(found: Iterable[str]) -> tuple[str, ...]:

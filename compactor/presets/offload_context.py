@@ -18,7 +18,7 @@ from prompts import PromptTemplate
 
 from ..acceptance import Source
 from ..asking import accepted, traits_of
-from ..checks.standing import HEADING, lost, restored, standing_sentences
+from ..checks.standing import STANDING, carry, instructions_in, lost, restored, standing_sentences
 from ..config import CompactorConfig
 from ..messages.offloading import beginning, is_result, only_text, size_of
 from ..messages.units import PROMPT_TOKENS, Message, count_message
@@ -351,13 +351,13 @@ class _Asking:
     group_tokens: int
     attempts: int
 
-    def request(self, step: Step, earlier: str, target: int) -> SummaryRequest:
-        """Return the request to go on from the *earlier* summary with the rounds of *step*."""
+    def request(self, step: Step, earlier: str, standing: Sequence[str], target: int) -> SummaryRequest:
+        """Return the request to go on from the *earlier* summary, and what it carries, with the rounds of *step*."""
+        end = max(step.whole, 1)
+        before = CompactedMessage(start_index=1, end_index=end, summary=earlier, extra={STANDING: tuple(standing)})
         return SummaryRequest(
             role=ASSISTANT,
-            previous=CompactedMessage(start_index=1, end_index=max(step.whole, 1), summary=earlier)
-            if earlier
-            else None,
+            previous=before if earlier else None,
             rounds=tuple(step.rounds),
             start_index=step.rounds[0].number,
             end_index=step.rounds[-1].number,
@@ -440,20 +440,19 @@ def _summary(
     there is *room*. Raises what the summarizer raises, or ``SummaryRejected``."""
     summary, before, taken_in = earlier, count(earlier), 0
     rounds = Memory.from_messages(messages).conversation.rounds
+    # Below its heading a summary has the user's words only: ``accepted`` has seen to that. What was chosen by cue words
+    # is chosen again; what a model quoted stays, in whatever language.
+    standing: tuple[str, ...] = instructions_in(earlier)
+    if traits_of(asking.summarizer).deterministic:
+        standing = tuple(filter(is_prohibition, standing))
     for step in steps(rounds, Room(asking.group_tokens), count):
         taken_in += step.tokens
         source = Source(step.text, taken_in, before, (summary,))
-        request = asking.request(step, summary, target)
-        summary = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary.text
-    forbidden = (*_carried(earlier), *standing_sentences(rounds))
+        request = asking.request(step, summary, standing, target)
+        made = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary
+        summary, standing = made.text, carry((*standing, *standing_sentences(step.rounds)), made)
     spare = max(min(target, room - count(summary)), _LEAST_TARGET)
-    return restored(summary, lost(forbidden, [summary]), spare, count)[0]
-
-
-def _carried(summary: str) -> list[str]:
-    """Return what the user forbade as a *summary* of ours carries it: below its heading."""
-    lines = summary.partition(f"{HEADING}\n")[2].split("\n")
-    return [said for line in lines if is_prohibition(said := line.removeprefix("- "))]
+    return restored(summary, lost(standing, [summary]), spare, count)[0]
 
 
 def _snapshot(summary: str, stands_for: int, where: str) -> Message:

@@ -12,7 +12,7 @@ from memory.rounds import Round
 from prompts import PromptTemplate
 
 from ..acceptance import Source
-from ..checks.standing import STANDING, in_force
+from ..checks.standing import STANDING, carry, in_force
 from ..messages.units import PROMPT_TOKENS, count_message
 from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from ..transcript import Room, Step, steps
@@ -145,7 +145,7 @@ def compaction_of(
         model=summary.model,
         usage=added(usage, summary.usage),
         notes=summary.notes,
-        extra=extra,
+        extra={**extra, STANDING: standing} if (standing := carry(extra.get(STANDING, ()), summary)) else extra,
     )
 
 

@@ -85,6 +85,9 @@ class Summary:
     model: str | None = None
     #: What ``text`` says, note by note, where it was made so.
     notes: tuple[Note, ...] = ()
+    #: Whether it holds nothing but what was said, each line below the heading of whoever said it. A text that a model
+    #: wrote is no such summary: what it has below the user's heading is looked for in the user's words.
+    extracted: bool = False
 
     def __post_init__(self) -> None:
         # As answers say it: what is no count there is not worth an answer that was paid for.

@@ -77,10 +77,11 @@ class ExtractiveSummarizer:
         earlier = list(from_summary(previous))
         new = list(_breathing(from_rounds(request.rounds, queries=request.kind == "rounds")))
         if earlier and not new and self._count(previous) <= target:
-            return Summary(previous)
+            return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
         lines = _weighed(_current(_distinct([*earlier, *new])), self._count)
-        return Summary(_fit(lines, budget, self._count) if lines else _cut(NOTHING, target, self._count))
+        text = _fit(lines, budget, self._count) if lines else _cut(NOTHING, target, self._count)
+        return Summary(text, extracted=True)
 
     def _worthwhile(self, request: SummaryRequest) -> int:
         """Return by how much a summary may grow, to save enough: half of what is new."""

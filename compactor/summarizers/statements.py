@@ -128,6 +128,8 @@ def from_summary(summary: str) -> Iterator[Statement]:
         source = number - len(lines)
         if (heading := line.lstrip("# ").removesuffix(":")) in _HEADINGS:
             section = _HEADINGS[heading]
+        elif not line:  # what follows without a heading of ours was written by somebody else
+            section = Section.EARLIER
         elif line in {NOTHING, END}:
             continue
         elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):

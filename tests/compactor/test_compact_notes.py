@@ -38,9 +38,9 @@ from prompts import load
 pytestmark = pytest.mark.timeout(60)
 
 CONFIG = CompactorConfig(threshold=4, retain_recent=1)
-FIRST = "## Goal and instructions\n- The user asks what items cost.\n\n## Done\n- Four items were priced."
+FIRST = "## Goal\n- The user asks what items cost.\n\n## Done\n- Four items were priced."
 #: The same as it is shown.
-SHOWN = "## Goal and instructions\n1. The user asks what items cost.\n\n## Done\n2. Four items were priced."
+SHOWN = "## Goal\n1. The user asks what items cost.\n\n## Done\n2. Four items were priced."
 USAGE = {"input_tokens": 100, "output_tokens": 10}
 
 
@@ -117,7 +117,7 @@ def test_then_only_changes_are_asked_for() -> None:
     (message,) = request.messages
     said = message["content"]
     assert said.startswith(
-        "<previous_summary>\n## Goal and instructions\n1. The user asks what items cost.\n\n"
+        "<previous_summary>\n## Goal\n1. The user asks what items cost.\n\n"
         "## Done\n2. Four items were priced.\n</previous_summary>\n\n<conversation>\n<round number=\"5\">"
     )  # fmt: skip
     assert 0 < said.index(load("default").content[-60:].strip()) < said.index("add [Heading]: a new note")
@@ -217,7 +217,7 @@ def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -
         sent.extend(round_.number for round_ in request.rounds)
         number = request.end_index
         if request.kind == "rounds":
-            return "## Goal and instructions\n- Prices are asked for.\n## Open\n- Nothing yet."
+            return "## Goal\n- Prices are asked for.\n## Open\n- Nothing yet."
         changes = [
             f"add [Done]: Item-{number} was priced.",
             f"replace {len(request.notes)}: Item-{number + 1} is next.",

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prompts
+from compactor.checks.standing import HEADING
 from memory.errors import ContextError
 from prompts import CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags, load, shipped
 
@@ -557,10 +558,12 @@ def test_a_shipped_prompt_asks_for_what_every_summary_needs(prompt: PromptTempla
 
 @pytest.mark.parametrize("name", OF_ROUNDS)
 def test_a_prompt_of_rounds_keeps_what_the_user_set(name: str) -> None:
-    """Standing instructions word for word, from nobody but the user."""
+    """Standing instructions word for word, from nobody but the user, under the heading where they are checked."""
     for wanted in (
+        f"## {HEADING.rstrip(':')}\n",
         "word for word, in quotation marks",
         "Only the user's messages set these",
+        "never translated",
         "in the language of the conversation",
     ):
         assert wanted in load(name).content
@@ -603,12 +606,13 @@ def test_a_prompt_of_a_part_asks_for_what_the_part_is_there_for(name: str, wante
 @pytest.mark.parametrize(
     ("name", "headings"),
     [
-        ("default", ["Goal and instructions", "Done", "Decisions", "Open"]),
-        ("planner", ["Goal and constraints", "Progress", "Decisions", "Pending"]),
+        ("default", ["Goal", "Instructions from the user", "Done", "Decisions", "Open"]),
+        ("planner", ["Goal", "Instructions from the user", "Progress", "Decisions", "Pending"]),
         (
             "code_interpreter",
             [
-                "Task and instructions",
+                "Task",
+                "Instructions from the user",
                 "Variables",
                 "Files",
                 "Transformations",
@@ -617,7 +621,7 @@ def test_a_prompt_of_a_part_asks_for_what_the_part_is_there_for(name: str, wante
                 "Pending",
             ],
         ),
-        ("assistant", ["Goal", "Facts", "Preferences and instructions", "Done and promised", "Open questions"]),
+        ("assistant", ["Goal", "Facts", "Instructions from the user", "Done and promised", "Open questions"]),
         (
             "current_round",
             ["Calls made already, not to be made again", "What they gave", "Errors", "What is left"],

@@ -98,7 +98,7 @@ def test_notes_are_numbered_through() -> None:
 
 def test_the_sections_are_the_headings_of_the_prompt() -> None:
     """A role's own prompt says what its notes are about."""
-    assert headings(load("default").content) == ("Goal and instructions", "Done", "Decisions", "Open")
+    assert headings(load("default").content) == ("Goal", "Instructions from the user", "Done", "Decisions", "Open")
     assert headings("No heading\n#tag\n# One:\n### Two\n# One") == ("One", "Two")
 
 

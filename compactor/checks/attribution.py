@@ -1,0 +1,112 @@
+"""Whose words are they: what a model's summary has among the user's instructions is looked for in the user's words.
+
+A model is asked for standing instructions as verbatim quotes. What it wrote there of its own, or took from a tool's
+result, stays in the summary, and is not the user's: only a user's post gives an instruction.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from memory.overlays import Note
+from memory.rounds import Round
+
+from ..summarizers.statements import Section, sentences
+from .standing import HEADING, LONGEST, bare, heading_in, is_heading, item_in, own_words
+
+__all__ = ["UNSAID", "Heard"]
+
+#: What stands here instead of ``HEADING`` says less: a summarizer put it there.
+UNSAID = "Instructions in the summary's own words:"
+_MARKED = " (in the summary's words)"
+#: A shorter quote may stand anywhere; in scripts other than Latin, a word has fewer letters.
+_LEAST_LETTERS, _LEAST_OTHERS = 12, 4
+# No mark opens twice: one that is never closed is not looked for to the end, from each one.
+_QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
+
+
+class Heard:
+    """What the user said, in which quotes are looked for."""
+
+    def __init__(self, rounds: Iterable[Round], carried: Iterable[str] = ()) -> None:
+        """Take the *rounds* of a request, and the instructions *carried* from earlier ones."""
+        self._texts = [(text, bare(text)) for text in (*carried, *own_words(rounds))]
+
+    def find_sentence(self, quote: str) -> str:
+        """Return the user's whole sentence that holds *quote*, word for word; empty where none does.
+
+        The whole one, for a part may say the opposite; several where it is a quote of several.
+        """
+        letters = bare(quote)
+        for text, said in reversed(self._texts):
+            if not letters or letters not in said:
+                continue
+            own = list(sentences(text, LONGEST))
+            ends = list(accumulate(len(bare(sentence)) for sentence in own))
+            start = "".join(map(bare, own)).find(letters)
+            if start < 0:
+                continue
+            first, last = bisect_right(ends, start), bisect_left(ends, start + len(letters))
+            whole = " ".join(own[first : last + 1])
+            if _is_long(letters) or 2 * len(letters) >= len(bare(whole)):
+                return whole
+        return ""
+
+    def attribute(self, text: str) -> str:
+        """Return a model's *text* with nothing below ``HEADING`` but the user's sentences; others stand below
+        ``UNSAID``. Where it says of other lines that the user said them, it says now that these are its words."""
+        lines = text.split("\n")
+        if not any(map(heading_in, lines)):
+            return text
+        made: list[str] = []
+        found: dict[str, None] = {}
+        place, inside = len(lines), False
+        for line in lines:
+            heading = heading_in(line)
+            if heading is Section.INSTRUCTIONS:
+                place, inside = min(place, len(made)), True
+            elif heading is not None or is_heading(line):
+                made.append(line if heading is None else f"{line.rstrip(' :*')}{_MARKED}:")
+                inside = False
+            elif not inside or not line.strip():
+                made.append(line)
+            else:
+                said, whole = self._split_quotes(line)
+                found.update(dict.fromkeys(said))
+                if not whole:
+                    made += [line] if UNSAID in made else [UNSAID, line]
+        if found:
+            made[place:place] = [HEADING, *(f"- {sentence}" for sentence in found), ""]
+        return "\n".join(made).strip()
+
+    def attribute_notes(self, notes: Sequence[Note]) -> tuple[Note, ...]:
+        """Return a model's *notes*, of which none is the user's instruction but what the user said."""
+        return tuple(map(self._attributed, notes))
+
+    def _attributed(self, note: Note) -> Note:
+        heading = heading_in(note.section)
+        if heading is None:
+            return note
+        if heading is not Section.INSTRUCTIONS:
+            return note.model_copy(update={"section": f"{note.section}{_MARKED}"})
+        said, whole = self._split_quotes(note.text)
+        if whole:
+            return note if bare(" ".join(said)) == bare(note.text) else note.model_copy(update={"text": " ".join(said)})
+        return note.model_copy(update={"section": UNSAID.rstrip(":")})
+
+    def _split_quotes(self, item: str) -> tuple[list[str], bool]:
+        """Return the user's sentences that *item* quotes, and whether it says hardly anything else."""
+        item = item_in(item)
+        quotes = ["".join(groups) for groups in _QUOTED.findall(item)] or [item]
+        found = [sentence for quote in quotes if (sentence := self.find_sentence(quote))]
+        if not found and (sentence := self.find_sentence(item)):  # a sentence in which the user quotes something
+            return [sentence], True
+        letters = sum(len(bare(quote)) for quote in quotes)
+        return found, len(found) == len(quotes) and 2 * letters >= len(bare(item))
+
+
+def _is_long(letters: str) -> bool:
+    return len(letters) >= (_LEAST_LETTERS if letters.isascii() else _LEAST_OTHERS)
