@@ -556,7 +556,7 @@ def test_what_the_user_forbade_becomes_a_note_where_it_was_lost() -> None:
     scene = Scene([FIRST, "remove 1", "none"]).add(1, forbidding).add(4)
     forbidden = Note(text="Never delete the invoices.", section=INSTRUCTIONS, first_round=1, last_round=4)
     assert scene.made.notes[0] == forbidden
-    assert scene.made.summary.startswith(f"## {INSTRUCTIONS}\n1. Never delete the invoices.\n\n## Goal and")
+    assert scene.made.summary.startswith(f"## {INSTRUCTIONS}\n1. Never delete the invoices.\n\n## Goal\n")
     assert texts(scene.made.notes)[1:] == texts(read_notes(FIRST, (1, 4)))
     (prepared,) = of_kind(scene.compactor.events, Prepared)
     assert prepared.restored == 1
