@@ -63,6 +63,16 @@ Seconds = Annotated[float, Field(gt=0, le=4_000_000)]
 PathText = Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
 
 
+def _listed(value: Any) -> Any:
+    """Return names as settings have them: in a list, or in one text with commas."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return tuple(value) if isinstance(value, list | set | frozenset) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
 class CompactorConfig(BaseModel):
     """How one compactor works. Frozen and valid: nonsense raises ``ConfigError`` when it is made."""
 
@@ -97,6 +107,9 @@ class CompactorConfig(BaseModel):
     circuit_failures: int = Field(5, ge=1)
     #: Seconds that an open circuit stays open; then one attempt decides.
     circuit_reset: Seconds = 60.0
+    #: Tools whose calls and results no strategy offloads, drops or summarises, by name: those that load skills, say. A
+    #: compaction covers them with their round; ``memory.pin`` keeps a text even then.
+    exempt_tools: Names = ()
     #: The model whose tokenizer counts; empty means o200k_base.
     model: str = ""
 

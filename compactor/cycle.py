@@ -48,7 +48,10 @@ class Cycle(Desk):
         rounds = rounds_for(self.rounds_getter(), self.role)
         header = max(self.header_tokens(), self.ledger.header_tokens) + self.ledger.tool_tokens
         compaction, kept = rounds.anchored(state.current), self.keeping.keeps_reductions
-        return View(rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept)
+        exempt = frozenset(self.config.exempt_tools)
+        return View(
+            rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept, exempt_tools=exempt
+        )
 
     def run(
         self,
@@ -85,7 +88,8 @@ class Cycle(Desk):
                 ask,
                 self.emit,
                 self.monotonic,
-                traits,
+                exceeds=verdict.exceeds,
+                traits=traits,
                 keeping=self.keeping if paid or self.holding is not None else None,
                 before_asking=before_asking,
                 newest_place=self.newest_place,
@@ -154,7 +158,7 @@ class Cycle(Desk):
         """Let strategies run until the trigger no longer holds; tell where that has changed nothing."""
         try:
             for strategy in self.strategies:
-                if passing.changed and not forced and not self.trigger(passing.ahead):
+                if passing.changed and not forced and not passing.is_still_due():
                     break
                 passing.apply(strategy)
             else:

@@ -316,7 +316,7 @@ class Ladder:
         return [place for place, end in enumerate(ends) if end <= boundary and self._may_shorten(pieces[place])]
 
     def _may_shorten(self, piece: Piece) -> bool:
-        return not (piece.fixed or piece.unit.from_user) and self._view.reducible(piece.round_, piece.unit)
+        return not (piece.fixed or piece.unit.from_user) and self._view.shortenable(piece.round_, piece.unit)
 
     def _leave_out(self, draft: Draft, target: int) -> Draft:
         """Return *draft* with its largest texts clipped, and its oldest units left out until it is *target* tokens

@@ -193,6 +193,13 @@ class Pass:
             said = error.check if isinstance(error, SummaryRejected) else type(error).__name__
             self._desk.emit(StrategyFailed(role=self._desk.role, generation=self.base, strategy=name, error=said))
 
+    def is_still_due(self) -> bool:
+        """Return whether the trigger holds after what was published; strategies hear what is exceeded still."""
+        verdict = self._desk.trigger.verdict(self.ahead)
+        if self._work is not None and verdict.holds:
+            self._work.look(verdict)
+        return verdict.holds
+
     def end(self, *, forced: bool) -> None:
         """Tell where all strategies were not enough. Raises the first failure then, so that it is tried again later."""
         desk, tried = self._desk, self.changed or self._failed

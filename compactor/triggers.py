@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from .config import CompactorConfig, whole_number
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Condition",
+    "Size",
     "Trigger",
     "Verdict",
     "after_rounds",
@@ -26,6 +27,12 @@ __all__ = [
 ]
 
 
+#: What a trigger measures. Shorter texts are fewer tokens, and as many messages as before.
+Size = Literal["messages", "tokens"]
+_MESSAGES: frozenset[Size] = frozenset({"messages"})
+_TOKENS: frozenset[Size] = frozenset({"tokens"})
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a trigger says of a view."""
@@ -35,6 +42,8 @@ class Verdict:
     mark: int | None = None
     #: The numbers behind it, where it was weighed: an event that still lacks role and generation.
     weighed: Weighed | None = None
+    #: Which sizes are over their marks, so that a strategy can tell whether it helps; None: nobody knows.
+    exceeds: frozenset[Size] | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
         return self.holds
@@ -87,7 +96,7 @@ def after_rounds(n: int) -> Trigger:
 def over_messages(n: int) -> Trigger:
     """Hold when the tail is more than *n* chat messages."""
     whole_number("messages", n)
-    return Trigger(lambda view: Verdict(view.messages > n), f"over_messages({n})")
+    return Trigger(lambda view: Verdict(view.messages > n, exceeds=_MESSAGES), f"over_messages({n})")
 
 
 def over_tokens(n: float) -> Trigger:
@@ -101,7 +110,7 @@ def over_tokens(n: float) -> Trigger:
 
     def judge(view: View) -> Verdict:
         mark = int(n * view.window) if share else int(n)
-        return Verdict(True, mark) if view.corrected_tokens > mark else Verdict(False)
+        return Verdict(True, mark, exceeds=_TOKENS) if view.corrected_tokens > mark else Verdict(False)
 
     return Trigger(judge, f"over_tokens({n})")
 
@@ -119,7 +128,7 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
         counted = view.usage.input_tokens
         bound = n if view.as_composed else least
         holds = (view.corrected_tokens if counted is None else counted) >= bound
-        return Verdict(holds, n if holds else None)
+        return Verdict(holds, n if holds else None, exceeds=_TOKENS)
 
     return Trigger(judge, f"over_usage({n})")
 
@@ -164,7 +173,7 @@ class _Either(Trigger):
     def _either(self, view: View) -> Verdict:
         said = [part.verdict(view) for part in self.parts]
         holding = [verdict for verdict in said if verdict.holds]
-        return Verdict(bool(holding), _lowest(holding), _weighed(said))
+        return Verdict(bool(holding), _lowest(holding), _weighed(said), _exceeded(holding))
 
 
 class _Both(Trigger):
@@ -179,11 +188,17 @@ class _Both(Trigger):
         if said[0].holds:
             said.append(self.parts[1].verdict(view))
         holds = all(verdict.holds for verdict in said)
-        return Verdict(holds, _lowest(said) if holds else None, _weighed(said))
+        return Verdict(holds, _lowest(said) if holds else None, _weighed(said), _exceeded(said))
 
 
 def _lowest(said: list[Verdict]) -> int | None:
     return min((verdict.mark for verdict in said if verdict.mark is not None), default=None)
+
+
+def _exceeded(said: list[Verdict]) -> frozenset[Size] | None:
+    """Return all the sizes that are exceeded; None where one of them does not say."""
+    known = [verdict.exceeds for verdict in said if verdict.exceeds is not None]
+    return frozenset[Size]().union(*known) if len(known) == len(said) else None
 
 
 def _weighed(said: list[Verdict]) -> Weighed | None:

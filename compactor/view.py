@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
+from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.once import once
 from memory.overlays import CompactedMessage, Reductions
 from memory.recall import RECALL_TOOLS
@@ -21,12 +22,14 @@ from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .messages.kept_rounds import KeptRound
 from .messages.ledger import Ledger
+from .messages.offloading import is_result
 from .messages.overlaid import overlaid, tells_of_drops
 from .messages.rungs import is_pinned
 from .messages.sums import Sums, by_round, calls_in
 from .messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
 from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
+from .triggers import Size
 
 __all__ = ["View", "Work"]
 
@@ -40,6 +43,10 @@ class Work(Protocol):
     @property
     def mark(self) -> int | None:
         """The number of tokens that the prompt has passed, where that is why there is work."""
+
+    @property
+    def exceeds(self) -> frozenset[Size] | None:
+        """The sizes that are over their marks: a strategy that lowers none of them need not run. None: nobody knows."""
 
     @property
     def plan(self) -> str | None:
@@ -93,6 +100,8 @@ class View:
     as_composed: bool = True
     #: The reductions as they are now, where that is not as in the snapshot: a cycle has published some.
     published: Reductions | None = None
+    #: Tools whose calls and results no strategy reduces, by name.
+    exempt_tools: frozenset[str] = frozenset()
     #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
     counted_from: int | None = None
 
@@ -272,9 +281,33 @@ class View:
         return is_pinned(unit, self.pinned.get(round_.id, frozenset()))
 
     def reducible(self, round_: Round, unit: Unit) -> bool:
-        """Return whether a unit may be reduced: not what waits for something or is pinned, and not what was reloaded in
-        the newest round, where the agent still works with it."""
+        """Return whether a strategy may reduce a unit: what a prompt may shorten, but for results that the role has yet
+        to read, and what exempted tools were told and gave."""
+        return self.shortenable(round_, unit) and not (self.is_unread(round_, unit) or self._is_exempt(unit))
+
+    def shortenable(self, round_: Round, unit: Unit) -> bool:
+        """Return whether a prompt that is too long may shorten a unit: not what waits for something or is pinned, and
+        not what was reloaded in the newest round, where the agent still works with it."""
         return not (unit.pending or self.is_pinned(round_, unit) or self.read_back(round_, unit))
+
+    def is_unread(self, round_: Round, unit: Unit) -> bool:
+        """Return whether a unit has a result that came after the role spoke last, so that no model has read it."""
+        return any(post is not None and (round_.id, post.number) in self._unread for post in unit.posts)
+
+    def _is_exempt(self, unit: Unit) -> bool:
+        return bool(self.exempt_tools) and not self.exempt_tools.isdisjoint(unit.tools)
+
+    @once
+    def _unread(self) -> frozenset[tuple[str, int]]:
+        found = set()
+        for place in reversed(self.places):
+            round_ = self.rounds[place]
+            for post in reversed(round_.post_list):
+                if is_result(post):
+                    found.add((round_.id, post.number))
+                elif post.send_from == self.role or (not self.role and post.send_from not in SPEAK_FOR_NO_AGENT):
+                    return frozenset(found)
+        return frozenset(found)
 
     def read_back(self, round_: Round, unit: Unit) -> bool:
         """Return whether a unit is what the agent reads back in the newest round."""

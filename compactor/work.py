@@ -21,6 +21,7 @@ from .events import Prepared, Rejected, Started
 from .keeping.keeping import Keeping, digest_of
 from .last_prompt import LastPrompt, continued
 from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest
+from .triggers import Size, Verdict
 from .view import View
 
 __all__ = ["CycleWork"]
@@ -55,6 +56,8 @@ class CycleWork:
     newest_place: Callable[[], tuple[str, int]] = lambda: ("", 0)
     #: The newest prompt of its role, where it is known and shows all of its tail.
     last_prompt: LastPrompt | None = None
+    #: The sizes that are over their marks; None: nobody knows.
+    exceeds: frozenset[Size] | None = None
     #: How the answer that was accepted last came about.
     origin: Origin = field(default=Origin(), init=False)
     #: The generation that is current, and how many of the view's rounds its compaction covers.
@@ -76,6 +79,10 @@ class CycleWork:
     @property
     def takes_changes(self) -> bool:
         return self.traits.takes_changes
+
+    def look(self, verdict: Verdict) -> None:
+        """Take note of what is exceeded now."""
+        self.mark, self.exceeds = verdict.mark, verdict.exceeds
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from here on, for *strategy*."""

@@ -19,6 +19,7 @@ __all__ = [
     "ASSISTANT",
     "FUNCTION",
     "KEPT",
+    "SPEAK_FOR_NO_AGENT",
     "TOOL",
     "Parsed",
     "came_as_message",
@@ -40,6 +41,8 @@ FUNCTION = "function"
 
 _SYSTEM = ("system", "developer")
 _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTION} | {role: role for role in _SYSTEM}
+#: Senders that are no agents: where posts of all roles are read as one, what else says something is an agent.
+SPEAK_FOR_NO_AGENT = (USER, TOOL, FUNCTION, *_SYSTEM)
 #: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
 KEPT = "openai"
 _ABSENT = "openai_absent"

@@ -19,7 +19,7 @@ from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
 from ..view import View
 
-__all__ = ["STEPS", "PromptConfig", "auto_context"]
+__all__ = ["PLAN_NOTEBOOK_TOOLS", "STEPS", "PromptConfig", "auto_context"]
 
 #: The six steps in their order. In capitals, they are the types of compression events.
 STEPS = (
@@ -29,6 +29,19 @@ STEPS = (
     "previous_round_conversation_summary",
     "current_round_large_message_summary",
     "current_round_message_compress",
+)
+#: The tools of AgentScope's PlanNotebook: what they keep is a plan, which is told anew each time.
+PLAN_NOTEBOOK_TOOLS = (
+    "create_plan",
+    "update_plan_info",
+    "revise_current_plan",
+    "update_subtask_state",
+    "finish_subtask",
+    "view_subtasks",
+    "get_subtask_count",
+    "finish_plan",
+    "view_historical_plans",
+    "recover_historical_plan",
 )
 #: The newest answered round and the open one stay as they are: as many as the heaviest step has always spared.
 RETAIN_RECENT = 2
@@ -68,6 +81,8 @@ def auto_context(
     summarizer: object | None = None,
     *,
     plan: Callable[[], object] | None = None,
+    plan_tools: str | Iterable[str] = PLAN_NOTEBOOK_TOOLS,
+    exempt_tools: str | Iterable[str] = (),
     config: CompactorConfig | None = None,
 ) -> dict[str, Any]:
     """Return the options for ``ContextCompactor.for_role(memory, role, **auto_context(...))``.
@@ -75,7 +90,9 @@ def auto_context(
     Due at *msg_threshold* messages, or over *token_ratio* of *max_token*. Then, until neither is so any more: runs of
     tool calls in past rounds become summaries; large posts of past rounds become previews, at first without the newest
     *last_keep* messages, then with them; past rounds are compacted; large posts of the open round become summaries;
-    then its tool calls do. What else there is to set comes from *config*. Raises ``ConfigError`` for nonsense.
+    then its tool calls do. Results that the role has yet to read stay, and so do the calls and results of
+    *exempt_tools*, those that load skills, say. Of *plan_tools* a summarizer sees a line; both are names.
+    What else there is to set comes from *config*. Raises ``ConfigError`` for nonsense.
     """
     for name, number, least in (
         ("msg_threshold", msg_threshold, 1),
@@ -100,18 +117,28 @@ def auto_context(
 
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)
     steps: tuple[Strategy, ...] = (
-        compress_tool_runs(min_consecutive_tool_messages, last_keep, **prompt("previous_round_tool_compress_prompt")),
+        compress_tool_runs(
+            min_consecutive_tool_messages,
+            last_keep,
+            plan_tools=plan_tools,
+            **prompt("previous_round_tool_compress_prompt"),
+        ),
         _in_past(offload(keep_last=last_keep)),
         _in_past(offload()),
         compact_view,
         offload(summarize=True, **prompt("current_round_large_message_prompt")),
         compress_tool_runs(
-            scope="current", ratio=current_round_compression_ratio, **prompt("current_round_compress_prompt")
+            scope="current",
+            ratio=current_round_compression_ratio,
+            plan_tools=plan_tools,
+            **prompt("current_round_compress_prompt"),
         ),
     )
     given: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
     return {
-        "config": _config(config, max_token, token_ratio, prompts.template("previous_round_summary_prompt")),
+        "config": _config(
+            config, max_token, token_ratio, exempt_tools, prompts.template("previous_round_summary_prompt")
+        ),
         "trigger": over_messages(msg_threshold - 1) | over_tokens(max(1, int(max_token * token_ratio))),
         "strategies": tuple(map(_named, STEPS, steps)),
         **{name: value for name, value in given.items() if value is not None},
@@ -127,11 +154,18 @@ def _prompt_config(given: Mapping[str, Any]) -> PromptConfig:
 
 
 def _config(
-    given: CompactorConfig | None, max_token: int, token_ratio: float, prompt: PromptTemplate | None
+    given: CompactorConfig | None,
+    max_token: int,
+    token_ratio: float,
+    exempt_tools: str | Iterable[str],
+    prompt: PromptTemplate | None,
 ) -> CompactorConfig:
     """Return *given* with what the preset sets in it; with *prompt* in the place of its own where there is one."""
     given = given if given is not None else CompactorConfig()
     config = given.filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=float(token_ratio))
+    if exempt_tools:
+        tools = exempt_tools if isinstance(exempt_tools, str) else tuple(exempt_tools)
+        config = config.merged(exempt_tools=tools)
     return config if prompt is None else config.asking(prompt)
 
 

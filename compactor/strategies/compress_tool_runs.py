@@ -27,13 +27,12 @@ from .folding import Asking, fold
 from .stretches import Stretch, open_stretches, past_runs
 from .wording import summary_text
 
-__all__ = ["PLAN_TOOLS", "Scope", "compress_tool_runs"]
+__all__ = ["Scope", "compress_tool_runs"]
 
 Scope = Literal["past", "current"]
 
-#: A tool with one of these words in its name keeps a plan: that is told anew each time, so no summary has to hold it.
-PLAN_TOOLS = ("plan", "planning", "todo", "subtask")
-#: How many characters a summarizer sees of the arguments and the result of such a tool.
+#: How many characters a summarizer sees of the arguments and the result of a tool that keeps a plan: that is told anew
+#: each time, so no summary has to hold it.
 BRIEF = 160
 #: How many it sees of the query that all the calls are about.
 LONGEST_QUERY = 1_000
@@ -50,7 +49,7 @@ def compress_tool_runs(
     scope: Scope = "past",
     ratio: float = 0.3,
     prompt: str | os.PathLike[str] | PromptTemplate | None = None,
-    plan_tools: Iterable[str] = PLAN_TOOLS,
+    plan_tools: str | Iterable[str] = (),
     reread: bool = True,
 ) -> Callable[[View], Iterator[Reduction]]:
     """Return the strategy that has a model summarise tool calls and their results, to *ratio* of their tokens.
@@ -62,8 +61,8 @@ def compress_tool_runs(
     stay.
 
     *prompt* is a name, a path or a template; None: the shipped ``tool_run`` or ``current_round``. *plan_tools* are
-    names, or words in names; the model sees only a line of what these were told and gave. What was offloaded before is
-    read in full again where it fits a request, unless *reread* is False.
+    names of tools that keep the agent's plan; the model sees only a line of what these were told and gave. What was
+    offloaded before is read in full again where it fits a request, unless *reread* is False.
     """
     if scope not in ("past", "current"):
         raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
@@ -72,8 +71,8 @@ def compress_tool_runs(
     more_than, kept = whole_number("min_consecutive", min_consecutive), whole_number("keep_last", keep_last)
     if not isinstance(prompt, PromptTemplate):
         prompt = load(prompt or ("tool_run" if scope == "past" else "current_round"))
-    words = (plan_tools,) if isinstance(plan_tools, str) else plan_tools
-    options = _Options(prompt, ratio, frozenset(_bare(word) for word in words), reread)
+    names = frozenset((plan_tools,) if isinstance(plan_tools, str) else plan_tools)
+    options = _Options(prompt, ratio, names, reread)
 
     def strategy(view: View) -> Iterator[Reduction]:
         if view.work is None:
@@ -102,13 +101,10 @@ def compress_tool_runs(
 class _Options:
     prompt: PromptTemplate
     ratio: float
-    #: What tells the tools that keep a plan, as ``_bare`` gives it.
+    #: The names of the tools that keep a plan.
     plan_tools: frozenset[str]
     #: Whether what was offloaded is read in full again.
     reread: bool
-
-    def keeps_a_plan(self, tool: str) -> bool:
-        return _bare(tool) in self.plan_tools or any(_bare(word) in self.plan_tools for word in _WORD.findall(tool))
 
 
 @dataclass(frozen=True)
@@ -195,7 +191,7 @@ class _Run:
             for unit in self.stretch.units
             for post in unit.posts
             for call in (post.tool_calls if post else ())
-            if self.options.keeps_a_plan(call.name)
+            if call.name in self.options.plan_tools
         }
         logged = {post.number: post for post in self.posts}
         for post in self.stretch.posts:
@@ -229,16 +225,8 @@ class _Run:
         return summary_text(summary, STANDS_FOR, reference)
 
 
-#: The words in a tool's name, however they are joined: ``update_plan``, ``TodoWrite``, ``PLAN-step``.
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
-
-
 #: The first line of such a summary; one of a host's own need not have it.
 _HEAD = re.compile(r"\A\[Summary of [^\n]*\n")
-
-
-def _bare(word: str) -> str:
-    return word.lower().removesuffix("s")
 
 
 def _in_brief(post: Post, plans: Collection[str | None]) -> Post:

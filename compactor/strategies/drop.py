@@ -49,7 +49,9 @@ def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callabl
 
     def strategy(view: View) -> Iterator[Reduction]:
         dropping = _Dropping(Tail(view))
-        waiting = bool(types)
+        work = view.work
+        # A post without its attachments is a message as before.
+        waiting = bool(types) and (work is None or work.exceeds is None or "tokens" in work.exceeds)
         for name, kept in rules:
             if not name.startswith(ATTACHMENT):
                 yield from dropping.posts(name, kept)

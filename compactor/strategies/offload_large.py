@@ -40,6 +40,8 @@ def offload_large(
 ) -> Callable[[View], Iterator[Reduction]]:
     """Return the strategy that offloads posts of more than *threshold* characters, oldest first.
 
+    It does nothing where the trigger goes by the number of messages alone, which it does not lower.
+
     What is shown instead is the first *preview* characters, the size and the reference; both numbers are tokens with
     *tokens*. The newest *keep_last* posts stay, and so does the latest answer to the user. *kinds* are those of
     ``OffloadRule``; None: all. *users_too*: what the user said goes as well, whatever its kind, but never the newest
@@ -61,6 +63,8 @@ def offload_large(
             raise RuntimeError(
                 "offload_large(summarize=True) asks a model, so it runs in a compactor, not at prompt time"
             )
+        if work is not None and work.exceeds is not None and "tokens" not in work.exceeds:
+            return  # shorter messages are no fewer
         mark = work.mark if work is not None else None
         over = view.tokens - mark if mark is not None else math.inf
         for placed, post in _candidates(Tail(view), kept, users_too=users_too):

@@ -75,7 +75,7 @@ def test_runs_are_summarised_one_by_one_the_oldest_first() -> None:
 
 def test_a_run_ends_where_anybody_speaks() -> None:
     """Past runs are calls and results alone; what was said between them is no tool's."""
-    chat = [user(), *pairs(2), answer("So far."), *pairs(2, 2), user("Hm."), *pairs(2, 4)]
+    chat = [user(), *pairs(2), answer("So far."), *pairs(2, 2), user("Hm."), *pairs(2, 4), answer("All.")]
     assert apply(memory_of(*chat), compress_tool_runs())[0] == []
     assert len(apply(memory_of(*chat), compress_tool_runs(3))[0]) == 3
 
@@ -147,6 +147,7 @@ def test_calls_between_whose_results_somebody_speaks_stay() -> None:
     memory.append(result("late", LONG))
     for message in pairs(4, 4):
         memory.append(message)
+    memory.append(answer("All."))
     memory.finish_round(round_)
     made, _ = apply(memory, compress_tool_runs())
     assert spans(made) == [(1, 8), (12, 19)]

@@ -25,6 +25,7 @@ from compactor import (
 from compactor.events import Reduced
 from compactor.messages.ledger import Ledger
 from compactor.messages.units import count_message
+from compactor.presets.auto_context import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.strategies.compress_tool_runs import LEAST_TARGET, compress_tool_runs
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
@@ -124,7 +125,7 @@ def test_tools_that_keep_a_plan_are_told_of_in_a_line() -> None:
     both: Message = {"role": "assistant", "content": None, "tool_calls": [spaced, other]}
     answers = [result("p2", "fine"), result("p3", LONG)]
     chat = [user(), *pairs(3), *PLAN_MESSAGES, both, *answers, answer()]
-    _, (request,) = apply(memory_of(*chat), compress_tool_runs())
+    _, (request,) = apply(memory_of(*chat), compress_tool_runs(plan_tools=["plan", "update_todos"]))
     assert 'name="plan" id="p2">\na [...]\n<tool_call' in quoted(request)
     assert "z" * 900 in quoted(request)
     assert f'id="p3">\n{LONG}' in quoted(request)
@@ -133,35 +134,33 @@ def test_tools_that_keep_a_plan_are_told_of_in_a_line() -> None:
     assert f"c0: {LONG}" in quoted(request)
 
 
-@pytest.mark.parametrize(
-    ("name", "brief"),
-    [
-        ("update_plan", True),
-        ("PLAN", True),
-        ("TodoWrite", True),
-        ("finish_subtask", True),
-        ("getHistoricalPlans", True),
-        ("list_airplanes", False),
-        ("explanation", False),
-        ("planet_data", False),
-        ("", False),
-    ],
-)
-def test_a_plan_tool_is_told_by_a_word_in_its_name(name: str, brief: bool) -> None:
-    """Not by letters: aeroplanes are no plans."""
+@pytest.mark.parametrize("name", ["get_mobile_plan", "update_plan", "TodoWrite", "list_subtasks", "planning"])
+def test_no_tool_is_taken_for_one_that_keeps_a_plan_by_its_name(name: str) -> None:
+    """Telephone companies sell plans: what they cost reaches the summarizer, unless the host names the tool."""
     call = {"id": "p1", "type": "function", "function": {"name": name, "arguments": "x" * 900}}
-    made: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}, result("p1", "ok")]
-    _, (request,) = apply(memory_of(user(), *pairs(3), *made, answer()), compress_tool_runs())
-    assert ("x" * 900 not in quoted(request)) is brief
-
-
-def test_which_tools_keep_a_plan_can_be_said() -> None:
-    """Names, words in names, or none."""
-    chat = [user(), *pairs(3), *PLAN_MESSAGES, answer()]
-    for plan_tools, brief in (((), False), ("update_todos", True), (["agenda"], False), (["Todos"], True)):
+    prices = "y" * 900
+    made: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}, result("p1", prices)]
+    for plan_tools, brief in (((), False), ([name.upper(), "plan", "todo"], False), (name, True), ([name], True)):
         strategy = compress_tool_runs(plan_tools=plan_tools)
-        (request,) = apply(memory_of(*chat), strategy)[1]
-        assert ("x" * 900 not in quoted(request)) is brief
+        _, (request,) = apply(memory_of(user(), *pairs(3), *made, answer()), strategy)
+        assert [("x" * 900 not in quoted(request)), (prices not in quoted(request))] == [brief, brief]
+
+
+def test_the_preset_knows_the_tools_of_the_plan_notebook() -> None:
+    """Each by its whole name; a host with others names them."""
+    asked = [(tool, brief_in(tool)) for tool in (*PLAN_NOTEBOOK_TOOLS, "get_mobile_plan", "create_plans")]
+    assert [tool for tool, brief in asked if brief] == list(PLAN_NOTEBOOK_TOOLS)
+    assert brief_in("agenda", plan_tools=["agenda"])
+    assert not brief_in("create_plan", plan_tools=["agenda"])
+
+
+def brief_in(tool: str, **options: Any) -> bool:
+    """Return whether the first step of the preset has only a line of what *tool* was told."""
+    call = {"id": "p1", "type": "function", "function": {"name": tool, "arguments": "x" * 900}}
+    made: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}, result("p1", "ok")]
+    first, *_ = auto_context(last_keep=0, **options)["strategies"]
+    _, (request,) = apply(memory_of(user(), *pairs(3), *made, answer()), first)
+    return "x" * 900 not in quoted(request)
 
 
 def test_the_prompt_can_be_replaced(tmp_path: Path) -> None:

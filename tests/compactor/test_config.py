@@ -77,6 +77,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "backoff_max": 60.0,
         "circuit_failures": 5,
         "circuit_reset": 60.0,
+        "exempt_tools": (),
         "model": "",
     }
 
@@ -312,6 +313,7 @@ def test_every_field_can_be_set_for_all_and_for_one(name: str) -> None:
         "enabled": False,
         "model": "gpt-4o",
         "token_ratio": 0.5,
+        "exempt_tools": ("load_skill",),
     }
     value = values.get(name, 300 if name == "summarizer_input_tokens" else 20)
     made = settings({f"compaction.{name}": value})

@@ -67,19 +67,27 @@ def test_the_newest_blocks_stay() -> None:
 
 def test_what_stands_together_is_dropped_together() -> None:
     """One overlay for each stretch of a round; what else was said ends it."""
-    memory = memory_of(user("q"), *group("a", "1"), *group("b", "2"), answer("so far"), *group("c", "3"), user("x"))
+    memory = memory_of(user("q"), *group("a", "1"), *group("b", "2"), answer("so far"), *group("c", "3"), answer("all"))
 
     assert spans(reduced(memory, drop("tool_result"))) == [(1, 4), (6, 7)]
-    assert shown(memory) == ["q", "so far", "x"]
+    assert shown(memory) == ["q", "so far", "all"]
 
 
 def test_a_call_whose_result_came_late_stays_where_something_stands_between() -> None:
     """An overlay covers all posts from its first to its last, and what was said between is not to go."""
-    said = [user("q"), calls("a"), answer("wait"), *group("b", "2"), result("a", "late"), *group("c", "3"), user("x")]
+    said = [
+        user("q"),
+        calls("a"),
+        answer("wait"),
+        *group("b", "2"),
+        result("a", "late"),
+        *group("c", "3"),
+        calls("w"),
+    ]
     memory = memory_of(*said)
 
     assert spans(reduced(memory, drop("tool_result"))) == [(3, 4), (6, 7)]
-    assert shown(memory) == ["q", "a", "late", "wait", "x"]
+    assert shown(memory) == ["q", "a", "late", "wait", "w"]
     assert spans(drop([("assistant", 0), ("tool_result", 0)])(view_of(memory_of(*said)))) == [(3, 4), (6, 7)]
 
 
@@ -87,8 +95,8 @@ def test_late_results_go_with_all_that_stands_between() -> None:
     """Blocks that are wound into one another are one stretch; and what an earlier rule dropped is no hindrance."""
     wound = [calls("a"), calls("b"), result("a", "1"), result("b", "2")]
 
-    assert spans(reduced(memory_of(user("q"), *wound, user("x")), drop("tool_result"))) == [(1, 4)]
-    assert reduced(memory_of(user("q"), *wound, user("x")), drop("tool_result", 1)) == []
+    assert spans(reduced(memory_of(user("q"), *wound, answer("x")), drop("tool_result"))) == [(1, 4)]
+    assert reduced(memory_of(user("q"), *wound, answer("x")), drop("tool_result", 1)) == []
     memory = memory_of(user("q"), calls("a"), answer("wait"), result("a", "late"), answer("done"), user("x"))
     assert spans(reduced(memory, drop([("assistant", 0), ("tool_result", 0)]))) == [(2, 2), (1, 3)]
     assert shown(memory) == ["q", "done", "x"]
@@ -97,10 +105,12 @@ def test_late_results_go_with_all_that_stands_between() -> None:
 def test_results_without_a_call_and_calls_without_a_result_are_blocks_too() -> None:
     """So are functions' results, the form that came before tool calls."""
     function = {"role": "function", "name": "f", "content": "called"}
-    memory = memory_of(user("q"), calls("a"), user("w"), result("zz", "orphan"), answer("calling"), function, user("x"))
+    memory = memory_of(
+        user("q"), calls("a"), user("w"), result("zz", "orphan"), answer("calling"), function, user("x"), answer("y")
+    )
 
     assert spans(reduced(memory, drop("tool_result"))) == [(1, 1), (1, 3)]
-    assert shown(memory) == ["q", "w", "x"]
+    assert shown(memory) == ["q", "w", "x", "y"]
 
 
 def test_open_calls_stay() -> None:
@@ -123,6 +133,8 @@ def test_what_the_agent_has_not_gone_on_from_stays() -> None:
     assert spans(reduced(wound, drop([("assistant", 0), ("tool_result", 0)]))) == [(2, 4)]
 
     memory.finish_round(memory.conversation.rounds[0])
+    assert reduced(memory, drop("tool_result")) == []
+    memory.append(answer("Read."))
     assert spans(reduced(memory, drop("tool_result"))) == [(3, 4)]
 
 
@@ -231,7 +243,7 @@ def test_a_block_goes_where_all_its_results_are_of_a_kind(kinds: tuple[str, str]
     round_ = memory.conversation.rounds[0]
     for id_, kind in zip("ab", kinds, strict=True):
         memory.add_post(round_, send_from="tool", send_to=ROLE, message="r", tool_call_id=id_, kind=kind)
-    memory.append(user("x"))
+    memory.append(answer("x"))
 
     assert spans(drop("page")(view_of(memory))) == ([(1, 3)] if dropped else [])
 
@@ -354,7 +366,7 @@ def test_covered_rounds_are_not_looked_at() -> None:
     memory = memory_of(
         {"role": "system", "content": "Be kind."}, user("q"), *group("a", "1"), user("r"), *group("b", "2")
     )
-    memory.append(user("s"))
+    memory.append(answer("s"))
     first = memory.conversation.rounds[0]
     compaction = CompactedMessage(start_index=1, end_index=1, summary="S.", end_round_id=first.id)
     memory.journal(ROLE).publish(compaction, base=0, round_ids=[first.id])

@@ -36,6 +36,7 @@ class Asked:
 
     answers: Sequence[str] = ("A table of 400 rows, each 17 euros.",)
     mark: int | None = None
+    exceeds: frozenset[str] | None = None
     plan: str | None = None
     config: CompactorConfig = field(default_factory=CompactorConfig)
     requests: list[SummaryRequest] = field(default_factory=list)
@@ -216,13 +217,14 @@ def test_other_nonsense_is_refused_too() -> None:
 def test_large_posts_are_offloaded_oldest_first() -> None:
     """Over all rounds of the tail; small ones stay, calls and ids too."""
     memory = memory_of(
-        user(), calls("a", "b"), result("b", BIG), result("a", BIG), answer(BIG), user(), calls("c"), result("c", BIG)
+        *(user(), calls("a", "b"), result("b", BIG), result("a", BIG), answer(BIG)),
+        *(user(), calls("c"), result("c", BIG), answer("Read.")),
     )
     before = messages_of(view_of(memory))
     found = reduced(memory, offload_large())
 
     assert [(one.round_id, one.first_number) for one in found] == [
-        (memory.conversation.rounds[place].id, number) for place, number in ((0, 2), (0, 3), (1, 2))
+        (memory.conversation.rounds[place].id, number) for place, number in ((0, 2), (0, 3), (0, 4), (1, 2))
     ]
     after = messages_of(view_of(memory))
     assert [{**message, "content": ""} for message in after] == [{**message, "content": ""} for message in before]
@@ -237,7 +239,7 @@ def test_the_strategy_has_its_name() -> None:
 def test_the_latest_answer_to_the_user_stays() -> None:
     """The user speaks of it next; older ones go, and so do words that come with a call."""
     spoken = {**calls("a"), "content": BIG}
-    memory = memory_of(user(), answer(BIG), user(), answer(BIG), user(), spoken, result("a", "small"), user())
+    memory = memory_of(*(user(), answer(BIG)) * 2, user(), spoken, result("a", "small"), user(), calls("b"))
 
     assert [(one.round_id, one.first_number) for one in reduced(memory, offload_large())] == [
         (memory.conversation.rounds[place].id, 1) for place in (0, 2)
@@ -246,7 +248,7 @@ def test_the_latest_answer_to_the_user_stays() -> None:
 
 def test_the_newest_posts_are_protected() -> None:
     """``keep_last`` counts posts of the tail, the user's too."""
-    messages = [user(), calls("a"), result("a", BIG), answer("x"), user(), calls("b"), result("b", BIG), user()]
+    messages = [user(), calls("a"), result("a", BIG), answer("x"), user(), calls("b"), result("b", BIG), answer("y")]
 
     assert len(reduced(memory_of(*messages), offload_large(keep_last=1))) == 2
     assert len(reduced(memory_of(*messages), offload_large(keep_last=2))) == 1
@@ -273,12 +275,14 @@ def test_the_assistant_is_the_views_own_role() -> None:
 
 
 def test_what_may_not_be_reduced_stays() -> None:
-    """Pinned posts, and calls that wait for a result."""
+    """Pinned posts, calls that wait for a result, and results that were not read yet."""
     memory = memory_of(user(), calls("a"), result("a", BIG), user(), calls("b", "c"), result("b", BIG))
     memory.pin("r1.p2")
 
     assert reduced(memory, offload_large()) == []
     memory.append(result("c", "small"))
+    assert reduced(memory, offload_large()) == []
+    memory.append(answer("Both."))
     assert spans(reduced(memory, offload_large())) == [(2, 2)]
 
 
@@ -387,7 +391,7 @@ def test_a_summary_takes_the_place_of_the_preview() -> None:
 def test_the_summary_of_words_with_a_call_is_made_from_the_words() -> None:
     """The call stays beside it, word for word, and need not be told again."""
     memory = memory_of(
-        user("q"), {**calls("a", arguments='{"secret": 1}'), "content": BIG}, result("a", "r"), user("x")
+        user("q"), {**calls("a", arguments='{"secret": 1}'), "content": BIG}, result("a", "r"), answer("x")
     )
     work = Asked()
     (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
@@ -433,7 +437,7 @@ def test_a_post_longer_than_the_summarizers_input_is_folded() -> None:
 
 def test_where_the_summary_is_refused_the_beginning_stands() -> None:
     """One bad answer neither stops the others nor is asked for again in every cycle."""
-    memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
+    memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), answer())
     first, second = reduced(memory, offload_large(summarize=True), work=Asked(("refused", "Good.")))
 
     assert first.text.startswith(BIG[:200] + "\n[")
@@ -454,7 +458,7 @@ def test_a_summary_that_saves_nothing_is_not_used() -> None:
 
 def test_a_summarizer_that_fails_leaves_what_there_is() -> None:
     """The cycle hears of it; what was offloaded before stays offloaded."""
-    memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), user())
+    memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), answer())
 
     class Fails(Asked):
         def summarize(self, request: SummaryRequest, source: Source, *_: object) -> Summary:

@@ -192,7 +192,7 @@ def test_large_posts_among_the_newest_messages_follow() -> None:
 
 def test_previews_are_for_past_rounds_only() -> None:
     """The agent still works with what the open round brought: that becomes a summary, by a heavier step."""
-    memory = memory_of(user("Look it up."), calls("a"), result("a", long_text("now", 9_000)))
+    memory = memory_of(user("Look it up."), calls("a"), result("a", long_text("now", 9_000)), calls("waiting"))
     compactor = compressed(memory, msg_threshold=100, max_token=2_000, last_keep=0)
 
     assert steps_of(compactor) == [STEPS[4]]

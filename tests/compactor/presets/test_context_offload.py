@@ -99,7 +99,7 @@ def test_compact_spares_the_newest_posts() -> None:
     look_up(memory, 9)
     run(memory, context_manage_mode="compact")
     assert f"item-9 {words(600)}" in shown(memory)
-    for kept, spared in ((5, "8 9"), (0, "")):
+    for kept, spared in ((5, "8 9"), (0, "9")):
         memory = busy(8)
         look_up(memory, 9)
         run(memory, context_manage_mode="compact", keep_recent_count=kept)

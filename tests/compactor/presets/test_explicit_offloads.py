@@ -91,7 +91,7 @@ def test_what_the_steps_offloaded_reloads_by_its_reference() -> None:
         *past(calls("big"), result("big", long_text("big", 3_000))),
         user("And now?"),
     ]
-    context = worked(small(memory_of(*messages), msg_threshold=2))
+    context = worked(small(memory_of(*messages), msg_threshold=2, max_token=1_000))
     context.offload("mine", KEPT)
 
     kept = context.get_offload_context()
