@@ -27,7 +27,7 @@ from pydantic import (
 
 from memory.errors import ContextError
 from memory.rounds import by_name
-from prompts import PromptError, PromptTemplate, load, shipped
+from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
 
@@ -60,7 +60,18 @@ def number(name: str, value: object, least: float = 0.0) -> float:
 
 # The longest wait that every platform's locks accept is 49 days.
 Seconds = Annotated[float, Field(gt=0, le=4_000_000)]
-PathText = Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
+
+
+def _path_text(value: Any) -> Any:
+    """Return a ``Path`` as text that is read as a path again: one without suffix and separator would name a shipped
+    prompt."""
+    if not isinstance(value, os.PathLike):
+        return value
+    text = os.fspath(value)
+    return os.path.join(os.curdir, text) if isinstance(text, str) and not is_path(text) else text
+
+
+PathText = Annotated[str, BeforeValidator(_path_text)]
 
 
 def _listed(value: Any) -> Any:
@@ -82,7 +93,8 @@ class CompactorConfig(BaseModel):
     threshold: int = Field(10, ge=0)
     #: The newest rounds stay as they are, this many of them, the open one included.
     retain_recent: int = Field(3, ge=0)
-    #: A path or the name of a shipped prompt; empty means the default one. It is read when the configuration is made.
+    #: A path, which has a suffix or a separator, or the name of a shipped prompt, which has neither; empty: the default.
+    #: It is read when the configuration is made.
     prompt_template_path: PathText = ""
     #: False: nothing is compacted, what is published stays.
     enabled: bool = True

@@ -23,6 +23,7 @@ __all__ = [
     "PromptTemplate",
     "contract",
     "escape_tags",
+    "is_path",
     "load",
     "shipped",
 ]
@@ -39,27 +40,50 @@ MAX_SIZE = 256 * 1024
 def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike[str] | None = None) -> PromptTemplate:
     """Return the prompt of that name or path; the default one where it is empty.
 
-    A relative path is looked up in the folder *beside* (the config file's), then in the working directory, then among
-    the shipped names. Raises ``PromptError`` where there is none, or it is no valid prompt.
+    What has a suffix or a separator is a path, and so is a ``Path``: a relative one is looked up in the folder *beside*
+    (the config file's), then in the working directory. Any other text names a shipped prompt. Neither falls back on the
+    other. Raises ``PromptError`` where there is none, or it is no valid prompt.
     """
     name = os.path.expanduser(name_or_path)
     if not name:
         return _load_shipped("default")
+    if not (isinstance(name_or_path, os.PathLike) or is_path(name)):
+        if name in shipped():
+            return _load_shipped(name)
+        here = f"; for the file of that name here write {os.path.join(os.curdir, name)!r}" if _is_file(name) else ""
+        raise PromptError(
+            f"prompt {name!r}: not found; {_nearest(name)}the shipped prompts are {', '.join(shipped())},"
+            f" and a path has a suffix or a separator{here}"
+        )
     places = [Path(name)] if beside is None else [Path(beside, name), Path(name)]
     for place in places:
-        if os.path.isfile(place):  # unlike Path.is_file, False for names that no file system takes
+        if _is_file(place):
             return _parse(_read(place), str(place))
-    known_as = _shipped_name(name)
-    if known_as is not None:
-        return _load_shipped(known_as)
     for place in places:
         if os.path.exists(place):
             kind = "a folder" if os.path.isdir(place) else "not a regular file"
             raise PromptError(f"prompt {place}: is {kind}; give the path of a YAML file")
     looked = ", ".join(dict.fromkeys(repr(os.path.abspath(place)) for place in places))
     raise PromptError(
-        f"prompt {name!r}: not found; looked for {looked} and among the shipped prompts: {', '.join(shipped())}"
+        f"prompt {name!r}: not found; looked for {looked}; {_nearest(os.path.basename(name))}the shipped prompts, which"
+        f" are named without a suffix, are {', '.join(shipped())}"
     )
+
+
+def is_path(name: str) -> bool:
+    """Return whether *name* is a path and not the name of a shipped prompt: it has a suffix or a separator."""
+    return bool(os.path.splitext(name)[1]) or any(one in name for one in (os.sep, os.altsep) if one)
+
+
+def _is_file(place: str | Path) -> bool:
+    return os.path.isfile(place)  # unlike Path.is_file, False for names that no file system takes
+
+
+def _nearest(name: str) -> str:
+    """Return what suggests the shipped prompt whose name is nearest to *name*; empty where none is near."""
+    words = re.sub(r"\.ya?ml$|_compaction_prompt|_compression_prompt", "", name.lower()[:100])
+    near = difflib.get_close_matches(words, shipped(), 1)
+    return f"for the shipped prompt write {near[0]!r}; " if near else ""
 
 
 def contract(name: str) -> PromptTemplate:
@@ -80,13 +104,6 @@ def shipped() -> tuple[str, ...]:
 @cache
 def _load_shipped(name: str) -> PromptTemplate:
     return _parse(resources.files(__name__).joinpath(f"{name}.yaml").read_bytes(), name)
-
-
-def _shipped_name(name: str) -> str | None:
-    """Return the shipped prompt meant; TaskWeaver's ``planner_compaction_prompt.yaml`` means ``planner``."""
-    stem = name.removesuffix(".yaml").removesuffix(".yml")
-    stem = "default" if stem == "compaction_prompt" else stem.removesuffix("_compaction_prompt")
-    return stem if stem in shipped() else None
 
 
 def _read(path: Path) -> bytes:

@@ -45,14 +45,17 @@ PLAN_NOTEBOOK_TOOLS = (
 )
 #: The newest answered round and the open one stay as they are: as many as the heaviest step has always spared.
 RETAIN_RECENT = 2
+#: What a name or a path looks like. Many languages write a whole instruction without a space.
+_NAME_OR_PATH = re.compile(r"[\w./\\~:-]*|[^\n]*\.ya?ml", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptConfig:
     """A prompt of your own for each step that asks a model; None: the shipped one.
 
-    Each is a ``PromptTemplate``, the name or path of one, or its text. A text without ``{content}`` is an instruction:
-    the conversation is put before it.
+    Each is a ``PromptTemplate``, the name or path of one, or its text. A path ends in ``.yaml`` or ``.yml``, or is a
+    ``Path``; a name is one word in ASCII; all else is text, in whatever language. A text without ``{content}`` is an
+    instruction: the conversation is put before it.
     """
 
     previous_round_tool_compress_prompt: str | os.PathLike[str] | PromptTemplate | None = None
@@ -63,7 +66,7 @@ class PromptConfig:
     def template(self, name: str) -> PromptTemplate | None:
         """Return the prompt in field *name*. Raises ``PromptError`` where it cannot be used."""
         given = getattr(self, name)
-        if not isinstance(given, str) or not re.search(r"\s|\{content\}", given):
+        if not isinstance(given, str) or _NAME_OR_PATH.fullmatch(given):
             return load(given) if isinstance(given, str | os.PathLike) else given
         return PromptTemplate(name, given if "{content}" in given else f"{{content}}\n\n{given}")
 

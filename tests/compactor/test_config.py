@@ -193,7 +193,7 @@ def test_config_errors_belong_to_the_tree_and_survive_a_process_boundary() -> No
 def test_the_prompt_is_loaded_when_the_configuration_is_made(folder: Path) -> None:
     """A prompt that is changed or removed later changes nothing that runs."""
     assert CompactorConfig().prompt == load()
-    assert CompactorConfig(prompt_template_path="planner_compaction_prompt.yaml").prompt == load("planner")
+    assert CompactorConfig(prompt_template_path="planner").prompt == load("planner")
     file = folder / "mine.yaml"
     file.write_text("content: '{content} Go.'", encoding="utf-8")
     for path in ("mine.yaml", str(file), file):
@@ -212,6 +212,22 @@ def test_a_prompt_that_cannot_be_used_is_refused(folder: Path) -> None:
             CompactorConfig(prompt_template_path=path)
         assert caught.value.problems[0][0] == "prompt_template_path"
         assert isinstance(caught.value.__cause__, PromptError)
+
+
+def test_a_path_without_a_suffix_stays_a_path(folder: Path) -> None:
+    """A ``Path`` never names a shipped prompt, also where it is read again from what was written down."""
+    (folder / "planner").write_text("content: 'mine {content} Go.'", encoding="utf-8")
+    config = CompactorConfig(prompt_template_path=Path("planner"))  # type: ignore[arg-type]
+    assert config.prompt.content == CompactorConfig(**config.model_dump()).prompt.content == "mine {content} Go."
+    assert CompactorConfig(prompt_template_path="planner").prompt.name == "planner"
+
+
+def test_a_missing_file_never_becomes_the_shipped_prompt(folder: Path) -> None:
+    """Neither in code nor in settings, and the error says what to write for the shipped one."""
+    with pytest.raises(ConfigError, match=r"'planner\.yaml': not found.*for the shipped prompt write 'planner'"):
+        CompactorConfig(prompt_template_path="planner.yaml")
+    refused = settings_refusal({"planner.compaction_prompt_path": "planner.yaml"})
+    assert refused.startswith("planner.compaction_prompt_path: prompt 'planner.yaml': not found")
 
 
 def test_a_configuration_is_a_value() -> None:

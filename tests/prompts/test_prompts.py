@@ -300,21 +300,40 @@ def test_an_empty_name_means_the_default_prompt() -> None:
     assert load().name == "default"
 
 
+@pytest.mark.parametrize("name", [*OF_ROUNDS, *OF_PARTS])
+def test_shipped_prompts_have_names(name: str) -> None:
+    """Without a suffix, each by its own name and no other."""
+    assert load(name).name == name
+
+
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("written", "near"),
     [
-        ("planner", "planner"),
         ("planner.yaml", "planner"),
         ("assistant.yml", "assistant"),
         ("planner_compaction_prompt.yaml", "planner"),
+        ("planner/compression_prompt.yaml", ""),
+        ("prompts/code_interpreter_compaction_prompt.yaml", "code_interpreter"),
         ("code_interpreter_compaction_prompt", "code_interpreter"),
-        ("compaction_prompt", "default"),
-        ("compaction_prompt.yaml", "default"),
+        ("Planner", "planner"),
+        ("plannr", "planner"),
+        ("compaction_prompt", ""),
     ],
 )
-def test_shipped_prompts_have_names(written: str, meant: str) -> None:
-    """With or without the ending, and by the names that TaskWeaver's users know."""
-    assert load(written).name == meant
+def test_a_missing_prompt_of_ones_own_never_becomes_a_shipped_one(write: Any, written: str, near: str) -> None:
+    """The error names the shipped prompt whose name is nearest, if any is near, and all of them."""
+    message = refusal(written)
+    assert (f"for the shipped prompt write {near!r};" in message) is bool(near)
+    assert "assistant, code_interpreter, current_round, default" in message
+
+
+def test_a_file_without_a_suffix_is_named_by_a_path(write: Any) -> None:
+    """A word alone names a shipped prompt, whatever lies in the working directory; a ``Path`` is a path."""
+    write("content: 'mine {content} Go.'", "planner")
+    write("content: 'mine {content} Go.'", "own")
+    assert load("planner").name == "planner"
+    assert load("./planner").content == load(Path("planner")).content == "mine {content} Go."
+    assert "write './own'" in refusal("own")
 
 
 def test_shipped_lists_the_prompts() -> None:
@@ -331,11 +350,11 @@ def test_a_path_is_read(write: Any) -> None:
     assert load(path).version == 1
 
 
-def test_the_folder_beside_comes_first_then_the_working_directory_then_the_shipped(write: Any, tmp_path: Path) -> None:
-    """A host's own file is never hidden by one of ours."""
+def test_the_folder_beside_comes_first_then_the_working_directory(write: Any, tmp_path: Path) -> None:
+    """A host's own file is never hidden by one of ours, and never replaced by one where it is missing."""
     beside = tmp_path / "etc"
     beside.mkdir()
-    assert load("planner.yaml", beside=beside).name == "planner"
+    assert "not found" in refusal("planner.yaml", beside=beside)
     write("content: 'here {content} Go.'", "planner.yaml")
     assert load("planner.yaml", beside=beside).content.startswith("here")
     write("content: 'beside {content} Go.'", "etc/planner.yaml")
@@ -347,7 +366,7 @@ def test_a_folder_of_that_name_does_not_hide_a_shipped_prompt(tmp_path: Path, mo
     """Projects have folders called ``planner``."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "planner").mkdir()
-    assert load("planner").content == load("planner.yaml").content
+    assert load("planner").name == "planner"
 
 
 def test_home_is_known(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,6 +300,33 @@ def test_prompts_may_be_given_by_name_or_path_and_in_a_mapping(tmp_path: Path) -
     assert requests["large_post 4"] == asked(everything())["large_post 4"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "请用一句话总结上面的工具调用,保留所有编号。",
+        "要点を1.から3.まで箇条書きで",
+        "สรุปสั้นๆ",
+        "{content}总结",
+        "Shorten it.yaml or not, it is text:\nyes",
+    ],
+)
+def test_a_prompt_of_one_line_without_a_space_is_a_text(text: str) -> None:
+    """Many languages write a whole instruction without one: it is no file that cannot be found."""
+    made = PromptConfig(current_round_compress_prompt=text).template("current_round_compress_prompt")
+    assert made is not None
+    assert text in made.content
+
+
+def test_what_ends_in_yaml_is_a_path_also_with_spaces_in_it(tmp_path: Path) -> None:
+    """A folder may have a name of two words, in any script."""
+    file = tmp_path / "我的 prompts" / "own prompt.yaml"
+    file.parent.mkdir()
+    file.write_text("content: '{content} Go.'", encoding="utf-8")
+    made = PromptConfig(current_round_compress_prompt=str(file)).template("current_round_compress_prompt")
+    assert made is not None
+    assert made.content == "{content} Go."
+
+
 def test_a_prompt_that_cannot_be_used_is_refused_when_it_is_made() -> None:
     """A name that is none of the four, and a prompt that is not there."""
     with pytest.raises(ConfigError, match=r"custom_prompt\.summary_prompt: unknown; there are previous_round_tool_"):
