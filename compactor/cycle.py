@@ -53,6 +53,14 @@ class Cycle(Desk):
             rounds, compaction, self.ledger, header, self.config.model, keeps_reductions=kept, exempt_tools=exempt
         )
 
+    def _seen(self) -> tuple[JournalState, View]:
+        """Return what the journal says, and what there is to see then: without a summary of what has failed."""
+        while True:
+            state = self.journal.read()
+            view = self.view(state)
+            if not self.keeping.withdraw_lost(view.rounds):
+                return state, view
+
     def run(
         self,
         ask: Ask,
@@ -126,8 +134,7 @@ class Cycle(Desk):
         forced: bool,
         prepared_at: int | None,
     ) -> Pass:
-        state = self.journal.read()
-        view = self.view(state)
+        state, view = self._seen()
         if isinstance(view.rounds, Rounds):
             _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
         passing = Pass(self, view, state.generation, allowed)
@@ -183,7 +190,8 @@ class Cycle(Desk):
         state = self.journal.read()
         if self.holding is None or not self.config.enabled or not self.keeping.prepared(state.generation):
             return False
-        passing = Pass(self, self.view(state), state.generation, _unless_exiting)
+        state, view = self._seen()
+        passing = Pass(self, view, state.generation, _unless_exiting)
         try:
             if passing.weigh(needed=needed) is not None:
                 passing.publish_held()

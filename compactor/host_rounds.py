@@ -83,6 +83,17 @@ class HostRounds(Sequence[Round]):
             end = next(filter(None, map(self.end_of, covered)), 0)
         return compaction.model_copy(update={"end_index": end})
 
+    def has_lost(self, compaction: CompactedMessage) -> bool:
+        """Return whether a round that *compaction* covers has failed since, as far as can be told.
+
+        Its state says so, or it is gone and an older one is still there. Where the oldest are gone, the host may have
+        dropped them.
+        """
+        ends = [self.end_of(one) for one in compaction.extra.get(COVERED, ())]
+        while ends and ends[-1] is None:
+            del ends[-1]
+        return any(end is None or _state(self._rounds[end - 1]) == "failed" for end in ends)
+
 
 def _state(item: Any) -> RoundState:
     state = _word(item, "state")

@@ -7,21 +7,29 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from .entries import CompactionPrepared, CompactionPublished, CompactionReverted, Entry, PostRedacted, kinds_of
+from .entries import (
+    CompactionPrepared,
+    CompactionPublished,
+    CompactionReverted,
+    Entry,
+    PostRedacted,
+    RoundFailed,
+    kinds_of,
+)
 from .overlays import CompactedMessage
 
 __all__ = ["KINDS_TOLD", "CompactionRecord", "history_of"]
 
 #: The kinds of entries that tell of it.
-KINDS_TOLD = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted)
+KINDS_TOLD = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRecord:
     """One thing that happened to a role's compactions."""
 
-    #: ``published``; ``reverted``: taken back; ``withdrawn``: what it was made from was redacted; ``prepared``: paid
-    #: for and not published, perhaps as a step on the way.
+    #: ``published``; ``reverted``: taken back; ``withdrawn``: what it was made from was redacted, or failed;
+    #: ``prepared``: paid for and not published, perhaps as a step on the way.
     happened: Literal["prepared", "published", "reverted", "withdrawn"]
     at: datetime
     #: The role's generation from then on; of a prepared one, that which it was made from.
@@ -63,6 +71,7 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
     }
     records: list[CompactionRecord] = []
     standing: list[CompactionRecord] = []  # what was published and not taken back, oldest first
+    failed: set[str] = set()
     generation = 0
     for entry, record in told:
         before = len(standing)
@@ -78,13 +87,21 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
                 generation = record.generation
                 records.extend(_taken_back(standing[-1:], "reverted", entry, generation))
                 del standing[-1:]
-            case PostRedacted(round_id=round_id):
-                generation += 1  # every role's
+            case PostRedacted(round_id=round_id) | RoundFailed(round_id=round_id):
                 first = number_of(round_id)
-                kept = [one for one in standing if one.compaction and (one.compaction.end_number or 0) < first]
+                if isinstance(record, RoundFailed):
+                    known, failed = round_id in failed, failed | {round_id}
+                    if known or not any(_covers(one, first) for one in standing):
+                        continue
+                generation += 1  # by a redaction, every role's
+                kept = [one for one in standing if not _covers(one, first)]
                 records.extend(_taken_back(standing[len(kept) : before], "withdrawn", entry, generation))
                 standing = kept
     return tuple(replace(one, current=True) if standing and one is standing[-1] else one for one in records)
+
+
+def _covers(published: CompactionRecord, number: int) -> bool:
+    return published.compaction is None or (published.compaction.end_number or 0) >= number
 
 
 def _prepared(entry: Entry, record: CompactionPrepared) -> CompactionRecord:

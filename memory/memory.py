@@ -26,7 +26,8 @@ from .hooks import Hooks, Notifications, describe
 from .journal import SOLE, RoleJournal, withdrawals
 from .log.live import LiveRound
 from .log.log import Log
-from .log.redaction import erased_places, place_of, read_ahead, redaction_of, references_of, unfinished, withdrawn
+from .log.redaction import erased_places, place_of, redaction_of, references_of, unfinished, withdrawn
+from .log.replay import without_failed
 from .log.snapshot import Snapshot
 from .overlay_rule import hides_words, is_over, newest_asked
 from .overlays import CompactedMessage, CompactionProvider
@@ -166,12 +167,15 @@ class Memory(Log):
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
 
-        Finishing what is finished, and failing what has failed, changes nothing. Raises ``RoundClosed`` for finishing
-        a failed round, ``UnknownRound`` for one that is not of this session.
+        Compactions that cover a round which fails are withdrawn with it: the newest that does not is shown again, or
+        none. Finishing what is finished, and failing what has failed, changes nothing. Raises ``RoundClosed`` for
+        finishing a failed round, ``UnknownRound`` for one that is not of this session.
         """
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
         round_id = round_ if isinstance(round_, str) else round_.id
+        number = self.snapshot.number_of(round_id) if state == "failed" else 0
+        ahead = self.snapshot.reading_ahead_of(number) if number else None
 
         def records(now: Snapshot) -> Iterable[Record]:
             taking = now.open_round(round_id)
@@ -183,6 +187,8 @@ class Memory(Log):
                     raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
             elif state == "finished":
                 return [_finished(taking.opened.id)]
+            if ahead is not None:
+                without_failed(self._at_hand(ahead), number)  # raises where what is shown instead cannot be read
             return _failing(now, round_id)
 
         return self._write(records, lambda now: self._require(now, round_id), tell=True)
@@ -267,7 +273,7 @@ class Memory(Log):
         in other processes when they read of it. Raises ``UnknownReference`` where there is no such post.
         """
         place, asked = self._place_of(post)
-        ahead = read_ahead(self.snapshot, place)
+        ahead = self.snapshot.reading_ahead_of(place)
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -341,9 +347,13 @@ class Memory(Log):
 
         One consistent snapshot in O(1): ``rounds[compaction.end_index:]`` is exactly the tail.
         """
-        compaction = self._compaction_of(role)  # first: a round that is added in between only lengthens the tail
-        rounds = self.snapshot.rounds(role, include_failed=include_failure_rounds)
-        return rounds, rounds.anchored(compaction)
+        while True:
+            failed, redactions = self.snapshot.failed, self.snapshot.redactions
+            compaction = self._compaction_of(role)  # first: a round that is added in between only lengthens the tail
+            now = self.snapshot
+            if now.failed is failed and now.redactions == redactions:  # else it may tell of what is hidden now
+                rounds = now.rounds(role, include_failed=include_failure_rounds)
+                return rounds, rounds.anchored(compaction)
 
     def rounds_getter(self, role: str) -> RoundsGetter:
         """Return a callable that gives the rounds as *role* sees them, failed ones left out."""

@@ -152,6 +152,11 @@ class Rounds(Sequence[Round]):
             return compaction
         return changed(compaction, end_index=end, pinned=pinned)
 
+    def has_lost(self, compaction: CompactedMessage) -> bool:
+        """Return whether a round that *compaction* covers has failed since that was published, as its indices say."""
+        end = None if compaction.end_round_id is None else self.end_of(compaction.end_round_id)
+        return end is not None and end < compaction.end_index
+
     def _last_of(self, compaction: CompactedMessage) -> int:
         """Return the number of the last round that *compaction* covers; 0 where it is not known here."""
         now, round_id = self._snapshot, compaction.end_round_id

@@ -27,8 +27,8 @@ ANCHORS = 64
 class LocalJournal:
     """A journal over whatever *read_rounds* returns; it keeps every compaction that was published and not reverted.
 
-    Where rounds can fail after they were covered, ``end_round_id`` says where the present one ends: its ``end_index``
-    is that of its publication, for ``read`` asks nobody.
+    ``read`` asks nobody: where rounds can fail after they were covered, whoever has read them calls ``withdraw_lost``.
+    ``end_round_id`` says where the present one ends; its ``end_index`` is that of its publication.
     """
 
     def __init__(self, read_rounds: Callable[[], Rounds | HostRounds], now: Clock = utc_now) -> None:
@@ -49,12 +49,29 @@ class LocalJournal:
     def read(self) -> JournalState:
         return self._state
 
+    def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
+        """Take back what covers a round that has failed, as *rounds* tell; return whether there was anything."""
+        with self._lock:
+            generation, _, held_round_id = self._state
+            while self._published and rounds.has_lost(self._published[-1]):
+                *before, lost = self._published
+                self._published, generation = tuple(before), self._state.generation + 1
+                self._tell("withdrawn", lost, generation)
+            if generation == self._state.generation:
+                return False
+            self._state = JournalState(generation, self._published[-1] if self._published else None, held_round_id)
+            return True
+
     def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
         rounds, end = self._read_rounds(), 0
+        self.withdraw_lost(rounds)
+        told: list[str] = []
         for round_id in round_ids:
             end = rounds.end_of(round_id) or 0
             if not end or rounds[end - 1].id != round_id or not rounds[end - 1].closed:
                 raise StaleCompaction("rounds_changed")
+            if rounds[end - 1].state != "failed":  # a host may show those that have failed already
+                told.append(round_id)
         with self._lock:
             generation, current, _ = self._state
             if generation != base:
@@ -68,7 +85,7 @@ class LocalJournal:
                     "end_index": end,
                     "generation": base + 1,
                     "created_at": self._now(),
-                    "extra": freeze_mapping({**compaction.extra, COVERED: (*reversed(round_ids), *before)[:ANCHORS]}),
+                    "extra": freeze_mapping({**compaction.extra, COVERED: (*reversed(told), *before)[:ANCHORS]}),
                 }
             )
             self._published = (*self._published, published)
@@ -78,6 +95,7 @@ class LocalJournal:
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         rounds = self._read_rounds()
+        self.withdraw_lost(rounds)
         with self._lock:
             generation, current, _ = self._state
             if base is not None and generation != base:
@@ -101,7 +119,7 @@ class LocalJournal:
 
     def _tell(
         self,
-        happened: Literal["published", "reverted"],
+        happened: Literal["published", "reverted", "withdrawn"],
         what: CompactedMessage,
         generation: int,
         round_ids: tuple[str, ...] = (),

@@ -19,6 +19,7 @@ from memory.overlays import CompactedMessage, Journal, Origin
 from memory.visibility import Rounds
 
 from ..events import KeepingFailed
+from ..host_rounds import HostRounds
 from ..summarizers.base import SummaryRequest
 from ..threads.workers import interpreter_is_exiting
 from .journal import LocalJournal
@@ -104,10 +105,16 @@ class Keeping:
 
     def current(self) -> CompactedMessage | None:
         """Return the published compaction, its indices those of the present where that is known; never blocks."""
-        current = self._journal.read().current
-        if current is None or self._rounds_now is None:
-            return current
+        if self._rounds_now is None:
+            return self._journal.read().current
+        self.withdraw_lost(self._rounds_now())
+        current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
         return self._rounds_now().anchored(current)
+
+    def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
+        """Take back what covers a round of *rounds* that has failed, where nobody else does; return whether there was
+        anything."""
+        return isinstance(self._journal, LocalJournal) and self._journal.withdraw_lost(rounds)
 
     def publish(
         self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin

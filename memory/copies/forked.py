@@ -14,6 +14,7 @@ from ..entries import (
     PostRedacted,
     ReductionPublished,
     ReductionWithdrawn,
+    RoundFailed,
     RoundOpened,
     UsageRecorded,
     kinds_of,
@@ -76,7 +77,8 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
     What is about no round is kept where it was written before the next one was opened.
     """
     numbers: dict[str, int] = {}
-    standing: dict[str, list[int]] = {}  # of each role: the last rounds of what was published and not reverted
+    standing: dict[str, list[int]] = {}  # of each role: the last rounds of what was published and not taken back
+    failed: set[str] = set()
     for entry in log:
         if entry.kind in _POSTS and entry.round > at_round:
             continue  # unread: behind one that is damaged, the rounds before it are a way to go on
@@ -85,7 +87,9 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
             numbers[record.round_id] = len(numbers) + 1
         about = round_id_of(record)
         place = entry.round if about is None else numbers.get(about, 0)
-        if isinstance(record, PostRedacted):
+        fails = isinstance(record, RoundFailed) and about not in failed
+        if fails or isinstance(record, PostRedacted):
+            failed |= {about or ""} if fails else set()
             for role, ends in standing.items():
                 standing[role] = [end for end in ends if end < place]
         match record:

@@ -28,14 +28,13 @@ from .erased import REDACTED, redacted, stripped, without
 
 if TYPE_CHECKING:
     from ..visibility import Rounds
-    from .snapshot import Publication, Snapshot
+    from .snapshot import Snapshot
 
 __all__ = [
     "erased_places",
     "erasures",
     "holding",
     "place_of",
-    "read_ahead",
     "redaction_of",
     "references_of",
     "unfinished",
@@ -119,20 +118,8 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
         if len(left) < len(before):
             after = after.with_reductions(role, record.round_id, left)
     for role, state in now.journals.items():
-        after = after.with_publications(role, state.generation + 1, _left(now, role, number))
+        after = after.with_publications(role, state.generation + 1, now.published_before(role, number))
     return after
-
-
-def read_ahead(now: Snapshot, number: int) -> Snapshot:
-    """Return *now* with what is shown at hand once something in the round of that *number* is erased."""
-    for role in now.journals:
-        now = now.reading_ahead(role, _left(now, role, number))
-    return now
-
-
-def _left(now: Snapshot, role: str, number: int) -> tuple[Publication, ...]:
-    """Return what *role* published that was not made from the round of that *number*."""
-    return tuple(one for one in now.published.get(role, ()) if one.end_number < number)
 
 
 def holding(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry]:

@@ -24,7 +24,7 @@ from .live import LiveRound
 from .redaction import with_redacted
 from .snapshot import Publication, Snapshot
 
-__all__ = ["applied", "reverted"]
+__all__ = ["applied", "reverted", "without_failed"]
 
 #: So many of a role's newest answers are at hand, and so many of its newest compactions that are not published yet:
 #: where single posts are summarised meanwhile, their answers would pile up, and push out what is held.
@@ -121,10 +121,26 @@ def _failed(now: Snapshot, round_id: str) -> Snapshot:
     if _require_round(now, round_id) == "failed":
         return now
     place, settled = now.numbers[round_id], now.settled_count
-    now = now.but(failed=tuple(sorted((*now.failed, place))))
+    now = without_failed(now.but(failed=tuple(sorted((*now.failed, place)))), place)
     if place <= settled:
         return now.but(archive=now.archive.with_failed(settled, place), epoch=now.epoch + 1)
     return _settled(now, now.live_with(now.live[place - settled - 1].closed_as("failed")), now.number, now.last)
+
+
+def without_failed(now: Snapshot, number: int) -> Snapshot:
+    """Return the snapshot without the publications that cover the round of that *number*, which has failed: what failed
+    is told nowhere. Each role that loses one gets a new generation, for what is made from that one tells of it too.
+
+    May raise ``StoreError``, for it reads what is shown instead: so it is asked before the failure is written, too.
+    """
+    for role, state in now.journals.items():
+        kept = now.published_before(role, number)
+        if len(kept) < len(now.published.get(role, ())):
+            made = _without_stale(now, role).with_publications(
+                role, state.generation + 1, kept, held_round_id=state.held_round_id
+            )
+            now = made.with_other_prompt(role)
+    return now
 
 
 def _require_round(now: Snapshot, round_id: str) -> RoundState:

@@ -214,6 +214,18 @@ class Snapshot:
         )
         return changed.with_shown_reductions(role)
 
+    def published_before(self, role: str, number: int) -> tuple[Publication, ...]:
+        """Return what *role* published that does not cover the round of that *number*."""
+        return tuple(one for one in self.published.get(role, ()) if one.end_number < number)
+
+    def reading_ahead_of(self, number: int) -> Snapshot:
+        """Return the snapshot that has at hand what each role is shown once what covers the round of that *number* is
+        withdrawn. May raise ``StoreError``, and takes its time: no lock is needed."""
+        now = self
+        for role in self.journals:
+            now = now.reading_ahead(role, self.published_before(role, number))
+        return now
+
     def reading_ahead(self, role: str, kept: tuple[Publication, ...]) -> Snapshot:
         """Return the snapshot that has at hand what *role* is shown where only *kept* is left of what it published.
 

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from scene import CONFIG, ROLE, SOON, ManualExecutor, add_round, end_of, memory_of, on_command, text_of
 
-from compactor import CompactorConfig, ContextCompactor, ExtractiveSummarizer, View, over_tokens
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    View,
+    compose,
+    over_tokens,
+)
 from compactor.background import State
 from compactor.events import Skip
 from compactor.testing import ScriptedSummarizer
@@ -130,21 +138,39 @@ def test_raw_rounds_stay_as_they_are() -> None:
     assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r10", "r11", "r12"]
 
 
-def test_indices_follow_when_a_covered_round_fails() -> None:
-    """The tail begins where it began, and the next compaction goes on from there."""
-    memory, summarizer = memory_of(10), ScriptedSummarizer()
+def test_the_next_summary_is_made_in_the_background_without_what_failed() -> None:
+    """As soon as it fails, for then all is due again: nobody has to say anything more."""
+    memory, summarizer = memory_of(12), ScriptedSummarizer()
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer) as compactor:
         assert compactor.wait_idle(SOON)
-        for covered in ("r2", "r7"):  # one in the middle, and the very last
+        assert end_of(compactor) == 9
+        for covered in ("r2", "r9"):  # one in the middle, and the very last
             memory.finish_round(covered, state="failed")
+            assert compactor.wait_idle(SOON)
         rounds, compaction = memory.get_role_rounds(ROLE)
         assert compaction is not None
-        assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r8", "r9", "r10"]
-        assert end_of(compactor) == 5
-        for _ in range(5):
-            add_round(memory)
-        assert compactor.wait_idle(SOON)
-    assert [round_.id for round_ in summarizer.requests[1].rounds] == ["r8", "r9", "r10", "r11", "r12"]
+        assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r10", "r11", "r12"]
+        assert end_of(compactor) == 7
+    assert [round_.id for round_ in summarizer.requests[-1].rounds] == ["r1", *(f"r{n}" for n in range(3, 9))]
+    assert all(request.previous is None for request in summarizer.requests)
+
+
+def test_prompts_keep_their_budget_while_nothing_tells_of_what_is_left() -> None:
+    """Between a failure and the next summary the tail is long again: the ladder shortens it, and what failed is gone."""
+    memory = memory_of(12)
+    summarizer = ScriptedSummarizer([f"A summary of {ROLE}'s work on question 5, which was undone.", OSError("down")])
+    compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer)
+    compactor.compact_now(SOON)
+    budget = compose(memory, ROLE, budget=100_000).tokens
+    memory.finish_round("r5", state="failed")
+    with pytest.raises(CompactionFailed):
+        compactor.compact_now(SOON)
+    prompt = compose(memory, ROLE, budget=budget)
+    assert prompt.tokens <= budget < prompt.report.tokens_before
+    text = str(prompt.messages)
+    assert "undone" not in text
+    assert "Item-5 costs" not in text
+    assert "Item-12 costs" in text
 
 
 def test_a_compactor_goes_on_from_what_the_log_holds() -> None:

@@ -208,8 +208,12 @@ class Compaction(RuleBasedStateMachine):
     def _end_round(self, number: int, state: Any) -> None:
         if number < 1 or (state == "finished" and self.states[-1] != "created"):
             return
+        failed = state == "failed" != self.states[number - 1]
         self.memory.finish_round(f"r{number}", state=state)
         self.states[number - 1] = state
+        if failed and self.kept and self.kept[-1][0] >= number:  # what covers it gives way, as a new generation
+            self.kept = [one for one in self.kept if one[0] < number]
+            self.generation += 1
 
     def _advance(self, seconds: float) -> None:
         for call in self.calls:
@@ -281,7 +285,7 @@ class Compaction(RuleBasedStateMachine):
         end = compaction.end_index if compaction else 0
         covered = numbers_in(compaction.summary) if compaction else []
         assert len(covered) == len(set(covered)), "no round twice"
-        assert [number for number in covered if number in visible] == visible[:end]
+        assert covered == visible[:end], "and none that has failed"
         assert [round_.number for round_ in rounds[end:]] == visible[end:]
 
     @invariant()

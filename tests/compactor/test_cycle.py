@@ -146,8 +146,8 @@ def test_rounds_that_come_while_it_runs_are_the_next_ones() -> None:
     assert table.run().end_index == 27  # type: ignore[union-attr]
 
 
-def test_a_round_that_fails_after_it_was_covered_shifts_nothing() -> None:
-    """The next cycle begins behind the round where the last one ended."""
+def test_a_round_that_fails_after_it_was_covered_is_told_nowhere() -> None:
+    """The summary of it gives way to none, and the next is made from the log without it."""
     table, summarizer = Table(memory_of(10)), ScriptedSummarizer()
     table.run(summarizer)
     table.memory.finish_round("r3", state="failed")
@@ -156,8 +156,9 @@ def test_a_round_that_fails_after_it_was_covered_shifts_nothing() -> None:
     published = table.run(summarizer)
     assert published is not None
     assert (published.end_index, published.end_round_id) == (11, "r12")
-    assert (summarizer.requests[1].start_index, summarizer.requests[1].end_index) == (7, 11)
-    assert [round_.id for round_ in summarizer.requests[1].rounds] == [f"r{n}" for n in range(8, 13)]
+    assert summarizer.requests[1].previous is None
+    assert (summarizer.requests[1].start_index, summarizer.requests[1].end_index) == (1, 11)
+    assert [round_.id for round_ in summarizer.requests[1].rounds] == [f"r{n}" for n in range(1, 13) if n != 3]
 
 
 def test_seconds_run_from_the_first_request_to_the_publication() -> None:

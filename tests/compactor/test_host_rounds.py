@@ -87,9 +87,10 @@ def test_a_list_that_the_host_goes_on_adding_to_is_read_once_a_cycle() -> None:
     assert made.end_index == 7
 
 
-@pytest.mark.parametrize("gone", [[7], [3], [3, 7], [5, 6, 7], list(range(1, 8))], ids=str)
-def test_of_rounds_that_the_host_hides_after_they_were_covered_none_that_follows_is_skipped(gone: list[int]) -> None:
-    """Not even when they are the very last of those covered."""
+@pytest.mark.parametrize("gone", [[7], [3], [3, 7], [5, 6, 7], [1, 2, 3], list(range(1, 8))], ids=str)
+def test_of_rounds_that_the_host_hides_after_they_were_covered_none_is_told_of(gone: list[int]) -> None:
+    """The next summary is made without them, and none that follows is skipped. Where the oldest are gone, the host may
+    have dropped them: their summary is all that is left of them, and stays."""
 
     def named(number: int) -> SimpleNamespace:
         return SimpleNamespace(id=f"r{number}", user_query=f"question {number} " * 20, post_list=())
@@ -100,7 +101,10 @@ def test_of_rounds_that_the_host_hides_after_they_were_covered_none_that_follows
     compactor.compact_now(SOON)
     rounds = [named(number) for number in range(1, 16) if number not in gone]
     made = compactor.compact_now(SOON)
-    assert [round_.id for round_ in summarizer.requests[1].rounds] == ["r8", "r9", "r10", "r11", "r12"]
+    dropped = 1 in gone
+    left = [f"r{number}" for number in range(8 if dropped else 1, 13) if number not in gone]
+    assert [round_.id for round_ in summarizer.requests[1].rounds] == left
+    assert (summarizer.requests[1].previous is not None) is dropped
     assert made is not None
     assert [round_.id for round_ in rounds[made.end_index :]] == ["r13", "r14", "r15"]
 
@@ -129,19 +133,33 @@ def test_a_memorys_rounds_are_taken_as_they_are() -> None:
 def test_a_compactor_without_a_memory_serves_one_by_being_registered() -> None:
     """Its compactions are kept by itself; Memory gives them its own indices."""
     memory = memory_of(10)
-    with ContextCompactor(CONFIG, ScriptedSummarizer(), memory.rounds_getter(ROLE), role=ROLE) as compactor:
+    summarizer = ScriptedSummarizer()
+    with ContextCompactor(CONFIG, summarizer, memory.rounds_getter(ROLE), role=ROLE) as compactor:
         memory.register_compaction_provider(ROLE, compactor)
         assert compactor.wait_idle(SOON)
         memory.finish_round("r7", state="failed")
+        assert compactor.wait_idle(SOON)
         rounds, compaction = memory.get_role_rounds(ROLE)
         assert compaction is not None
         assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r8", "r9", "r10"]
+        assert summarizer.requests[1].previous is None
+        assert [round_.id for round_ in summarizer.requests[1].rounds] == [f"r{number}" for number in range(1, 7)]
         for _ in range(5):
             add_round(memory)
         assert compactor.wait_idle(SOON)
         rounds, compaction = memory.get_role_rounds(ROLE)
         assert compaction is not None
         assert [round_.id for round_ in rounds[compaction.end_index :]] == ["r13", "r14", "r15"]
+
+
+def test_what_failed_is_hidden_at_once_though_nobody_looks() -> None:
+    """Of a compactor that is not even started, and keeps its compactions by itself."""
+    memory = memory_of(10)
+    compactor = ContextCompactor(CONFIG, ScriptedSummarizer(), memory.rounds_getter(ROLE), role=ROLE)
+    memory.register_compaction_provider(ROLE, compactor)
+    assert compactor.compact_now(SOON) is not None
+    memory.finish_round("r3", state="failed")
+    assert compactor.get_compaction() is memory.get_role_rounds(ROLE)[1] is None
 
 
 def test_the_open_round_of_another_host_is_not_compacted() -> None:

@@ -88,12 +88,44 @@ def test_the_end_never_goes_back(first: int, last: int) -> None:
     assert caught.value.reason == "behind"
 
 
-def test_the_end_is_where_the_round_is_at_publication() -> None:
-    """A round that was covered before and hidden meanwhile moves it up."""
+@pytest.mark.parametrize("way", ["hidden", "its state"])
+def test_a_summary_of_what_failed_gives_way_to_the_newest_that_does_not_cover_it(way: str) -> None:
+    """As a new generation, kept in the history; what was made from it is stale."""
     host = Host(8)
-    host.publish(1, 4, base=0)
-    del host.rounds[1]
-    assert host.publish(5, 6, base=1).end_index == 5
+    first = host.publish(1, 2, base=0, summary="one")
+    host.publish(3, 4, base=1, summary="two")
+    host.publish(5, 6, base=2, summary="three")
+    if way == "hidden":
+        del host.rounds[3]
+    else:
+        host.rounds[3] = host.round(4, "failed")
+    with pytest.raises(StaleCompaction, match="generation"):
+        host.publish(7, 7, base=3)
+    assert host.journal.read() == JournalState(4, first, None)
+    assert not host.journal.withdraw_lost(HostRounds(host.rounds, ""))
+    assert [one.happened for one in host.journal.history()] == ["published"] * 3 + ["withdrawn"] * 2
+    assert [one.current for one in host.journal.history()] == [True, False, False, False, False]
+    assert host.journal.revert() is None
+
+
+def test_rounds_that_the_host_drops_take_no_summary_with_them() -> None:
+    """The oldest are gone, and what they said is nowhere but in the summary."""
+    host = Host(8)
+    published = host.publish(1, 4, base=0)
+    del host.rounds[:3]
+    assert not host.journal.withdraw_lost(HostRounds(host.rounds, ""))
+    assert host.journal.read().current == published
+    del host.rounds[0]
+    assert not host.journal.withdraw_lost(HostRounds(host.rounds, ""))
+
+
+def test_a_host_that_shows_what_has_failed_keeps_its_summary() -> None:
+    """What had failed before was covered with open eyes; only what fails later is undone."""
+    host = Host(8)
+    host.rounds[1] = host.round(2, "failed")
+    published = host.publish(1, 4, base=0)
+    assert not host.journal.withdraw_lost(HostRounds(host.rounds, ""))
+    assert host.journal.read().current == published
 
 
 def test_the_rounds_of_a_memory_serve_as_well() -> None:

@@ -61,6 +61,15 @@ class Log(RuleBasedStateMachine):
     def change(self, place: int, **more: object) -> None:
         self.rounds[place] = replace(self.rounds[place], **more)
 
+    def fail(self, place: int) -> None:
+        """Take note that a round failed: what covered it is withdrawn, as a new generation of that role."""
+        if self.rounds[place].state != "failed":
+            for known in self.published.values():
+                kept = [end for end in known.ends if end <= place]
+                known.generation += len(kept) < len(known.ends)
+                known.ends = kept
+        self.change(place, state="failed")
+
     def open(self) -> list[Told]:
         return [round_ for round_ in self.rounds if round_.state == "created"]
 
@@ -104,7 +113,7 @@ class Log(RuleBasedStateMachine):
     def fail_round(self, who: int, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.rounds) - 1))
         self.memories[who].finish_round(self.rounds[place].id, state="failed")
-        self.change(place, state="failed")
+        self.fail(place)
 
     @precondition(lambda self: self.rounds)
     @rule(role=st.sampled_from(ROLES), who=st.integers(0, 1), data=st.data())

@@ -84,6 +84,7 @@ class Overlays(RuleBasedStateMachine):
         self.texts = 0
         self.calls: list[str] = []  # without a result, in the newest round
         self.erased: set[str] = set()
+        self.covers: dict[str, set[int]] = {}  # of each published summary: the rounds that it was made from
 
     def text(self) -> str:
         self.texts += 1
@@ -151,6 +152,7 @@ class Overlays(RuleBasedStateMachine):
             except StaleCompaction:
                 return
             assert not stale
+            self.covers[made.summary] = {one.number for one in seen[: made.end_index]}
             assert journal.read() == (state.generation + 1, published, None)
 
     @rule(who=whose, role=roles)
@@ -254,6 +256,14 @@ class Overlays(RuleBasedStateMachine):
         upto = [memory for memory in self.memories if memory.snapshot.number == end]
         assert upto
         assert all(overlays(memory) == again for memory in upto)
+
+    @invariant()
+    def what_failed_is_told_nowhere(self) -> None:
+        """What is shown covers no round that has failed, as far as whoever shows it has read."""
+        for memory in self.memories:
+            failed = {one.number for one in memory.conversation.rounds if one.state == "failed"}
+            shown = [memory.get_role_rounds(role)[1] for role in ROLES]
+            assert all(failed.isdisjoint(self.covers[one.summary]) for one in shown if one is not None)
 
     @invariant()
     def what_was_erased_is_nowhere(self) -> None:

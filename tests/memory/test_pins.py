@@ -164,8 +164,9 @@ def test_what_failed_is_not_shown() -> None:
     memory = memory_of()
     memory.pin("r1.p1")
     memory.pin("r2.p1")
-    cover(memory, 2)
     memory.finish_round("1", state="failed")
+    made = CompactedMessage(start_index=1, end_index=1, end_round_id="2", summary="the summary")
+    memory.journal(ROLE).publish(made, base=0, round_ids=["2"])
     assert pinned(memory) == ("User: never 2",)
     shown = memory.get_role_rounds(ROLE, include_failure_rounds=True)[1]
     assert shown is not None

@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory import CompactedMessage, InMemoryStore, Memory, Post, Round
+from memory import CompactedMessage, InMemoryStore, Memory, Post, Round, StaleCompaction, StoreDamaged, open_store
+from memory.log import log
 from memory.visibility import seen_by, sees
 
 ROLES = ["Planner", "CodeInterpreter", "User", "Recepta"]
 
 
-def memory_of(count: int, *, posts: int = 0) -> Memory:
-    memory = Memory()
+def memory_of(count: int, *, posts: int = 0, **options: Any) -> Memory:
+    memory = Memory(**options)
     for number in range(1, count + 1):
         round_ = memory.create_round(str(number))
         for _ in range(posts):
@@ -192,37 +195,91 @@ def test_the_tail_begins_right_after_the_compaction() -> None:
 
 @pytest.mark.parametrize("include", [False, True])
 def test_a_failed_round_never_shifts_the_cut(include: bool) -> None:
-    """Whether it failed before it could be compacted, after it was, or after the cut: the tail is what was not covered."""
+    """Whether it failed before it could be compacted or after the cut: the tail is what was not covered."""
     memory = memory_of(10)
     memory.finish_round(memory.conversation.rounds[1], state="failed")  # 2, before the compaction
     compact(memory, "Planner", 6)  # covers 1 3 4 5 6 7
-    memory.finish_round(memory.conversation.rounds[2], state="failed")  # 3, covered
     memory.finish_round(memory.conversation.rounds[8], state="failed")  # 9, in the tail
     rounds, compaction = memory.get_role_rounds("Planner", include_failure_rounds=include)
     assert compaction is not None
-    assert compaction.end_index == (7 if include else 5)
+    assert compaction.end_index == (7 if include else 6)
     assert queries(rounds[compaction.end_index :]) == (["8", "9", "10"] if include else ["8", "10"])
 
 
-def test_the_cut_stays_where_the_last_covered_round_itself_failed() -> None:
-    """The anchor is found by its place in the log, whether it is still visible or not."""
+@pytest.mark.parametrize("include", [False, True])
+def test_a_summary_of_what_failed_gives_way_to_the_newest_that_does_not_cover_it(include: bool) -> None:
+    """Or to none: what failed is told nowhere, and the tail begins behind what is shown instead."""
+    memory = memory_of(10)
+    for end, summary in ((3, "to 3"), (5, "to 5"), (7, "to 7")):
+        compact(memory, "Planner", end, summary)
+    compact(memory, "Coder", 4)
+    shown = []
+    for number in (9, 6, 4, 8, 1):
+        memory.finish_round(memory.conversation.rounds[number - 1], state="failed")
+        _, compaction = memory.get_role_rounds("Planner", include_failure_rounds=include)
+        shown.append(compaction.summary if compaction else "")
+        end = {"to 7": 7, "to 5": 5, "to 3": 3, "": 0}[shown[-1]]
+        visible = [
+            one for one in range(end + 1, 11) if include or memory.conversation.rounds[one - 1].state != "failed"
+        ]
+        assert tail(memory, include_failure_rounds=include) == [str(number) for number in visible]
+    assert shown == ["to 7", "to 5", "to 3", "to 3", ""]
+    assert memory.get_role_rounds("Coder")[1] is None
+    assert [one.happened for one in memory.journal("Planner").history()] == ["published"] * 3 + ["withdrawn"] * 3
+    assert [one.generation for one in memory.journal("Planner").history()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_was_made_from_a_summary_of_what_failed_is_stale() -> None:
+    """A withdrawal is a new generation, of the roles that lose a summary and of no other."""
+    memory = memory_of(10)
+    compact(memory, "Planner", 3)
+    compact(memory, "Coder", 1)
+    memory.finish_round(memory.conversation.rounds[1], state="failed")
+    late = CompactedMessage(start_index=1, end_index=5, end_round_id=memory.conversation.rounds[5].id, summary="late")
+    with pytest.raises(StaleCompaction):
+        memory.journal("Planner").publish(late, base=1, round_ids=[])
+    assert [memory.journal(role).read().generation for role in ("Planner", "Coder", "Nobody")] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("way", ["log", "checkpoint", "state", "fork"])
+def test_what_failed_stays_untold_in_every_copy(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened again, by a checkpoint too, from its state, and in a fork whose end lies behind the failed round."""
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1 if way == "checkpoint" else 1_000)
+    store = open_store(f"sqlite:///{tmp_path}/chat.db") if way == "checkpoint" else InMemoryStore()
+    memory = memory_of(10, store=store)
+    compact(memory, "Planner", 3, "to 3")
+    compact(memory, "Planner", 6, "to 6")
+    memory.finish_round(memory.conversation.rounds[4], state="failed")
+    copies = {
+        "log": lambda: Memory(memory.session_id, store=store),
+        "checkpoint": lambda: Memory(memory.session_id, store=store),
+        "state": lambda: Memory.from_state_dict(memory.state_dict()),
+        "fork": lambda: memory.fork(8),
+    }
+    again = copies[way]()
+    _, compaction = again.get_role_rounds("Planner")
+    assert compaction is not None
+    assert compaction.summary == "to 3"
+    assert tail(again) == [str(number) for number in range(4, 9 if way == "fork" else 11) if number != 5]
+    assert again.journal("Planner").revert() is None
+    assert again.get_role_rounds("Planner")[1] is None
+
+
+def test_a_failure_that_leads_back_to_what_cannot_be_read_is_not_written() -> None:
+    """Nobody could read on behind it; the error says what is damaged, and the round stays as it was."""
     memory = memory_of(6)
+    first = compact(memory, "Planner", 2)
     compact(memory, "Planner", 4)
-    memory.finish_round(memory.conversation.rounds[3], state="failed")
-    _, compaction = memory.get_role_rounds("Planner")
-    assert (compaction.end_index, compaction.last_round) == (3, 4)
-    assert tail(memory) == ["5", "6"]
+    before = memory.snapshot
 
+    def unreadable(entry: int) -> CompactedMessage:
+        raise StoreDamaged("entry cannot be read")
 
-def test_a_compaction_all_of_whose_rounds_failed_covers_none() -> None:
-    """Its end shrinks to 0; the tail is all that is left."""
-    memory = memory_of(5)
-    compact(memory, "Planner", 2)
-    for number in (0, 1):
-        memory.finish_round(memory.conversation.rounds[number], state="failed")
-    _, compaction = memory.get_role_rounds("Planner")
-    assert (compaction.start_index, compaction.end_index) == (1, 0)
-    assert tail(memory) == ["3", "4", "5"]
+    memory.snapshot.archive.compaction = unreadable  # type: ignore[method-assign]
+    with pytest.raises(StoreDamaged):
+        memory.finish_round(memory.conversation.rounds[3], state="failed")
+    assert memory.snapshot is before
+    assert first.summary
 
 
 class Provider:
@@ -246,8 +303,9 @@ def test_a_provider_is_asked_before_the_rounds_are_read() -> None:
     given_out = CompactedMessage(start_index=1, end_index=4, end_round_id=anchor.id, summary="s")
 
     def meanwhile() -> None:
-        memory.finish_round(memory.conversation.rounds[0], state="failed")
-        memory.create_round("7")
+        if memory.conversation.rounds[0].state != "failed":
+            memory.finish_round(memory.conversation.rounds[0], state="failed")
+            memory.create_round("7")
 
     memory.register_compaction_provider("Planner", Provider(given_out, meanwhile))
     rounds, compaction = memory.get_role_rounds("Planner")
@@ -290,7 +348,7 @@ def test_an_older_snapshot_does_not_know_newer_rounds() -> None:
 @settings(deadline=None, max_examples=60)
 def test_the_tail_is_what_no_compaction_covered_and_no_failure_hid(data: st.DataObject) -> None:
     """For any order of rounds, failures and compactions, by the log's own numbers."""
-    memory, failed, anchor = Memory(), set(), 0
+    memory, failed, ends = Memory(), set(), []
     for _ in range(data.draw(st.integers(1, 14))):
         total = len(memory.conversation.rounds)
         act = data.draw(st.sampled_from(["add", "add", "fail", "compact"]))
@@ -299,14 +357,15 @@ def test_the_tail_is_what_no_compaction_covered_and_no_failure_hid(data: st.Data
         elif act == "fail":
             number = data.draw(st.integers(1, total))
             memory.finish_round(memory.conversation.rounds[number - 1], state="failed")
+            ends = ends if number in failed else [end for end in ends if end < number]
             failed.add(number)
         else:
             visible = [number for number in range(1, total + 1) if number not in failed]
-            fresh = [number for number in visible if number > anchor]
+            fresh = [number for number in visible if not ends or number > ends[-1]]
             if fresh:
-                anchor = data.draw(st.sampled_from(fresh))
-                compact(memory, "Planner", visible.index(anchor) + 1)
-        expected = range(anchor + 1, len(memory.conversation.rounds) + 1)
+                ends = [*ends, data.draw(st.sampled_from(fresh))]
+                compact(memory, "Planner", visible.index(ends[-1]) + 1)
+        expected = range((ends[-1] if ends else 0) + 1, len(memory.conversation.rounds) + 1)
         assert tail(memory) == [str(number) for number in expected if number not in failed]
         assert tail(memory, include_failure_rounds=True) == [str(number) for number in expected]
 
