@@ -419,5 +419,8 @@ def test_the_end_follows_a_failed_round_also_without_the_logs_journal() -> None:
     compactor.compact_now(SOON)
     assert end_of(compactor) == 10
     memory.finish_round("r3", state="failed")
+    assert compactor.get_compaction() is None
+    assert compactor.status().end_index == 0
+    compactor.compact_now(SOON)
     assert end_of(compactor) == compactor.status().end_index == 9
     assert [round_.number for round_ in memory.rounds_getter(ROLE)()[9:]] == [11, 12]
