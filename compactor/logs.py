@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import Any, TextIO
 
 from memory.events import Event, EventHook
 
-__all__ = ["log_events", "logger_to"]
+__all__ = ["log_events", "logger_to", "visible"]
+
+# Everything that a terminal acts on instead of showing it, line ends and tabs aside: C0 and C1 controls, line and
+# paragraph separators, what turns the direction of writing around, lone surrogates.
+_ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return *text* as it may be printed: what a terminal would act on stands there as ``\\x1b``."""
+    return _ACTED_ON.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def log_events(logger: Any | None = None) -> EventHook:
@@ -39,12 +54,18 @@ def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = 
     renderer: Any = (
         structlog.processors.JSONRenderer(default=str) if json else structlog.dev.ConsoleRenderer(colors=False)
     )
+    rendering: list[Any] = [renderer] if json else [_on_one_line, renderer]
     return structlog.wrap_logger(
         structlog.PrintLogger(stream if stream is not None else sys.stderr),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(known[level.upper()]),
     )
+
+
+def _on_one_line(_logger: Any, _name: str, facts: Any) -> Any:
+    """Return *facts* whose texts neither begin a line that looks like another event nor make a terminal do anything."""
+    return {name: " ".join(visible(fact).split()) if isinstance(fact, str) else fact for name, fact in facts.items()}

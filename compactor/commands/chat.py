@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from ..config import CompactorConfig
 from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
 from ..summarizers.extractive import ExtractiveSummarizer
-from ..summarizers.openai import OpenAISummarizer
+from ..summarizers.openai import OpenAISummarizer, make_client, sendable
 from .conversation_screen import ConversationScreen
 from .resume import answered
 from .terminal import CannotRun, in_options, one_line
@@ -36,6 +37,8 @@ HELP = """\
 
 #: Seconds between two pieces of an answer after which the endpoint counts as dead.
 _READ_TIMEOUT = 120.0
+#: A stream wraps each word in some hundred bytes.
+_MAX_STREAM_BYTES = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,24 @@ class Endpoint:
     def stream(self, messages: Sequence[dict[str, Any]]) -> Generator[str, None, None]:
         """Give the answer to *messages* in pieces. Raises ``SummarizerError`` where there is none, or it breaks off."""
         try:
-            with self.client().chat.completions.create(model=self.model, messages=messages, stream=True) as answer:
-                for piece in answer:
-                    text = piece.choices[0].delta.content if piece.choices else None
-                    if text:
-                        yield text
+            with self.client().chat.completions.create(
+                model=self.model, messages=sendable(messages), stream=True
+            ) as answer:
+                said = (piece.choices[0].delta.content for piece in answer if piece.choices)
+                yield from _whole_characters(text for text in said if text)
         except Exception as error:  # noqa: BLE001  (whatever a client raises is the failure of this answer only)
             # Without its cause, whose text may quote the request or the key.
             raise SummarizerError(_explained(error)) from None
+
+
+def _whole_characters(pieces: Iterable[str]) -> Iterator[str]:
+    """Give *pieces* with the halves of a character that was cut between two joined, and others replaced."""
+    decoder = codecs.getincrementaldecoder("utf-16-le")("replace")
+    for piece in pieces:
+        if text := decoder.decode(piece.encode("utf-16-le", "surrogatepass")):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
 
 
 def endpoint(model: str, base_url: str | None) -> Endpoint:
@@ -84,7 +97,7 @@ def endpoint(model: str, base_url: str | None) -> Endpoint:
             import openai  # half a second: only once somebody has said something
 
             timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
-            made.append(openai.OpenAI(api_key=key or "not-needed", base_url=url, max_retries=0, timeout=timeout))
+            made.append(make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout))
         return made[0]
 
     parts = urlsplit(url or "https://api.openai.com/v1")
@@ -94,6 +107,8 @@ def endpoint(model: str, base_url: str | None) -> Endpoint:
 
 def _explained(error: Exception) -> str:
     name, status = type(error).__name__, getattr(error, "status_code", None)
+    if isinstance(error, SummarizerError):  # from the client itself, such as a body that is too large
+        return in_options(str(error))
     if isinstance(status, int):
         return f"the endpoint answered HTTP {status} ({name}){_REMEDIES.get(status, '')}"
     if "Timeout" in name:
@@ -103,7 +118,10 @@ def _explained(error: Exception) -> str:
     return f"the endpoint's answer cannot be read ({name}): check --base-url, which usually ends in /v1"
 
 
-_REMEDIES = {
+_REMEDIES = dict.fromkeys(
+    (301, 302, 303, 307, 308),
+    ": it redirects to another address, and the conversation is not sent there; if it may be, give that as --base-url",
+) | {
     401: ": check the key in OPENAI_API_KEY",
     403: ": the key may not use this model",
     404: ": check --model and --base-url, which usually ends in /v1",

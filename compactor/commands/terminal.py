@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from memory.errors import ContextError
 from memory.events import EventHook
 
-from ..logs import log_events, logger_to
+from ..logs import log_events, logger_to, visible
 
 __all__ = [
     "CannotRun",
@@ -30,21 +31,6 @@ class CannotRun(ContextError):
     """A command cannot do what it was asked; its message is the one line that the user reads."""
 
 
-# Everything that a terminal acts on instead of showing it, line ends and tabs aside: C0 and C1 controls, line and
-# paragraph separators, what turns the direction of writing around, lone surrogates.
-_ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    """Return *text* as it may be printed: what a terminal would act on stands there as ``\\x1b``."""
-    return _ACTED_ON.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
 def one_line(text: str, limit: int = 10_000) -> str:
     """Return *text* visible, on one line, of at most *limit* characters."""
     line = " ".join(visible(text).split())
@@ -58,9 +44,16 @@ def in_options(text: str) -> str:
     return text
 
 
+class _Screen(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 def screen(file: TextIO | None = None) -> Console:
-    """Return a console on *file*, standard output by default, that takes what it prints as plain text."""
-    return Console(file=file if file is not None else sys.stdout, markup=False, highlight=False, emoji=False)
+    """Return a console on *file*, standard output by default, that takes what it prints as plain text: nothing that
+    comes from outside, such as a model's name, can make a terminal do anything."""
+    return _Screen(file=file if file is not None else sys.stdout, markup=False, highlight=False, emoji=False)
 
 
 def shown_live(console: Console, log_format: str | None) -> bool:

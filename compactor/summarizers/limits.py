@@ -6,13 +6,14 @@ the body of an error too, outlives them. So every read and write is cut to what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from .base import SummarizerError
 
-__all__ = ["MAX_ANSWER_BYTES", "TOO_LARGE", "Limit", "current", "limit_connections", "too_slow"]
+__all__ = ["MAX_ANSWER_BYTES", "TOO_LARGE", "Limit", "bound_body", "current", "limit_connections", "too_slow"]
 
 #: No summary is as long as this; an answer that is would only fill the memory.
 MAX_ANSWER_BYTES = 10_000_000
@@ -22,6 +23,10 @@ TOO_LARGE = f"the answer is larger than {MAX_ANSWER_BYTES // 1_000_000} MB: chec
 
 def too_slow(seconds: float) -> str:
     return f"no whole answer within {seconds:g} s: raise timeout=, or choose a faster model="
+
+
+#: Bytes that are decompressed at once: a few of them may stand for very many.
+_PIECE = 65_536
 
 
 class Limit:
@@ -103,3 +108,46 @@ def limit_connections(http_client: Any) -> None:
         pool: Any = getattr(transport, "_pool", None)
         if hasattr(pool, "_network_backend"):
             pool._network_backend = _LimitedBackend(pool._network_backend)
+
+
+def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
+    """Have a *response* whose body is still to be read raise ``SummarizerError`` where that is larger than *most*, also
+    decompressed: a few bytes from the network may stand for gigabytes, in an error as in an answer.
+
+    For a response of httpx, whichever of its versions openai uses.
+    """
+    coding, stream = response.headers.get("content-encoding", "").strip().lower(), response.stream
+    if coding in ("gzip", "x-gzip", "deflate"):
+        del response.headers["content-encoding"]  # or it would be decompressed once more
+        pieces = _decompressed(stream)
+    else:
+        # Compressed in another way, it is decompressed by httpx, and little by little.
+        pieces = (chunk[at : at + 1024] for chunk in stream for at in range(0, len(chunk), 1024)) if coding else stream
+
+    def bounded() -> Iterator[bytes]:
+        left = most
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise SummarizerError(TOO_LARGE)
+            yield piece
+
+    base = next(kind for kind in type(stream).__mro__ if kind.__name__ == "SyncByteStream")
+    response.stream = type(
+        "BoundStream", (base,), {"__iter__": lambda _: bounded(), "close": lambda _: stream.close()}
+    )()
+
+
+def _decompressed(chunks: Any) -> Iterator[bytes]:
+    """Give what *chunks* of gzip or zlib stand for, in pieces. Raises ``SummarizerError`` for what is neither."""
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        for chunk in chunks:
+            left = chunk
+            while left and not decoder.eof:
+                yield decoder.decompress(left, _PIECE)
+                left = decoder.unconsumed_tail
+        while piece := decoder.decompress(decoder.unconsumed_tail, _PIECE):
+            yield piece
+    except zlib.error as error:
+        raise SummarizerError("the answer cannot be decompressed: check that base_url= is right") from error

@@ -24,9 +24,9 @@ from pydantic import SecretStr
 
 from .answers import NoSummary, parse_body, read_answer, read_body
 from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, added
-from .limits import Limit, current, limit_connections, too_slow
+from .limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
 
-__all__ = ["OpenAISummarizer"]
+__all__ = ["OpenAISummarizer", "make_client", "sendable"]
 
 _OPENAI = "https://api.openai.com/v1"
 _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's own machine do not
@@ -184,7 +184,7 @@ class OpenAISummarizer:
         arguments = self._arguments(request.messages)
         if request.schema is None or not self._takes_formats or "response_format" in arguments:
             return self._answer(call, arguments)
-        schema = {"name": request.kind, "schema": _sendable(request.schema), "strict": True}
+        schema = {"name": request.kind, "schema": sendable(request.schema), "strict": True}
         formatted = {"response_format": {"type": "json_schema", "json_schema": schema}}
         try:
             return self._answer(call, arguments | formatted)
@@ -212,14 +212,14 @@ class OpenAISummarizer:
         """Return the arguments that the agent's own request had, as far as its provider's cache goes by them."""
         arguments = self._arguments(continued.messages)
         if continued.tools:
-            arguments = {"tools": _sendable(continued.tools)} | arguments
+            arguments = {"tools": sendable(continued.tools)} | arguments
         if continued.tool_choice is not None:
-            arguments = {"tool_choice": _sendable(continued.tool_choice)} | arguments
+            arguments = {"tool_choice": sendable(continued.tool_choice)} | arguments
         return arguments
 
     def _arguments(self, messages: Any) -> dict[str, Any]:
         reasoning = _REASONING.search(self.model) is not None
-        arguments: dict[str, Any] = {"model": self.model, "messages": _sendable(messages)}
+        arguments: dict[str, Any] = {"model": self.model, "messages": sendable(messages)}
         if self._temperature is not None and not reasoning:
             arguments["temperature"] = self._temperature
         if self._reasoning_effort is not None:
@@ -234,7 +234,10 @@ class OpenAISummarizer:
             raise SummarizerError(f"{self!r} is closed; make a new one")
         if self._given is not None:
             with_options = getattr(self._given, "with_options", None)
-            return with_options(max_retries=0, timeout=self._timeout) if callable(with_options) else self._given
+            if not callable(with_options):
+                return self._given
+            client = with_options(max_retries=0, timeout=self._timeout)
+            return client if _openai_of(client) is None else _without_redirects(client)
         process = os.getpid()
         client = self._made.get(process)
         if client is None:
@@ -246,17 +249,7 @@ class OpenAISummarizer:
         return client
 
     def _make_client(self) -> Any:
-        import openai
-
-        connections = openai.DefaultHttpxClient()
-        limit_connections(connections)
-        weakref.finalize(self, connections.close)
-        return openai.OpenAI(
-            api_key=self._key.get_secret_value(),
-            base_url=self._base_url,
-            max_retries=0,
-            http_client=connections,
-        )
+        return make_client(self._key.get_secret_value(), self._base_url)
 
     def _explain(self, exc: Exception, arguments: Mapping[str, Any]) -> SummarizerError:
         """Return what went wrong and what to do about it, in our own words: an error's text may quote the request."""
@@ -265,8 +258,10 @@ class OpenAISummarizer:
             said, code = f"{exc} {getattr(exc, 'body', '')}", getattr(exc, "code", None)
             # A traceback prints the cause as well, and its text quotes the response, which may quote anything.
             exc.args = (f"HTTP {status}",)
-            remedy = _remedy(status, code, getattr(exc, "param", None), arguments)
             headers = getattr(getattr(exc, "response", None), "headers", None)
+            remedy = _remedy(status, code, getattr(exc, "param", None), arguments)
+            if 300 <= status < 400:
+                remedy = _redirected(headers)
             dislikes = status in _REFUSALS or "response_format" in said or "json_schema" in said
             return (NoSummary if dislikes else SummarizerError)(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
@@ -286,6 +281,36 @@ class OpenAISummarizer:
         return SummarizerError(f"asking {self._endpoint} failed ({name}): the cause is kept with this error")
 
 
+def make_client(key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES, **more: Any) -> Any:
+    """Return an ``openai.OpenAI`` that tries once, follows no redirect, and takes no body of more than *most* bytes."""
+    import openai
+
+    def received(response: Any) -> None:
+        bound_body(response, most)
+
+    # Compressed in no way that cannot be decompressed piece by piece.
+    connections = openai.DefaultHttpxClient(
+        follow_redirects=False, headers={"Accept-Encoding": "gzip"}, event_hooks={"response": [received]}
+    )
+    limit_connections(connections)
+    client = openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=connections, **more)
+    weakref.finalize(client, connections.close)  # else nobody closes what nobody has any more
+    return client
+
+
+def _without_redirects(client: Any) -> Any:
+    """Return *client*, a copy of one that was given, after its requests were told to follow no redirect."""
+    prepare = client._prepare_options
+
+    def prepared(options: Any) -> Any:
+        options = prepare(options)
+        options.follow_redirects = False
+        return options
+
+    client._prepare_options = prepared
+    return client
+
+
 def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
     openai = _openai_of(call.client)
     if openai is None:
@@ -296,6 +321,8 @@ def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
     try:
         create = call.client.chat.completions.with_streaming_response.create
         with create(**(_in_body(arguments) if call.is_ours else arguments), timeout=timeout) as response:
+            if not call.is_ours:
+                bound_body(response.http_response)
             return parse_body(read_body(response.iter_bytes(), call.limit))
     finally:
         current.reset(token)
@@ -322,14 +349,14 @@ def _is_too_long(error: object) -> bool:
     return getattr(error, "code", None) == "context_length_exceeded"
 
 
-def _sendable(value: Any) -> Any:
+def sendable(value: Any) -> Any:
     """Return a copy of *value* without lone surrogates: UTF-8 has none, and one of them would stop every summary."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
-        return {key: _sendable(item) for key, item in value.items()}
+        return {key: sendable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_sendable(item) for item in value]
+        return [sendable(item) for item in value]
     return value
 
 
@@ -406,6 +433,17 @@ def _remedy(status: int, code: Any, param: Any, arguments: Mapping[str, Any]) ->
     if status >= 500:
         return "it failed by itself; if that lasts, look at its log or status page"
     return _REMEDIES.get(status, "check model=, and what extra= and the other parameters hold")
+
+
+def _redirected(headers: Any) -> str:
+    """Return what to do about a redirect. It is never followed: the conversation would go where nobody checked."""
+    location = headers.get("location") if hasattr(headers, "get") else None
+    try:
+        there = _endpoint(location) if isinstance(location, str) else ""
+    except ValueError:
+        there = ""
+    where = f" to {there}" if re.fullmatch(r"[\w.:/\[\]-]{1,200}", there, re.ASCII) else " to another address"
+    return f"it redirects{where}, and the conversation is not sent there; if it may be, set base_url= to that address"
 
 
 def _retry_after(headers: Any) -> float | None:

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from command_line import dialogue, refusal, run, write_lines
+from command_line import TERMINAL, Stream, dialogue, refusal, run, write_lines
+from rich.table import Table
+from rich.text import Text
 
 from compactor import cli
-from compactor.commands.terminal import CannotRun, in_options, one_line, percent, visible
+from compactor.commands.terminal import CannotRun, in_options, one_line, percent, screen, visible
 from compactor.commands.watch import Watch, sentence
 from compactor.events import (
     Discarded,
@@ -273,3 +276,17 @@ def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
     assert [said.split()[0] for said in watch.news()] == ["compacting", "rounds", "no"]
     assert watch.news() == []
     assert watch.last.startswith("no summary")
+
+
+def test_whatever_is_printed_on_a_screen_is_printed_as_text() -> None:
+    """In tables and panels, too, and styles are still there: no command has to think of it."""
+    out = Stream(terminal=True)
+    with patch.dict("os.environ", TERMINAL):
+        console = screen(out)
+    table = Table("name")
+    table.add_row("a\x1b]0;b\x9bc\u202ed")
+    console.print("e\x1b[2Jf", table, Text("g\x90h"), style="bold")
+    assert "\x1b[1m" in out.text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out.text)
+    assert not re.search("[\x1b\x90\x9b\u202e]", plain)
+    assert "e\\x1b[2Jf" in plain

@@ -126,6 +126,59 @@ def test_input_that_is_no_utf_8_is_no_crash(server: ModelServer) -> None:
     assert sent(server) == [("user", "caf\ufffd")]
 
 
+def test_half_a_character_is_no_end_of_the_chat(server: ModelServer) -> None:
+    """Endpoints cut emoji in two: halves that meet are one again, and one that stays alone can be sent back."""
+    server.answers(pieces("sheep \ud83d", "\udc11!"), pieces("half \ud83d"), pieces("\udc11 other"), pieces("Well."))
+    done = chat(server, "one", "two", "three", "four", "/quit")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1:] == ["sheep \U0001f411!", "half \ufffd", "\ufffd other", "Well."]
+    assert sent(server)[1::2] == [
+        ("assistant", "sheep \U0001f411!"),
+        ("assistant", "half \ufffd"),
+        ("assistant", "\ufffd other"),
+    ]
+
+
+def test_bytes_that_are_no_text_are_no_end_of_the_chat(server: ModelServer) -> None:
+    """That answer is lost; it can be asked for again, and the chat goes on."""
+
+    def cut(exchange: Exchange) -> None:
+        exchange.start(200, {"Content-Type": "text/event-stream", "Connection": "close"})
+        exchange.write(b'data: {"choices": [{"delta": {"content": "\xf0\x9f\x90\n\n')
+        exchange.drop()
+
+    server.answers(cut, pieces("Again."))
+    done = chat(server, "one", "/retry", "/quit")
+    assert "/retry sends the message again" in done.err
+    assert done.out.splitlines()[-1] == "Again."
+
+
+def test_the_conversation_is_not_sent_to_where_the_endpoint_points(server: ModelServer) -> None:
+    """It says what to do where that is wanted."""
+    with ModelServer() as elsewhere:
+        server.answers(status(307, headers={"Location": f"{elsewhere.base_url}/chat/completions"}))
+        done = chat(server, "one", "/quit")
+        assert elsewhere.requests == []
+    assert re.search(r"HTTP 307.*redirects.*--base-url", done.err)
+
+
+def test_what_the_endpoint_calls_itself_is_printed_as_text(server: ModelServer) -> None:
+    """Its model's name may hold whatever a terminal acts on, also in the log of events."""
+    named = completion(SUMMARY) | {"model": "m\x1b]0;owned\x07\x9b2J"}
+
+    def answer(exchange: Exchange) -> None:
+        if exchange.request.body.get("stream"):
+            pieces("Counted.")(exchange)
+        else:
+            exchange.send(200, json.dumps(named))
+
+    server.always(answer)
+    options = ("--threshold", 50, "--retain", 1, "--log-events", "console")
+    done = chat(server, *talk(3), "/compact", "/quit", options=options)
+    assert "owned" in done.err
+    assert not re.search("[\x1b\x07\x9b]", done.out + done.err)
+
+
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 

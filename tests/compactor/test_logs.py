@@ -185,3 +185,10 @@ def test_importing_prints_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_line_for_a_console_is_one_line_and_plain() -> None:
+    """Nothing that comes from an endpoint can forge an event, or make a terminal do anything."""
+    named = PUBLISHED.model_copy(update={"model": "m\x1b[2J\u2028\x9bx"})
+    (line,) = lines(named, json_lines=False)
+    assert "model=m\\x1b[2J\\u2028\\x9bx" in line

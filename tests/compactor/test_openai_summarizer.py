@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import gzip
 import json
 import logging
 import os
@@ -14,6 +15,8 @@ import sys
 import threading
 import time
 import traceback
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -638,7 +641,7 @@ def test_a_forked_process_makes_a_client_of_its_own(
     """Two processes never write to one connection."""
     connections = openai.DefaultHttpxClient
     made: list[Any] = []
-    monkeypatch.setattr(openai, "DefaultHttpxClient", lambda: made.append(connections()) or made[-1])
+    monkeypatch.setattr(openai, "DefaultHttpxClient", lambda **more: made.append(connections(**more)) or made[-1])
     summarizer(REQUEST)
     summarizer(REQUEST)
     assert len(made) == 1
@@ -718,3 +721,74 @@ def test_any_answer_is_a_summary_or_a_summarizer_error(answer: Any) -> None:
     assert summary.text.strip()
     assert summary.model
     assert summary.usage is None or all(type(n) is int and n >= 0 for n in summary.usage.values())
+
+
+# -- where the conversation goes, and what comes back ------------------------------------------------------------------
+
+
+def own(server: ModelServer) -> OpenAISummarizer:
+    return OpenAISummarizer("m", base_url=server.base_url, api_key=KEY, timeout=20)
+
+
+def given_client(server: ModelServer) -> OpenAISummarizer:
+    return OpenAISummarizer("m", client=openai.OpenAI(base_url=server.base_url, api_key=KEY), timeout=20)
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("make", [own, given_client])
+def test_no_redirect_takes_the_conversation_elsewhere(server: ModelServer, code: int, make: Any) -> None:
+    """It went to the address that was checked, and goes to no other; the error says where to, and what to do."""
+    with ModelServer() as elsewhere:
+        server.answers(status(code, headers={"Location": f"{elsewhere.base_url}/chat/completions?key=hidden"}))
+        error = failure(make(server))
+        assert elsewhere.requests == []
+    assert re.search(rf"HTTP {code}.*redirects to {elsewhere.base_url}.*set base_url=", str(error))
+    assert "hidden" not in str(error)
+
+
+def test_a_redirect_that_names_no_address_is_refused_in_our_words(server: ModelServer) -> None:
+    """What stands in it may be anything."""
+    server.answers(status(307, headers={"Location": "http://x\x1b]0;y"}), status(307))
+    with own(server) as summarizer:
+        for _ in range(2):
+            error = failure(summarizer)
+            assert re.search(r"redirects to another address.*set base_url=", str(error))
+            assert "\x1b" not in str(error)
+
+
+def bomb(code: int, coding: str = "gzip", megabytes: int = 200) -> Answer:
+    """A small body that is very large once it is decompressed."""
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31 if coding == "gzip" else 15)
+    body = b"".join([packed.compress(b" " * 1_000_000) for _ in range(megabytes)]) + packed.flush()
+    return reply(body, code, {"Content-Encoding": coding})
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "coding"),
+    [(own, 200, "gzip"), (own, 500, "gzip"), (own, 500, "deflate"), (own, 404, "gzip"), (given_client, 200, "gzip")],
+)
+def test_a_body_is_measured_as_it_is_decompressed(server: ModelServer, make: Any, code: int, coding: str) -> None:
+    """A few bytes on the wire do not fill the memory, in an error as in an answer."""
+    server.answers(bomb(code, coding))
+    summarizer = make(server)
+    with summarizer:
+        summarizer._client()  # with what it imports
+        tracemalloc.start()
+        try:
+            assert "larger than 10 MB" in str(failure(summarizer))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 60_000_000
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("make", [own, given_client])
+def test_a_compressed_answer_is_read(server: ModelServer, make: Any, coding: str) -> None:
+    """As servers and what stands before them send it; a broken one says what it is."""
+    body = json.dumps(completion("A summary, é, of " + "much " * 90_000)).encode()
+    packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    server.answers(*[reply(sent, headers={"Content-Encoding": coding}) for sent in (packed, body)])
+    with make(server) as summarizer:
+        assert summarizer(REQUEST).text.startswith("A summary, é, of much much")
+        assert "cannot be decompressed" in str(failure(summarizer))
