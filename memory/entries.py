@@ -7,14 +7,15 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from .errors import NewerVersion, StoreDamaged
 from .frozen import EMPTY
 from .overlays import CompactedMessage, Reduction, UsageCounts
 from .rounds import Extra, Post, Record, Stamp, Text, new_id, utc_now
+from .stand_ins import checked_runs
 
 __all__ = [
     "BODY_VERSION",
@@ -32,6 +33,8 @@ __all__ = [
     "RoundFailed",
     "RoundFinished",
     "RoundOpened",
+    "ShownRecorded",
+    "StandIn",
     "UsageRecorded",
     "kinds_of",
 ]
@@ -157,6 +160,38 @@ class UsageRecorded(Record):
     cached_tokens: int | None = Field(default=None, ge=0)
 
 
+#: Places in the log and ids of messages that are not in it, as ``runs_of`` makes them.
+Runs = Annotated[tuple[Text, ...], AfterValidator(checked_runs)]
+
+
+class StandIn(Record):
+    """A message that is not in the log, and is shown in place of some that are."""
+
+    id: Text
+    message: Extra
+    #: What it stands for; empty where the host put it there.
+    sources: Runs = ()
+
+
+class ShownRecorded(Record):
+    """What a conversation that hides and replaces messages shows from there on."""
+
+    role: Text
+    #: Those that no entry before has said.
+    made: tuple[StandIn, ...] = ()
+    shown: Runs = ()
+    #: Ids of what the host put there, behind as many of those before as stay.
+    direct: tuple[Text, ...] = ()
+    direct_before: int = 0
+    #: What was tried to be made shorter, in vain.
+    in_vain: Runs = ()
+    #: How much of the log it takes into account: all of that many rounds, and of later ones up to that post.
+    settled: int = 0
+    taken: tuple[tuple[int, int], ...] = ()
+    #: The place of the last message that is history no more.
+    cleared: tuple[int, int] = (0, 0)
+
+
 class EventRecorded(Record):
     """Something that happened to a role's history and that no other entry tells: what failed, or was discarded."""
 
@@ -181,6 +216,7 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "pinned": PostPinned,
         "post redacted": PostRedacted,
         "usage recorded": UsageRecorded,
+        "shown": ShownRecorded,
         "event": EventRecorded,
     }
 )

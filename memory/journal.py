@@ -11,9 +11,13 @@ from .entries import (
     CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
+    Entry,
     EventRecorded,
+    PostRedacted,
     ReductionPublished,
     ReductionWithdrawn,
+    ShownRecorded,
+    kinds_of,
 )
 from .errors import StaleCompaction
 from .history import KINDS_TOLD, CompactionRecord, history_of
@@ -192,6 +196,30 @@ class RoleJournal:
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         record = made(EventRecorded, role=self._role, name=name, facts=facts)
         self._memory._write(lambda _now: [record], lambda _now: None)
+
+    def notes(self, name: str) -> Iterator[Mapping[str, Any]]:
+        """Give the facts of the events of that *name* that were kept, oldest first. May raise ``StoreError``."""
+        for entry in self._entries_of(EventRecorded):
+            record = entry.record
+            if isinstance(record, EventRecorded) and (record.role, record.name) == (self._role, name):
+                yield record.facts
+
+    def keep(self, records: Callable[[Snapshot], Iterable[Record]]) -> None:
+        """Append what *records* makes of the present snapshot. It is called while nobody else can append, so it must
+        not wait for anybody."""
+        self._memory._write(records, lambda _now: None)
+
+    def shown(self) -> Iterator[ShownRecorded | PostRedacted]:
+        """Give what was kept of what is shown, and what was erased, in the order of the log."""
+        for entry in self._entries_of(ShownRecorded, PostRedacted):
+            record = entry.record
+            if isinstance(record, PostRedacted) or (isinstance(record, ShownRecorded) and record.role == self._role):
+                yield record
+
+    def _entries_of(self, *records: type[Record]) -> Iterator[Entry]:
+        store, session, kinds = self._store, self._memory.session_id, kinds_of(*records)
+        log = store.read_kinds(session, kinds) if isinstance(store, IndexedStore) else store.read(session)
+        return (entry for entry in log if entry.kind in kinds)
 
     def history(self) -> tuple[CompactionRecord, ...]:
         store, session, now = self._store, self._memory.session_id, self._memory.snapshot

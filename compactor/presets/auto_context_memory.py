@@ -229,7 +229,7 @@ class AutoContextMemory:
 
     @property
     def compression_events(self) -> list[CompressionEvent]:
-        """What the six steps did since this object was made, oldest first."""
+        """What the six steps did in this session, before a restart as well, oldest first."""
         return list(self._events.heard)
 
     def _references(self) -> Iterator[str]:

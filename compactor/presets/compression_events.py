@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from memory import Memory
+from memory.errors import StoreError
 from memory.events import Event, Redacted
 from memory.messages import from_round
 from memory.reading.references import posts_reference, range_reference
 
 from ..events import Published, Reduced, Reverted
+from ..threads.workers import interpreter_is_exiting
 
 __all__ = ["CompressionEvent", "CompressionEvents"]
 
@@ -43,25 +48,36 @@ class CompressionEvent:
         return self.token_before - self.token_after
 
 
+#: What the events are kept under in the log.
+_KEPT = "memory.shortened"
+
+
 class CompressionEvents:
-    """Hears a compactor's events, and keeps those that made something shorter."""
+    """Hears a compactor's events, and keeps those that made something shorter: in the log, with what it has already."""
 
     def __init__(self, memory: Memory, role: str) -> None:
         self._memory = memory
         self._role = role
+        self._journal = memory.journal(role)
         #: Oldest first.
-        self.heard: list[CompressionEvent] = []
+        self.heard: list[CompressionEvent] = [_read(facts) for facts in self._journal.notes(_KEPT)]
         #: The last round that the newest compaction covers, by id.
         self._covered = self._last_covered()
 
     def __call__(self, event: Event) -> None:
         match event:
             case Reduced():
-                self.heard.append(self._of_reduction(event))
+                self._keep(self._of_reduction(event))
             case Published():
-                self.heard.append(self._of_compaction(event))
+                self._keep(self._of_compaction(event))
             case Reverted() | Redacted():
                 self._covered = self._last_covered()
+
+    def _keep(self, event: CompressionEvent) -> None:
+        self.heard.append(event)
+        if not interpreter_is_exiting():
+            with suppress(StoreError):  # told while this object lasts, at least
+                self._journal.note(_KEPT, asdict(event) | {"timestamp": event.timestamp.isoformat()})
 
     def _of_reduction(self, event: Reduced) -> CompressionEvent:
         round_ = self._memory.snapshot.round(event.round_id)
@@ -92,6 +108,10 @@ class CompressionEvents:
     def _last_covered(self) -> str:
         current = self._memory.journal(self._role).read().current
         return (current.end_round_id or "") if current is not None else ""
+
+
+def _read(facts: Mapping[str, Any]) -> CompressionEvent:
+    return CompressionEvent(**{**facts, "timestamp": datetime.fromisoformat(facts["timestamp"])})
 
 
 def _event(

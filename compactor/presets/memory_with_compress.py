@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel
 
 from memory import Memory
-from memory.errors import ContextError
+from memory.errors import ContextError, StoreError
 from memory.events import Event
 from memory.forking import renewed_after_fork
-from memory.frozen import FrozenMapping, freeze_mapping, thaw
+from memory.frozen import freeze_mapping, thaw
 from memory.messages import ASSISTANT, parse
 from memory.overlays import CompactedMessage
 from memory.rounds import Round
@@ -49,6 +49,7 @@ __all__ = [
     "MemoryWithCompress",
     "NotAMessage",
     "NotCompressed",
+    "NotKept",
     "StateError",
     "memory_with_compress",
 ]
@@ -99,12 +100,22 @@ class NotCompressed(Event):
     error: str | None = None
 
 
+class NotKept(Event):
+    """The store failed: what is shown is as it is, and is written with the next change."""
+
+    name: ClassVar[str] = "memory.not_kept"
+    level: ClassVar[str] = "warning"
+    #: The class of the error.
+    error: str
+
+
 class MemoryWithCompress:
     """A conversation that is compressed when it is read and longer than *max_token*.
 
     ``memory`` is the log and keeps every message that was added: compressed and deleted ones too, behind the references
     that ``references`` gives. Messages are in OpenAI's format; those that a host appends to ``memory`` are shown as
-    well.
+    well. The log also keeps what is shown: made anew over the same session, it hides what was hidden, shows what was
+    compressed, and pays for nothing twice.
 
     *token_counter* counts messages (an object with ``count(messages)``) or texts (any ``TokenCounter``); without one,
     the size is the length of the messages as JSON. *compress_func* gets the messages to replace and returns those that
@@ -137,8 +148,6 @@ class MemoryWithCompress:
         self.compression_on_add = compression_on_add
         self.compression_on_get = compression_on_get
         self._window = Window(self.memory)
-        self._direct: tuple[FrozenMapping, ...] = ()
-        self._in_vain: tuple[Item, ...] = ()
         self._after_fork()
         renewed_after_fork(self)
 
@@ -202,9 +211,10 @@ class MemoryWithCompress:
                 same = next((one.item for one in known if one.message == message and one.item not in items), None)
                 if same is None:
                     same = Made(freeze_mapping(message))
-                    self._direct = (*self._direct, same.message)
+                    self._window.direct = (*self._window.direct, same)
                 items.append(same)
             self._window.show(items, log)
+        self._window.keep()
 
     async def delete(self, indices: Iterable[int] | int) -> None:
         """Show the messages at *indices* no more; a call goes with its results. They stay in the log.
@@ -222,6 +232,7 @@ class MemoryWithCompress:
             block = blocks([one.message for one in shown])
             going = set().union(*(block[index] for index in gone))
             self._window.show((one.item for at, one in enumerate(shown) if at not in going), log)
+        self._window.keep()
 
     async def size(self) -> int:
         """Return how many messages were added since the last ``clear``, shown or not."""
@@ -231,6 +242,7 @@ class MemoryWithCompress:
         """Show nothing, and count from 0. The log keeps what it has; to forget for good, ``memory.redact``."""
         with self._adding:
             self._window.clear()
+        self._window.keep()
 
     def references(self, index: int) -> tuple[str, ...]:
         """Return what the shown message at *index* is or stands for, each for ``memory.reload``.
@@ -243,7 +255,13 @@ class MemoryWithCompress:
     @property
     def direct_updates(self) -> list[Message]:
         """The messages that only ``direct_update_memory`` brought, oldest first, whatever became of them."""
-        return [thaw(message) for message in self._direct]
+        return [thaw(made.message) for made in self._window.direct]
+
+    @property
+    def compression_events(self) -> list[MemoryCompressed]:
+        """What was compressed, oldest first, before a restart as well. Reads the log; may raise ``StoreError``."""
+        notes = self.memory.journal(ASSISTANT).notes(MemoryCompressed.name)
+        return [MemoryCompressed.model_validate(facts) for facts in notes]
 
     # -- its state ----------------------------------------------------------------------------------------------------
 
@@ -288,7 +306,8 @@ class MemoryWithCompress:
                     window.show([*items, *history[known:]] if state.history is not None else items, log)
                 self.max_token = state.max_token or self.max_token
                 if state.direct is not None:
-                    self._direct = tuple(map(freeze_mapping, state.direct))
+                    window.direct = tuple(Made(freeze_mapping(message)) for message in state.direct)
+        window.keep()
 
     # -- compressing --------------------------------------------------------------------------------------------------
 
@@ -329,7 +348,7 @@ class MemoryWithCompress:
 
     def _is_worth(self, stretch: Sequence[Shown]) -> bool:
         """Return whether there is anything in a stretch that was not compressed before, or in vain."""
-        return not all(one.compressed for one in stretch) and tuple(one.item for one in stretch) != self._in_vain
+        return not all(one.compressed for one in stretch) and tuple(one.item for one in stretch) != self._window.in_vain
 
     async def _compress(self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, redactions: int) -> int:
         """Replace a stretch, and return how many messages stand there then."""
@@ -338,23 +357,32 @@ class MemoryWithCompress:
         size_after = await self._size(new)
         old = tuple(one.item for one in stretch)
         if func is None and size_after >= size:
-            self._in_vain = old
+            with self._window.lock:
+                self._window.in_vain = old
             self._tell("no_progress", size)
+            self._keep()
             return len(stretch)
         if not self._window.replace(old, [one.item for one in new], redactions):
             self._tell("stale", size)
             return len(stretch)
-        self.memory.tell(
-            MemoryCompressed(
-                part=part,
-                messages_before=len(stretch),
-                messages_after=len(new),
-                size_before=size,
-                size_after=size_after,
-                seconds=time.monotonic() - began,
-            )
+        compressed = MemoryCompressed(
+            part=part,
+            messages_before=len(stretch),
+            messages_after=len(new),
+            size_before=size,
+            size_after=size_after,
+            seconds=time.monotonic() - began,
         )
+        self._keep(compressed)
+        self.memory.tell(compressed)
         return len(new)
+
+    def _keep(self, event: MemoryCompressed | None = None) -> None:
+        """Write what is shown to the log; where the store fails, what was paid for is shown all the same."""
+        try:
+            self._window.keep(event)
+        except StoreError as error:
+            self.memory.tell(NotKept(error=type(error).__name__))
 
     async def _made(
         self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, size: int
@@ -469,7 +497,7 @@ def _with_sources(stretch: Sequence[Shown], made: Sequence[Message]) -> list[Sho
     kept = 0
     while kept < min(len(made), len(stretch)) and made[-1 - kept] == stretch[-1 - kept].message:
         kept += 1
-    sources = tuple(originals(one.item for one in stretch[: len(stretch) - kept]))
+    sources = tuple(one.item for one in stretch[: len(stretch) - kept])
     new = [Shown(Made(freeze_mapping(message), sources), message) for message in made[: len(made) - kept]]
     return [*new, *stretch[len(stretch) - kept :]]
 

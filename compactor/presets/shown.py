@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 from memory import Memory
+from memory.entries import EventRecorded, PostRedacted, ShownRecorded, StandIn
 from memory.errors import MessageError
+from memory.events import Event
 from memory.forking import renewed_after_fork
 from memory.frozen import FrozenMapping, freeze_mapping, thaw
 from memory.log.erased import REDACTED
+from memory.log.snapshot import Snapshot
 from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_message, repeats_query
 from memory.reading.references import posts_reference, range_reference
+from memory.rounds import Record, new_id
+from memory.stand_ins import items_in, runs_of
 
 from ..messages.units import Message
 
@@ -51,8 +56,9 @@ class Made:
     """A message that is not in the log."""
 
     message: FrozenMapping
-    #: What it stands for, oldest first: nothing that stands for something else. Empty where the host put it there.
+    #: What it stands for, oldest first, some of which may stand for others. Empty where the host put it there.
     sources: tuple[Item, ...] = ()
+    id: str = field(default_factory=new_id)
 
 
 Item = Said | Made
@@ -60,8 +66,15 @@ Item = Said | Made
 
 def originals(items: Iterable[Item]) -> Iterator[Item]:
     """Give what *items* stand for: messages of the log, and those that a host put there."""
-    for item in items:
-        yield from item.sources if isinstance(item, Made) and item.sources else (item,)
+    todo = [iter(items)]
+    while todo:  # no recursion: what was compressed a thousand times is a thousand deep
+        item = next(todo[-1], None)
+        if item is None:
+            todo.pop()
+        elif isinstance(item, Made) and item.sources:
+            todo.append(iter(item.sources))
+        else:
+            yield item
 
 
 def places_of(items: Iterable[Item]) -> Iterator[Said]:
@@ -118,8 +131,8 @@ class Log:
         if number == 0:
             yield from ((place, from_post(post)) for place, post in enumerate(self._header, 1))
             return
-        round_ = self.rounds[number - 1]
-        if round_.state == "failed":
+        round_ = self.rounds[number - 1] if number <= len(self.rounds) else None
+        if round_ is None or round_.state == "failed":
             return
         asked = query_message(round_)
         if asked is not None:
@@ -184,8 +197,16 @@ class Window:
         self._settled = 0  # rounds of the log that are closed and taken
         self._taken: dict[int, int] = {}  # the last post that was taken: of the header, and by round after those
         self._cleared = Said(0, 0)  # the last message when it was cleared last
+        #: What only the host put there, oldest first, whatever became of it.
+        self.direct: tuple[Made, ...] = ()
+        #: What was tried to be made shorter, in vain.
+        self.in_vain: tuple[Item, ...] = ()
         #: Erasures in the log when it was read last: a text that was read before one may hold what is erased.
         self.redactions = memory.snapshot.redactions
+        self._journal = memory.journal(ASSISTANT)
+        self._written: set[str] = set()  # ids of what the log has
+        self._direct_written: tuple[Made, ...] = ()
+        self._resume()
         self._after_fork()
         renewed_after_fork(self)
 
@@ -245,11 +266,114 @@ class Window:
             self._items = (*self._items[:start], *new, *self._items[end:])
             return True
 
+    # -- in the log ----------------------------------------------------------------------------------------------------
+
+    def keep(self, event: Event | None = None) -> None:
+        """Write to the log what is shown now, and beside it the *event*. Raises ``StoreError``: then what is shown is
+        as it is, and written with the next change."""
+        written: list[Made] = []
+        direct: tuple[Made, ...] = ()
+
+        def records(now: Snapshot) -> Iterator[Record]:
+            nonlocal direct
+            with self.lock:  # nobody who holds it waits for the log
+                if now.redactions != self.redactions:  # or a text would be written after what it says was erased
+                    self.now()
+                written[:] = self._unwritten((*self._items, *self.in_vain, *self.direct))
+                direct = self.direct
+                yield self._record(written)
+            if event is not None:
+                yield EventRecorded(role=ASSISTANT, name=event.name, facts=event.model_dump(mode="json"))
+
+        self._journal.keep(records)
+        with self.lock:
+            self._written.update(made.id for made in written)
+            self._direct_written = direct
+
+    def _unwritten(self, items: Iterable[Item]) -> list[Made]:
+        """Return what the log does not have yet of *items*, each behind what it stands for."""
+        found: dict[str, Made] = {}
+        for item in items:
+            if isinstance(item, Made) and item.id not in self._written and item.id not in found:
+                found |= {made.id: made for made in self._unwritten(item.sources) if made.id not in found}
+                found[item.id] = item
+        return list(found.values())
+
+    def _record(self, unwritten: Iterable[Made]) -> ShownRecorded:
+        kept = 0
+        for before, now in zip(self._direct_written, self.direct, strict=False):
+            if before is not now:
+                break
+            kept += 1
+        return ShownRecorded(
+            role=ASSISTANT,
+            made=tuple(StandIn(id=one.id, message=one.message, sources=_runs(one.sources)) for one in unwritten),
+            shown=_runs(self._items),
+            direct=tuple(made.id for made in self.direct[kept:]),
+            direct_before=kept,
+            in_vain=_runs(self.in_vain),
+            settled=self._settled,
+            taken=tuple(self._taken.items()),
+            cleared=(self._cleared.round, self._cleared.post),
+        )
+
+    def _resume(self) -> None:
+        """Show what was shown when the log was written to last, as far as it may still be read."""
+        made: dict[str, Made] = {}
+        entries, newest = enumerate(self._journal.shown()), None
+        numbers = self._memory.snapshot.numbers
+        made_at: dict[str, int] = {}
+        erased: list[tuple[int, Said]] = []
+        for place, record in entries:
+            if isinstance(record, PostRedacted):
+                number = numbers.get(record.round_id, 0)
+                erased += [(place, Said(number, post)) for post in record.numbers]
+                continue
+            newest = record
+            for one in record.made:
+                made[one.id] = Made(freeze_mapping(one.message), tuple(_items(one.sources, made)), one.id)
+                made_at[one.id] = place
+            before = self.direct[: record.direct_before]
+            self.direct = (*before, *(made[id_] for id_ in record.direct if id_ in made))
+        self._written, self._direct_written = set(made), self.direct
+        if newest is None:
+            return
+        self._items = tuple(
+            left
+            for item in _items(newest.shown, made)
+            for left in _unless_erased(item, {place for at, place in erased if at > made_at.get(_id(item), at)})
+        )
+        self.in_vain = tuple(_items(newest.in_vain, made))
+        self._settled, self._taken, self._cleared = newest.settled, dict(newest.taken), Said(*newest.cleared)
+
+
+def _id(item: Item) -> str:
+    return item.id if isinstance(item, Made) else ""
+
+
+def _runs(items: Iterable[Item]) -> tuple[str, ...]:
+    return runs_of(item.id if isinstance(item, Made) else (item.round, item.post) for item in items)
+
+
+def _items(runs: Iterable[str], made: Mapping[str, Made]) -> Iterator[Item]:
+    for item in items_in(runs):
+        if not isinstance(item, str):
+            yield Said(*item)
+        elif item in made:
+            yield made[item]
+
+
+def _unless_erased(item: Item, erased: Set[Said]) -> tuple[Item, ...]:
+    """Return *item*; what it was made from where something of that was *erased* since."""
+    if isinstance(item, Made) and erased and not erased.isdisjoint(places_of([item])):
+        return tuple(originals([item]))
+    return (item,)
+
 
 def _unless_redacted(item: Item, log: Log) -> tuple[Item, ...]:
     """Return *item*; in place of what was made from a text that is erased now, what it was made from."""
     if isinstance(item, Made) and any(_is_redacted(log.message(place)) for place in places_of([item])):
-        return item.sources
+        return tuple(originals([item]))
     return (item,)
 
 

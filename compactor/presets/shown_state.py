@@ -10,7 +10,7 @@ from memory.errors import ContextError
 from memory.frozen import freeze_mapping
 
 from ..messages.units import Message
-from .shown import Item, Log, Made, NotAMessage, Said, to_messages
+from .shown import Item, Log, Made, NotAMessage, Said, originals, to_messages
 
 __all__ = ["State", "StateError", "encoded"]
 
@@ -30,7 +30,9 @@ def encoded(item: Item, numbers: dict[Item, int], log: Log) -> int | list[Any]:
     """Return the number of a message in the history; for another, what it stands for."""
     if item in numbers:
         return numbers[item]
-    return [numbers.get(source, log.read(source)) for source in item.sources] if isinstance(item, Made) else []
+    if not isinstance(item, Made) or not item.sources:
+        return []
+    return [numbers.get(source, log.read(source)) for source in originals([item])]
 
 
 @dataclass(frozen=True, slots=True)

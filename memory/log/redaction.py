@@ -15,14 +15,16 @@ from ..entries import (
     PostRedacted,
     ReductionPublished,
     RoundOpened,
+    ShownRecorded,
     kinds_of,
 )
 from ..errors import StoreError, UnknownReference
-from ..frozen import EMPTY
+from ..frozen import EMPTY, freeze_mapping
 from ..messages import query_message, repeats_query
 from ..overlay_rule import without_posts
 from ..reading.references import parsed, place_reference
 from ..rounds import Post, Record, Round
+from ..stand_ins import covers
 from ..stores.base import IndexedStore, Store
 from .erased import REDACTED, redacted, stripped, without
 
@@ -42,9 +44,10 @@ __all__ = [
     "withdrawn",
 ]
 
-_OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished)
+_OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
 _HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
 _ERASING = kinds_of(PostRedacted)
+_SHOWING = kinds_of(ShownRecorded)
 
 
 def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
@@ -146,18 +149,42 @@ def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tu
     first = None  # the first round in which a later entry erases something
     overlays: list[tuple[int, str]] = []
     texts: list[tuple[int, str]] = []
-    for entry in reversed(list(log)):
+    entries = list(log)
+    sources = _sources_in(entries)
+    for entry in reversed(entries):
         record = entry.record if entry.kind in _HOLDING | _ERASING else None
         if isinstance(record, PostRedacted):
             posts[record.round_id] = posts.get(record.round_id, frozenset()) | set(record.numbers)
             number = numbers(record.round_id)
             first = number if first is None else min(first, number)
         elif record is not None and first is not None:
-            erased = _erased(record, posts, first)
-            if erased != record:
-                is_overlay = isinstance(record, (CompactionPrepared, CompactionPublished, ReductionPublished))
-                (overlays if is_overlay else texts).append((entry.number, Entry.of(erased).body))
+            if isinstance(record, ShownRecorded):
+                places = {numbers(round_id): erased for round_id, erased in posts.items()}
+                left: Record = _shown_without(record, sources, places)
+            else:
+                left = _erased(record, posts, first)
+            if left != record:
+                is_overlay = not isinstance(record, (RoundOpened, PostAdded))
+                (overlays if is_overlay else texts).append((entry.number, Entry.of(left).body))
     return [*overlays, *texts]
+
+
+def _sources_in(entries: Iterable[Entry]) -> dict[str, tuple[str, ...]]:
+    """Return what each text that stands for messages is made from, by its id."""
+    records = (entry.record for entry in entries if entry.kind in _SHOWING)
+    return {one.id: one.sources for record in records if isinstance(record, ShownRecorded) for one in record.made}
+
+
+def _shown_without(
+    record: ShownRecorded, sources: Mapping[str, tuple[str, ...]], erased: Mapping[int, frozenset[int]]
+) -> ShownRecorded:
+    """Return *record* without the texts that were made from a post in *erased*, by the numbers of their rounds."""
+    nothing = freeze_mapping({"role": "user", "content": REDACTED})
+    made = (
+        one.model_copy(update={"message": nothing}) if covers(one.sources, sources, erased) else one
+        for one in record.made
+    )
+    return record.model_copy(update={"made": tuple(made)})
 
 
 def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:

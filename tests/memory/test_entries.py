@@ -27,6 +27,8 @@ from memory.entries import (
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    ShownRecorded,
+    StandIn,
     UsageRecorded,
 )
 from memory.errors import NewerVersion
@@ -77,6 +79,11 @@ RECORDS: list[Record] = [
     PostPinned(round_id="r", number=0, pinned=False),
     PostRedacted(round_id="r", numbers=(0, 1)),
     UsageRecorded(role="Planner", input_tokens=9, counted=8, current=False),
+    ShownRecorded(
+        role="assistant", made=(StandIn(id="a", message={"role": "user", "content": "t"}, sources=("1.0-3", "2.1")),),
+        shown=("=a", "3.0-2"), direct=("b",), direct_before=1, in_vain=("=a",), settled=2, taken=((3, 2),),
+        cleared=(1, 0),
+    ),
     EventRecorded(role="Planner", name="compaction.failed", facts={"failures": 2}),
 ]  # fmt: skip
 

@@ -37,6 +37,8 @@ from memory.entries import (
     PostRedacted,
     ReductionPublished,
     RoundOpened,
+    ShownRecorded,
+    StandIn,
 )
 from memory.log.erased import REDACTED
 from memory.log.redaction import _HOLDING, erasures
@@ -631,6 +633,14 @@ SAYING: dict[type[Record], Record] = {
     ),
     CompactionPrepared: CompactionPrepared(role=ROLE, digest="d", base=0, text=SECRET, compaction=MADE),
     CompactionPublished: CompactionPublished(role=ROLE, compaction=MADE),
+    ShownRecorded: ShownRecorded(
+        role=ROLE,
+        made=(
+            StandIn(id="a", message={"role": "user", "content": SECRET}, sources=("1.0-1",)),
+            StandIn(id="b", message={"role": "user", "content": SECRET}, sources=("=a", "2.0")),
+        ),
+        shown=("=b",),
+    ),
     ReductionPublished: ReductionPublished(
         role=ROLE,
         reduction=Reduction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from small_auto_context import ROLE, context_of, long_text, past, small, summary
 from compactor import ContextCompactor, compose
 from compactor.presets.auto_context_memory import AutoContextMemory, NotDeleted
 from compactor.testing import ScriptedSummarizer
-from memory import CompactedMessage, Memory, Reduction
+from memory import CompactedMessage, Memory, Reduction, open_store
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 
@@ -378,3 +379,26 @@ def test_events_after_a_redaction_count_from_what_is_covered_then() -> None:
     after = context.compression_events[-1]
     assert (after.ref, after.compressed_message_count) == (before.ref, before.compressed_message_count)
     assert "r1" in after.ref
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///chat.db"])
+def test_events_survive_a_restart(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process on the same store tells of them with the same numbers, and goes on behind them."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store(url)
+    memory = Memory("s", store=store)
+    for message in [*past(*tool_run(0, 8)), *past(*tool_run(10, 8))]:
+        memory.append(message)
+    context = worked(small(memory))
+    before = context.compression_events
+    assert before
+
+    again = small(Memory("s", store=store))
+    assert again.compression_events == before
+    for message in [*past(*tool_run(20, 8)), *past(*tool_run(30, 8))]:
+        again.memory.append(message)
+    after = worked(again).compression_events
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    assert small(Memory("s", store=store)).compression_events == after
+    store.close()

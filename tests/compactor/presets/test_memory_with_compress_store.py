@@ -1,0 +1,273 @@
+"""What was hidden, deleted or compressed is so still when the session is opened again, and nothing is paid for twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import Message, answer, user
+from compressed_memory import SHORT, SYSTEM, reasons, run, shortened, shown, turn, turns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.presets.memory_with_compress import MemoryCompressed, MemoryWithCompress, NotKept
+from memory import InMemoryStore, Memory, Store, StoreError, open_store
+from memory.entries import Entry
+from memory.events import Event
+
+
+@pytest.fixture(params=["memory://", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    kept = open_store("memory://" if request.param == "memory://" else f"sqlite:///{tmp_path}/chat.db")
+    yield kept
+    kept.close()
+
+
+def opened(store: Store, max_token: int = 1_000_000, **options: Any) -> MemoryWithCompress:
+    """The conversation as the next process finds it."""
+    return MemoryWithCompress(max_token, memory=Memory("s", store=store), **options)
+
+
+class Counted:
+    """A compress_func that is paid for."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, _messages: list[Message]) -> list[Message]:
+        self.calls += 1
+        return [SHORT]
+
+
+def said_in(store: Store) -> str:
+    return "".join(entry.body for entry in store.read("s"))
+
+
+def test_what_was_deleted_stays_so(store: Store) -> None:
+    """A call with its results; it stays in the log."""
+    memory = opened(store)
+    run(memory.add([SYSTEM, *turns(2)]))
+    run(memory.delete(2))
+    left = shown(memory)
+    assert len(left) == 7
+
+    again = opened(store)
+    assert shown(again) == left
+    assert run(again.size()) == 9
+    run(again.add(turn(3)))
+    assert shown(opened(store)) == [*left, *turn(3)]
+
+
+def test_what_was_compressed_is_not_paid_for_again(store: Store) -> None:
+    """However often the session is opened, until something new is too long."""
+    paid = Counted()
+    memory = opened(store, 200, compress_func=paid)
+    run(memory.add(turns(3)))
+    left = shown(memory)
+    assert paid.calls == 1
+
+    for _ in range(3):
+        memory = opened(store, 200, compress_func=paid)
+        assert shown(memory) == left
+        assert memory.references(0) == ("r1-r3",)
+    assert paid.calls == 1
+    run(memory.add(turns(2)))
+    shown(memory)
+    assert paid.calls == 2
+    assert opened(store, 200, compress_func=paid).references(0) == ("r1-r5",)
+
+
+def test_what_was_tried_in_vain_is_not_tried_again(store: Store) -> None:
+    """A model that makes nothing shorter is asked once, and not once a process."""
+    asked: list[object] = []
+
+    def verbose(request: object) -> str:
+        asked.append(request)
+        return "Parcels P-100, P-200 and P-300 are in depots D1, D2 and D3. " * 3
+
+    for _ in range(3):
+        memory = opened(store, 150, summarizer=verbose)
+        if not asked:
+            run(memory.add([user("Where is P-100?"), answer("D1."), user("And P-200?"), answer("D2.")]))
+        shown(memory)
+    assert 1 <= len(asked) <= 2  # with the reason, once more
+
+
+def test_what_the_host_put_there_stays(store: Store) -> None:
+    """A note that is not in the log, what it stood beside, and that it was a direct update."""
+    memory = opened(store)
+    run(memory.add(turns(2)))
+    run(memory.direct_update_memory([user("a note"), *turn(2)]))
+    run(memory.direct_update_memory([user("another note"), *turn(2)]))
+
+    again = opened(store)
+    assert shown(again) == [user("another note"), *turn(2)]
+    assert again.direct_updates == [user("a note"), user("another note")]
+    assert again.references(1) == ("r2.p0",)
+
+
+def test_a_cleared_conversation_stays_so(store: Store) -> None:
+    """And what is said after that is counted from 0."""
+    memory = opened(store)
+    run(memory.add(turns(2)))
+    run(memory.clear())
+    run(memory.add(user("anew")))
+
+    again = opened(store)
+    assert shown(again) == [user("anew")]
+    assert run(again.size()) == 1
+
+
+def test_a_state_that_was_loaded_stays(store: Store) -> None:
+    """With what it stands for."""
+    source = MemoryWithCompress(200, compress_func=shortened)
+    run(source.add(turns(3)))
+    shown(source)
+    opened(store).load_state_dict(source.state_dict())
+
+    again = opened(store)
+    assert shown(again) == shown(source)
+    assert again.references(0) == source.references(0)
+
+
+def test_what_was_compressed_is_told_after_a_restart(store: Store) -> None:
+    """With its numbers and its time, and nothing of what was said."""
+    memory = opened(store, 200, compress_func=shortened)
+    heard: list[Event] = []
+    memory.memory.on_event(heard.append)
+    run(memory.add(turns(3)))
+    shown(memory)
+    (told,) = [event for event in heard if isinstance(event, MemoryCompressed)]
+
+    assert memory.compression_events == [told] == opened(store).compression_events
+    assert (told.messages_before, told.messages_after) == (12, 1)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_was_erased_goes_from_every_text_that_was_made_from_it(store: Store, closed: bool) -> None:
+    """From the store as well, also where it is erased before the session is opened again, and where the text was
+    compressed again since; the rest is shown as it was said."""
+    memory = opened(store, 200, compress_func=lambda _messages: [user("all about P-100")])
+    run(memory.add(turns(2)))
+    shown(memory)
+    run(memory.add(turn(3)))
+    shown(memory)
+    assert said_in(store).count("all about P-100") == 2
+
+    (Memory("s", store=store) if closed else memory.memory).redact("r1.p2")
+    memory.max_token = 1_000_000
+    for one in (opened(store), *([] if closed else [memory])):
+        messages = shown(one)
+        assert len(messages) == 12
+        assert messages[2]["content"] == "[Redacted]"
+        assert "all about P-100" not in str(messages)
+    assert "all about P-100" not in said_in(store)
+
+
+def test_a_text_that_is_made_while_something_is_erased_is_not_written(store: Store) -> None:
+    """Between the moment when it takes its place and the moment when it is written."""
+    memory = opened(store, 200, compress_func=lambda _messages: [user("all about P-100")])
+    run(memory.add(turns(2)))
+    window = memory._window
+    keep = window.keep
+
+    def late(event: Event | None = None) -> None:
+        memory.memory.redact("r1.p2")
+        keep(event)
+
+    window.keep = late  # type: ignore[method-assign]
+    run(memory.get_memory(compression_trigger_func=lambda _messages: False))
+    assert "all about P-100" not in said_in(store)
+
+
+class Full(InMemoryStore):
+    """A store that takes nothing for a while."""
+
+    full = False
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        if self.full:
+            raise StoreError("no room")
+        return super().append(session, entries, after)
+
+
+def test_what_was_paid_for_is_shown_though_the_store_fails() -> None:
+    """An event tells of it, and the next change writes it."""
+    store, paid = Full(), Counted()
+    memory = opened(store, 200, compress_func=paid)
+    heard: list[Event] = []
+    memory.memory.on_event(heard.append)
+    run(memory.add(turns(3)))
+    store.full = True
+    assert shown(memory) == [SHORT]
+    assert any(isinstance(event, NotKept) for event in heard)
+    with pytest.raises(StoreError):
+        run(memory.delete(0))
+    store.full = False
+    assert shown(memory) == []
+    run(memory.add(turn(4)))
+    run(memory.delete(0))
+    assert shown(opened(store)) == turn(4)[1:]
+    assert (paid.calls, reasons(heard)) == (1, [])
+
+
+def test_a_fork_and_a_copy_show_the_same() -> None:
+    """They have the log, and so what is kept there."""
+    memory = opened(InMemoryStore(), 200, compress_func=shortened)
+    run(memory.add(turns(3)))
+    left = shown(memory)
+    for copy in (memory.memory.fork(3), Memory.from_state_dict(memory.memory.state_dict(), "copy")):
+        assert shown(MemoryWithCompress(memory=copy)) == left
+
+
+Step = Callable[[MemoryWithCompress], Any]
+
+
+def added(memory: MemoryWithCompress) -> None:
+    run(memory.add(turn(run(memory.size()) + 1)))
+
+
+def compressed(memory: MemoryWithCompress) -> None:
+    shown(memory, compress_func=shortened, compression_trigger_func=lambda messages: len(messages) > 3)
+
+
+def deleted(memory: MemoryWithCompress) -> None:
+    if messages := shown(memory):
+        run(memory.delete(len(messages) // 2))
+
+
+def put(memory: MemoryWithCompress) -> None:
+    run(memory.direct_update_memory([*shown(memory)[:2], user("a note"), *shown(memory)[3:]]))
+
+
+def failed(memory: MemoryWithCompress) -> None:
+    rounds = memory.memory.conversation.rounds
+    if rounds:
+        memory.memory.finish_round(rounds[len(rounds) // 2], state="failed")
+
+
+def erased(memory: MemoryWithCompress) -> None:
+    if len(memory.memory.conversation.rounds) > 1:
+        memory.memory.redact("r2.p0")
+
+
+def cleared(memory: MemoryWithCompress) -> None:
+    run(memory.clear())
+
+
+@given(st.lists(st.sampled_from([added, added, compressed, deleted, put, failed, erased, cleared]), max_size=12))
+def test_whatever_was_done_the_next_process_finds_it(steps: list[Step]) -> None:
+    """What is shown, what that stands for, how much was said, and what the host put there: after each step."""
+    store = InMemoryStore()
+    memory = opened(store)
+    run(memory.add(SYSTEM))
+    for step in steps:
+        step(memory)
+        again = opened(store)
+        assert shown(again) == shown(memory)
+        assert again.direct_updates == memory.direct_updates
+        assert run(again.size()) == run(memory.size())
+        places = range(len(shown(memory)))
+        assert [again.references(at) for at in places] == [memory.references(at) for at in places]
