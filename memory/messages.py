@@ -1,6 +1,7 @@
 """OpenAI chat messages to rounds and posts, and back, with nothing lost on the way.
 
-A post keeps a message's text, calls and ids in fields of their own. Whatever those fields alone would not give back
+A post keeps a message's text, calls and ids in fields of their own, also those that stand in a content's parts, as
+AgentScope and Anthropic have them: ``tool_use`` and ``tool_result``. Whatever those fields alone would not give back
 (a name, content in parts, ``content: null``, keys nobody has heard of) is kept beside them, under ``extra["openai"]``.
 """
 
@@ -22,15 +23,18 @@ __all__ = [
     "SPEAK_FOR_NO_AGENT",
     "TOOL",
     "Parsed",
+    "answered_by",
     "came_as_message",
     "from_post",
     "from_round",
+    "has_result_parts",
     "paired",
     "parse",
     "query_message",
     "repeats_query",
     "text_of",
     "text_with_calls",
+    "without_content",
 ]
 
 #: The role of the agent in a host that speaks OpenAI's format.
@@ -83,8 +87,12 @@ def parse(message: Mapping[str, Any]) -> Parsed:
     role = message.get("role")
     if not isinstance(role, str) or role not in _SENDERS:
         raise MessageError(f"the message's role must be one of {', '.join(_SENDERS)}")
-    sender, content = _SENDERS[role], message.get("content")
-    text = _text_in(content) or _refusal(message)
+    content = message.get("content")
+    blocks = () if isinstance(content, str) or content is None else _blocks(content)
+    if role != ASSISTANT and any(map(_is_result, blocks)):
+        role = TOOL  # whoever hands it on: what a tool gave is neither the user's word nor the host's
+    sender = _SENDERS[role]
+    text = _text_of_message(message, role, blocks)
     # Where another role's message has such a key, it says nothing about calls, and is kept as it is.
     calls = message.get("tool_calls") if role == ASSISTANT else None
     said = {
@@ -95,6 +103,11 @@ def parse(message: Mapping[str, Any]) -> Parsed:
         "tool_calls": () if calls is None else tuple(_tool_calls(calls)),
         "tool_call_id": _tool_call_id(message) if role == TOOL else None,
     }
+    if blocks:
+        known = {call.id for call in said["tool_calls"]}
+        said["tool_calls"] += tuple(call for call in _calls_in(blocks, role) if call.id not in known)
+        if said["tool_call_id"] is None and role == TOOL:
+            said["tool_call_id"] = next(_answered(blocks), None)
     if len(message) > 2 or content != text:  # most have a role and a text, and that is all
         said["extra"] = _extra(message, _plain(assembled(Post, said), role))
     elif role == "user":
@@ -169,10 +182,43 @@ def paired(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
             waiting |= {call.id: [] for call in post.tool_calls}
             for number, call in enumerate(post.tool_calls):
                 waiting[call.id].append((place, number))
-        elif post.tool_call_id is not None and waiting.get(post.tool_call_id):
-            at, number = waiting[post.tool_call_id].pop(0)
-            answers[at][number] = place
+        elif post.tool_call_id is not None:
+            for call_id in answered_by(post):
+                if waiting.get(call_id):
+                    at, number = waiting[call_id].pop(0)
+                    answers[at][number] = place
     return answers
+
+
+def answered_by(post: Post) -> tuple[str, ...]:
+    """Return the ids of the calls whose results *post* carries: several where they are parts of its content."""
+    if post.tool_call_id is None:
+        return ()
+    return tuple(dict.fromkeys((post.tool_call_id, *_answered(_kept_blocks(post)))))
+
+
+def has_result_parts(post: Post) -> bool:
+    """Return whether *post* carries results as parts of its content, as its message has to as well."""
+    return post.tool_call_id is not None and any(map(_is_result, _kept_blocks(post)))
+
+
+def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``extra`` of a post without the content that its message had where that differed from plain text: for
+    a post that reads otherwise now. Its calls and ids, if they were parts of that, are said by its own fields then."""
+    kept = extra.get(KEPT)
+    if not isinstance(kept, Mapping) or "content" not in kept:
+        return dict(extra)
+    fields = {key: value for key, value in kept.items() if key != "content"}
+    if not any(map(_is_block, _blocks(kept["content"]))):
+        return {**extra, KEPT: fields}
+    fields.pop("role", None)
+    absent = tuple(key for key in extra.get(_ABSENT, ()) if key not in ("tool_calls", "tool_call_id"))
+    return {**extra, KEPT: fields, _ABSENT: absent}
+
+
+def _kept_blocks(post: Post) -> tuple[Any, ...]:
+    kept = post.extra.get(KEPT)
+    return _blocks(kept.get("content")) if isinstance(kept, Mapping) else ()
 
 
 def text_of(post: Post) -> str:
@@ -212,26 +258,135 @@ def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
     return plain
 
 
-def _text_in(content: Any) -> str:
-    """Return the text in a message's content, with a mark where something else stands."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return ""
+def _text_of_message(message: Mapping[str, Any], role: str, blocks: tuple[Any, ...]) -> str:
+    """Return all the text in *message* but for what has fields of its own."""
+    parts = [text for part in blocks if (text := _text_in_part(part, role, blocks)) is not None]
+    content = message.get("content")
+    text = "\n".join(parts) if blocks else content if isinstance(content, str) else ""
+    called = message.get("function_call")
+    if role == ASSISTANT and isinstance(called, Mapping):  # from before tool calls, without an id
+        text = "\n".join([*([text] if text else []), f"[call of {_called(called, called)}]"])
+    return text or _refusal(message)
+
+
+def _blocks(content: Any) -> tuple[Any, ...]:
+    """Return the parts of a message's content that is no text."""
+    if isinstance(content, Mapping):
+        return (content,)
+    if content is None or isinstance(content, str):
+        return ()
     if not isinstance(content, Sequence):
-        raise MessageError(f"content must be a string, null or a list of parts, not {type(content).__name__}")
-    return "\n".join(_text_in_part(part) for part in content)
+        said = type(content).__name__
+        raise MessageError(f"content must be a string, null, an object or a list of parts, not {said}")
+    return tuple(content)
 
 
-def _text_in_part(part: Any) -> str:
+def _text_in_part(part: Any, role: str, blocks: tuple[Any, ...]) -> str | None:
+    """Return the text in one of *blocks*, with a mark where something else stands; None for a call that has a field."""
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
         raise MessageError(f"a content part must be a mapping or a string, not {type(part).__name__}")
-    for key in ("text", "refusal"):
+    if _is_call(part):
+        known = any(call.id == part.get("id") for call in _calls_in((part,), role)) and not _is_answered(part, blocks)
+        which = f" as {part['id']}" if isinstance(part.get("id"), str) else ""
+        return None if known else f"[call of {_called(part, part)}{which}]"
+    if _is_result(part):
+        text = _text_in_result(part)
+        if role == TOOL and len([one for one in blocks if _is_result(one)]) == 1:
+            return text
+        which = ", ".join(str(word) for word in (_result_id(part), part.get("name")) if isinstance(word, str) and word)
+        return f"[result of {which or 'a call'}]\n{text}"
+    return _text_in_other(part)
+
+
+def _text_in_other(part: Mapping[str, Any]) -> str:
+    kind = part.get("type", "part")
+    for key in ("text", "refusal", kind if isinstance(kind, str) else ""):
         if isinstance(part.get(key), str):
             return str(part[key])
-    return f"[{part.get('type', 'part')}]"
+    rest = any(value not in (None, "", [], {}) for key, value in part.items() if key != "type")
+    is_media = isinstance(part.get("source"), Mapping) or not _MEDIA.isdisjoint(_words(str(kind)))
+    return f"[{kind}]" if is_media or not rest else _as_json(part, f"[{kind}]")
+
+
+#: What a type has in its name where its content is no text that anybody could read.
+_MEDIA = frozenset(("image", "audio", "video", "file", "document", "screenshot"))
+
+
+def _words(kind: str) -> list[str]:
+    return kind.lower().replace("-", "_").split("_")
+
+
+def _text_in_result(part: Mapping[str, Any]) -> str:
+    given = part.get("output", part.get("content"))
+    if given is None or isinstance(given, str):
+        return given or ""
+    if not isinstance(given, Sequence):
+        return _text_in_other(given) if isinstance(given, Mapping) else _as_json(given, "")
+    texts = (_text_in_other(one) if isinstance(one, Mapping) else _as_json(one, "") for one in given)
+    return "\n".join(one if isinstance(one, str) else text for one, text in zip(given, texts, strict=True))
+
+
+def _is_call(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "tool_use"
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "tool_result"
+
+
+def _is_block(part: Any) -> bool:
+    return _is_call(part) or _is_result(part)
+
+
+def _result_id(part: Mapping[str, Any]) -> str | None:
+    found = part.get("tool_use_id", part.get("id"))
+    return found if isinstance(found, str) else None
+
+
+def _answered(blocks: tuple[Any, ...]) -> Iterator[str]:
+    """Give the ids of the calls that results among *blocks* answer."""
+    ids = (_result_id(part) for part in blocks if _is_result(part))
+    return (call_id for call_id in ids if call_id is not None)
+
+
+def _is_answered(part: Mapping[str, Any], blocks: tuple[Any, ...]) -> bool:
+    """Return whether a call is answered by the message that makes it: then nothing else is to be paired with it."""
+    return part.get("id") in set(_answered(blocks))
+
+
+def _calls_in(blocks: tuple[Any, ...], role: str) -> Iterator[ToolCall]:
+    """Give the calls that the assistant's message makes in its parts."""
+    for part in blocks if role == ASSISTANT else ():
+        if _is_call(part) and isinstance(part.get("id"), str) and not _is_answered(part, blocks):
+            yield assembled(ToolCall, {"id": part["id"], "name": _name(part), "arguments": _arguments(part)})
+
+
+def _called(asked: Mapping[str, Any], flat: Mapping[str, Any]) -> str:
+    return f"{_name(asked)}({_arguments(flat)})"
+
+
+def _name(asked: Mapping[str, Any]) -> str:
+    return str(asked.get("name") or "")
+
+
+def _arguments(asked: Mapping[str, Any]) -> str:
+    """Return the arguments of a call as text, whatever they are called."""
+    arguments = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(thaw(arguments), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError("a tool call's arguments must be text or JSON") from error
+
+
+def _as_json(value: Any, otherwise: str) -> str:
+    try:
+        return json.dumps(thaw(value), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # refused later, with a reason
+        return otherwise
 
 
 def _refusal(message: Mapping[str, Any]) -> str:
@@ -252,12 +407,7 @@ def _tool_calls(calls: Any) -> Iterator[ToolCall]:
     for call in calls:
         if not isinstance(call, Mapping) or not isinstance(call.get("id"), str):
             raise MessageError("each of tool_calls must be a mapping with an id, a string")
-        asked = call.get("function") or call.get("custom") or {}
+        asked = call.get("function") or call.get("custom") or call
         if not isinstance(asked, Mapping):
             raise MessageError("a tool call's function must be a mapping with a name and arguments")
-        arguments = asked.get("arguments", asked.get("input", ""))
-        try:
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MessageError("a tool call's arguments must be text or JSON") from error
-        yield assembled(ToolCall, {"id": call["id"], "name": str(asked.get("name") or ""), "arguments": text})
+        yield assembled(ToolCall, {"id": call["id"], "name": _name(asked), "arguments": _arguments(asked)})

@@ -20,7 +20,10 @@ def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) ->
     changed: Message = {}
     content = message.get("content")
     if _is_over(limit, content, count):
-        changed["content"] = clip_text(_text_of(content), limit, ref, count)
+        if isinstance(content, list) and any(map(_is_call_or_result, content)):  # neither may go without the other
+            changed["content"] = [_clip_part(part, limit, ref, count) for part in content]
+        else:
+            changed["content"] = clip_text(_text_of(content), limit, ref, count)
     calls = message.get("tool_calls")
     if isinstance(calls, list) and any(_is_over(limit, _arguments(call), count) for call in calls):
         changed["tool_calls"] = [_clip_call(call, limit, ref, count) for call in calls]
@@ -69,6 +72,28 @@ def _text_of_part(part: Any) -> str:
     return part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type')}]"
 
 
+def _is_call_or_result(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result")
+
+
+def _clip_part(part: Any, limit: int, ref: str, count: TokenCounter) -> Any:
+    """Return a *part* of a content with what is longer than *limit* tokens in it clipped."""
+    if not isinstance(part, Mapping):
+        return clip_text(str(part), limit, ref, count)
+    clipped = dict(part)
+    for key in ("text", "thinking", "output", "content"):
+        if key in part and part[key] is not None and _is_over(limit, part[key], count):
+            clipped[key] = clip_text(_text_of(part[key]), limit, ref, count)
+    for key in ("input", "arguments"):
+        if key in part and _is_over(limit, text := json.dumps(part[key], ensure_ascii=False, default=str), count):
+            clipped[key] = _left_out(text, ref)
+    return clipped
+
+
+def _left_out(arguments: str, ref: str) -> dict[str, str]:
+    return {"left_out": f"{len(arguments):,} characters; reload {ref}"}
+
+
 def _arguments(call: Any) -> str:
     asked = call.get("function") if isinstance(call, Mapping) else None
     arguments = asked.get("arguments") if isinstance(asked, Mapping) else None
@@ -79,5 +104,5 @@ def _clip_call(call: Any, limit: int, ref: str, count: TokenCounter) -> Any:
     arguments = _arguments(call)
     if not _is_over(limit, arguments, count):
         return call
-    shown = json.dumps({"left_out": f"{len(arguments):,} characters; reload {ref}"})
+    shown = json.dumps(_left_out(arguments, ref))
     return {**call, "function": {**call["function"], "arguments": shown}}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import is_
-from typing import Any
 
 from memory.frozen import freeze_mapping
-from memory.messages import KEPT, repeats_query
+from memory.messages import repeats_query, without_content
 from memory.overlays import Reduction
 from memory.reading.references import post_reference
 from memory.rounds import Post, Round
@@ -70,7 +69,7 @@ def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
     for reduction in reductions:
         if reduction.covers(0) or (again and reduction.covers(round_.post_list[0].number)):
             text = reduction.text if reduction.kind == "offloaded" else ""
-            extra = _without_content(round_.extra) if text else {}
+            extra = without_content(round_.extra) if text else {}
             changed = round_.model_copy(
                 update={"user_query": text, "extra": freeze_mapping({**extra, OVERLAY: reduction.kind})}
             )
@@ -79,16 +78,8 @@ def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
 
 
 def _reading(post: Post, text: str, why: str) -> Post:
-    extra = freeze_mapping({**_without_content(post.extra), OVERLAY: why})
+    extra = freeze_mapping({**without_content(post.extra), OVERLAY: why})
     return post.model_copy(update={"message": text, "attachment_list": (), "extra": extra})
-
-
-def _without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *extra* without the content that a chat message had where it differed from plain text."""
-    kept = extra.get(KEPT)
-    if isinstance(kept, Mapping) and "content" in kept:
-        return {**extra, KEPT: {key: value for key, value in kept.items() if key != "content"}}
-    return dict(extra)
 
 
 def _summary_id(reduction: Reduction) -> str:

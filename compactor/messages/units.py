@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from memory.messages import FUNCTION, TOOL, from_post, paired, query_message, repeats_query
+from memory.messages import FUNCTION, TOOL, from_post, has_result_parts, paired, query_message, repeats_query
 from memory.once import once
 from memory.rounds import USER, Post, Round
 
@@ -110,17 +110,18 @@ def _unapproved(posts: Sequence[Post]) -> set[int]:
 
 def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> Unit:
     """Return a message with calls and its *results*, by the call's number; unless it *waits*, a note for each other."""
+    answers = list({result.number: result for result in results.values()}.values())  # one may answer several calls
     missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
 
     def messages() -> Iterator[Message]:
         yield from_post(post, role)
-        for found in results.values():
-            yield {**from_post(found, role), "role": TOOL}
+        for found in answers:
+            yield from_post(found, role) if has_result_parts(found) else {**from_post(found, role), "role": TOOL}
         for call_id in missing:
             yield {"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT}
 
     pending = pending or (waits and len(results) < len(post.tool_calls))
-    return Unit((post, *results.values(), *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
+    return Unit((post, *answers, *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
 
 
 def _joined(first: Unit, second: Unit) -> Unit:

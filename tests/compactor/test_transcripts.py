@@ -173,7 +173,10 @@ def refused(folder: Path, text: str | bytes) -> str:
         (json.dumps([ASK, {"role": SECRET}]), ", message 2: the message's role must be one of "),
         (lines(ASK, {"role": SECRET}), ", line 2: the message's role must be one of "),
         (lines({"messages": ONE}, {"messages": [ASK, {"content": SECRET}]}), ", line 2, message 2: the message's role"),
-        (json.dumps([{"role": "user", "content": 4}]), ", message 1: content must be a string, null or a list"),
+        (
+            json.dumps([{"role": "user", "content": 4}]),
+            ", message 1: content must be a string, null, an object or a list",
+        ),
         (json.dumps({"messages": [{"role": "assistant", "tool_calls": [SECRET]}]}), ", message 1: each of tool_calls"),
     ],
 )

@@ -352,8 +352,7 @@ class Completion(SimpleNamespace):
         ({"role": "robot", "content": "x"}, "role must be one of"),
         ({"role": ["user"], "content": "x"}, "role must be one of"),
         ({"role": None}, "role must be one of"),
-        (user(7), "content must be a string, null or a list of parts, not int"),
-        (user({"type": "text"}), "not dict"),
+        (user(7), "content must be a string, null, an object or a list of parts, not int"),
         (user([7]), "part must be a mapping or a string, not int"),
         (user(b"bytes"), "part must be a mapping or a string, not int"),
         (assistant("x", tool_calls="call"), "tool_calls must be a list, not str"),
@@ -380,7 +379,7 @@ def test_a_wrong_shape_is_an_error_that_says_what_is_wrong(message: object, said
 
 def test_an_error_shows_nothing_of_the_message() -> None:
     """Errors end up in logs."""
-    for message in (user({"swordfish": 1}), {"role": "swordfish"}, assistant(tool_calls=["swordfish"])):
+    for message in (user([{"swordfish": 1}, 7]), {"role": "swordfish"}, assistant(tool_calls=["swordfish"])):
         with pytest.raises(MessageError) as raised:
             Memory().append(message)
         assert "swordfish" not in str(raised.value)
