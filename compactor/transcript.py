@@ -1,12 +1,17 @@
-"""Rounds as quoted text for a summarizer, in steps that fit its input: all of the text, and none of it twice."""
+"""Rounds as quoted text for a summarizer, in steps that fit its input: all of the text, and none of it twice.
+
+A tool's result names its place in the log and, unless its call stands right above it, the tool and its arguments: a
+result alone says nothing to a reader who has not seen the call.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
+from typing import NamedTuple
 
 from memory.errors import ContextError
 from memory.messages import repeats_query
@@ -15,10 +20,18 @@ from prompts import escape_tags
 
 from .tokens import TokenCounter
 
-__all__ = ["Room", "Step", "StepsTooSmall", "quote", "steps"]
+__all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]
 
 #: The least room for conversation in one request; below it a summarizer would see little but its instructions.
 LEAST_ROOM = 64
+#: Characters that a name or an id takes in a tag, and that the arguments of a call take beside its result.
+MAX_NAME, MAX_ARGUMENTS = 100, 160
+#: With less room for a request, in tokens, arguments do not stand beside results.
+ROOM_FOR_ARGUMENTS = 512
+
+#: The call that each result in a round answers, by the id of the result's post.
+Calls = Mapping[str, ToolCall]
+
 _HEAD = "<conversation>\n"
 _TAIL = "\n</conversation>"
 
@@ -65,26 +78,41 @@ class Room:
         return self.tokens
 
 
-def steps(rounds: Sequence[Round], room: Room, count: TokenCounter) -> Iterator[Step]:
+def answered_calls(round_: Round) -> Calls:
+    """Return the call that each result in *round_* answers: the newest before it of that id."""
+    made: dict[str, ToolCall] = {}
+    answered: dict[str, ToolCall] = {}
+    for post in round_.post_list:
+        if post.tool_call_id in made:
+            answered[post.id] = made[post.tool_call_id]
+        made |= {call.id: call for call in post.tool_calls}
+    return answered
+
+
+def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Calls | None = None) -> Iterator[Step]:
     """Give *rounds* in steps of at most ``room.tokens``, which the caller may change after each.
 
-    A round that fits is kept whole; a longer one is split between posts, and a longer post within its text. Raises
+    *calls*: where the rounds are parts of others, the calls that their results answer; None: those in the rounds. A
+    round that fits is kept whole; a longer one is split between posts, and a longer post within its text. Raises
     ``StepsTooSmall`` where the room is too little to go on.
     """
     step = Step()
     for done, round_ in enumerate(rounds):
         waiting = deque([round_])  # the round, or the pieces of it that no step has taken yet
+        answered = answered_calls(round_) if calls is None else calls
+        if room.tokens < ROOM_FOR_ARGUMENTS:
+            answered = {post_id: call.model_copy(update={"arguments": ""}) for post_id, call in answered.items()}
         begun = False
         while waiting:
             piece = waiting[0]
-            text = quote(piece, partial=piece is not round_)
+            text = quote(piece, partial=piece is not round_, calls=answered)
             tokens = count(text) + 1
             if step.rounds and step.tokens + tokens > room.checked:
                 step.whole, step.at_boundary = done, not begun
                 yield step
                 step = Step()
                 continue  # with the room that this step's summary leaves
-            if tokens > room.checked and len(parts := list(_parts(piece, room.checked, count))) > 1:
+            if tokens > room.checked and len(parts := list(_parts(piece, room.checked, count, answered))) > 1:
                 waiting.popleft()
                 waiting.extendleft(reversed(parts))
                 continue
@@ -95,7 +123,7 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter) -> Iterator[
         yield step
 
 
-def _parts(round_: Round, room: int, count: TokenCounter) -> Iterator[Round]:
+def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls) -> Iterator[Round]:
     """Give a round as several of at most *room* tokens, every text in exactly one of them."""
     empty = round_.model_copy(update={"user_query": "", "post_list": ()})
     frame = count(quote(empty, partial=True)) + 1
@@ -105,8 +133,9 @@ def _parts(round_: Round, room: int, count: TokenCounter) -> Iterator[Round]:
     pending: list[Post] = []
     tokens = frame
     for post in _shown_posts(round_):
-        for piece in _post_parts(post, room - frame, count):
-            cost = _cost(piece, count)
+        tag = _Tag(round_.number, calls.get(post.id))
+        for piece in _post_parts(post, room - frame, count, tag):
+            cost = _cost(piece, count, tag)
             if pending and tokens + cost > room:
                 yield empty.model_copy(update={"post_list": tuple(pending)})
                 pending, tokens = [], frame
@@ -116,16 +145,16 @@ def _parts(round_: Round, room: int, count: TokenCounter) -> Iterator[Round]:
         yield empty.model_copy(update={"post_list": tuple(pending)})
 
 
-def _post_parts(post: Post, room: int, count: TokenCounter) -> Iterator[Post]:
+def _post_parts(post: Post, room: int, count: TokenCounter, tag: _Tag) -> Iterator[Post]:
     """Give a post as several of at most *room* tokens: first its message, then what it carries."""
-    if _cost(post, count) <= room:
+    if _cost(post, count, tag) <= room:
         yield post
         return
 
     def sliced(text: str, made: Callable[[str], Post]) -> Iterator[Post]:
         if not text:
             yield made("")
-        for part in _slices(text, room - _cost(made("x"), count), count):
+        for part in _slices(text, room - _cost(made("x"), count, tag), count):
             yield made(part)
 
     bare = post.model_copy(update={"message": "", "attachment_list": (), "tool_calls": ()})
@@ -150,8 +179,8 @@ def _with_call(post: Post, call: ToolCall, arguments: str) -> Post:
     return post.model_copy(update={"tool_calls": (call.model_copy(update={"arguments": arguments}),)})
 
 
-def _cost(post: Post, count: TokenCounter) -> int:
-    return count("\n".join(_post_lines(post))) + 1
+def _cost(post: Post, count: TokenCounter, tag: _Tag) -> int:
+    return count("\n".join(_post_lines(post, tag))) + 1
 
 
 def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
@@ -167,19 +196,29 @@ def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
         start += length
 
 
-def quote(round_: Round, *, partial: bool = False) -> str:
+class _Tag(NamedTuple):
+    """What the tag of a post says beside what the post says of itself."""
+
+    round_number: int = 0
+    #: The call that it answers, where that is known.
+    call: ToolCall | None = None
+
+
+def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None) -> str:
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
     Each is headed by a tag, and ends where the next one begins: text from the conversation cannot open one, and what
-    would close it is paid for with every message.
+    would close it is paid for with every message. *partial*: the round is a part of one, and *calls* are those that its
+    results answer; None: those in it.
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
         lines += _query_lines(round_.user_query)
+    known = answered_calls(round_) if calls is None else calls
     posts, answers = _shown_posts(round_), False
     for post, following in zip_longest(posts, posts[1:]):
         answered = not partial and _is_answered_at_once(post, following)  # else another part may hold the rest of it
-        lines += _post_lines(post, answers=answers, answered=answered)
+        lines += _post_lines(post, _Tag(round_.number, known.get(post.id)), answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)
 
@@ -205,14 +244,15 @@ def _query_lines(query: str) -> Iterator[str]:
     return _element("message", query, {"from": USER})
 
 
-def _post_lines(post: Post, *, answers: bool = False, answered: bool = False) -> Iterator[str]:
+def _post_lines(post: Post, tag: _Tag, *, answers: bool = False, answered: bool = False) -> Iterator[str]:
     """Give the lines of *post*; *answers*: a call of the post before, at once; *answered*: its own is, by the next."""
     # What goes to the user is the usual, and need not be said.
     ends = {"from": post.send_from, "to": "" if post.send_to == USER else post.send_to}
     if post.tool_call_id is not None:
         # Nor need be said that a result goes to whoever called.
-        which = "" if answers else post.tool_call_id
-        yield from _element("tool_result", post.message, {"from": post.send_from, "id": which})
+        which = {} if answers else {"id": post.tool_call_id} | _call_attributes(tag.call)
+        place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number and post.number else {}
+        yield from _element("tool_result", post.message, {"from": post.send_from} | which | place)
     elif post.message:
         yield from _element("message", post.message, ends)
     for attachment in post.attachment_list:
@@ -229,6 +269,16 @@ def _call_lines(call: ToolCall, ends: dict[str, str], which: str) -> Iterator[st
     return _element("tool_call", call.arguments, {"from": ends["from"], "name": call.name, "id": which})
 
 
+def _call_attributes(call: ToolCall | None) -> dict[str, str]:
+    """Return the tool and the beginning of its arguments; nothing where the call is not known."""
+    if call is None:
+        return {}
+    arguments = " ".join(call.arguments[: 4 * MAX_ARGUMENTS].split())
+    if len(arguments) > MAX_ARGUMENTS or len(call.arguments) > 4 * MAX_ARGUMENTS:
+        arguments = f"{arguments[:MAX_ARGUMENTS]} [...]"
+    return {"tool": call.name, "arguments": arguments}
+
+
 def _element(tag: str, text: str, attributes: dict[str, str]) -> Iterator[str]:
     said = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes.items() if value)
     yield f"<{tag}{said}>"
@@ -236,4 +286,8 @@ def _element(tag: str, text: str, attributes: dict[str, str]) -> Iterator[str]:
 
 
 def _attribute(value: str) -> str:
+    """Return *value* on one line and without the signs of a tag; of a very long one the beginning, the end and the
+    length: else one name could take more than a request holds."""
+    if len(value) > 2 * MAX_ARGUMENTS:
+        value = f"{value[:MAX_NAME]} [... {len(value):,} characters ...] {value[-MAX_NAME // 4 :]}"
     return " ".join(value.split()).replace('"', "'").replace("<", "‹").replace(">", "›")

@@ -21,9 +21,9 @@ from ..config import whole_number
 from ..errors import SummaryRejected
 from ..messages.overlaid import OVERLAY
 from ..messages.units import MESSAGE_TOKENS, Unit
-from ..transcript import quote
+from ..transcript import answered_calls, quote
 from ..view import View, Work
-from .folding import Asking, fold
+from .folding import Asking, fold, quote_query
 from .stretches import Stretch, open_stretches, past_runs
 from .wording import summary_text
 
@@ -34,8 +34,6 @@ Scope = Literal["past", "current"]
 #: How many characters a summarizer sees of the arguments and the result of a tool that keeps a plan: that is told anew
 #: each time, so no summary has to hold it.
 BRIEF = 160
-#: How many it sees of the query that all the calls are about.
-LONGEST_QUERY = 1_000
 #: No summary is asked to be shorter, in tokens; nor to be longer than this share of a request's.
 LEAST_TARGET, MOST_OF_INPUT = 64, 0.25
 #: What a summary says that it stands for.
@@ -123,7 +121,15 @@ class _Run:
             return None
         calls = self.logged.model_copy(update={"user_query": "", "post_list": tuple(self._quoted())})
         made, _ = list(
-            fold(self.view, self.work, self.asking, [calls], start=self.stretch.place, previous=self.earlier)
+            fold(
+                self.view,
+                self.work,
+                self.asking,
+                [calls],
+                start=self.stretch.place,
+                previous=self.earlier,
+                calls=answered_calls(self.logged),
+            )
         )[-1]
         if self._cost(made.summary) > most:
             raise SummaryRejected(
@@ -178,10 +184,7 @@ class _Run:
 
     @once
     def asking(self) -> Asking:
-        query = self.logged.user_query
-        asked = query if len(query) <= LONGEST_QUERY else f"{query[:LONGEST_QUERY]} [...]"
-        about = self.logged.model_copy(update={"user_query": asked, "post_list": ()})
-        return Asking(self.options.prompt, "tool_run", self.target, quote(about, partial=True) if asked else "")
+        return Asking(self.options.prompt, "tool_run", self.target, quote_query(self.logged))
 
     def _quoted(self) -> Iterator[Post]:
         """Give the new posts as the model is to read them."""

@@ -15,10 +15,22 @@ from ..acceptance import Source
 from ..checks.standing import STANDING, carry, in_force
 from ..messages.units import PROMPT_TOKENS, count_message
 from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
-from ..transcript import Room, Step, steps
+from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View, Work
 
-__all__ = ["Asking", "compaction_of", "fold"]
+__all__ = ["Asking", "compaction_of", "fold", "quote_query"]
+
+
+#: How many characters a summarizer sees of the query that calls or a result are about.
+MAX_QUERY = 1_000
+
+
+def quote_query(round_: Round) -> str:
+    """Return the query of *round_*, shortened, as quoted text; empty where it has none."""
+    query = round_.user_query
+    asked = query if len(query) <= MAX_QUERY else f"{query[:MAX_QUERY]} [...]"
+    about = round_.model_copy(update={"user_query": asked, "post_list": ()})
+    return quote(about, partial=True) if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +99,20 @@ def fold(
     start: int,
     previous: CompactedMessage | None = None,
     logged: Sequence[Round] = (),
+    calls: Calls | None = None,
 ) -> Iterator[tuple[CompactedMessage, bool]]:
     """Give the summary of *previous* and of all of *rounds* so far, after each request that it takes, and whether it
     ends at the end of a round.
 
     *rounds* are those behind the first *start* of the view, as the summarizer is to read them; where that is not as the
     log has them, *logged* are the same from the log: what the user forbade there stands in the summary all the same.
+    Where they are parts of rounds, *calls* are those that their results answer.
     """
     reached = start
     room = Room(asking.room(view, work, previous))
     usage: Mapping[str, int] | None = None
     taken_in, published = 0, _summary_tokens(view, previous)
-    for step in steps(rounds, room, view.ledger.count):
+    for step in steps(rounds, room, view.ledger.count, calls=calls):
         first, reached = reached + 1, start + step.whole
         span = (first, reached if step.at_boundary else reached + 1)
         request, text = asking.request(step, view, work, previous, span)

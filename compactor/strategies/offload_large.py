@@ -16,8 +16,9 @@ from ..checks.standing import lost
 from ..config import whole_number
 from ..errors import SummaryRejected
 from ..messages.offloading import OffloadRule
+from ..transcript import answered_calls
 from ..view import View, Work
-from .folding import Asking, fold
+from .folding import Asking, fold, quote_query
 from .tail import Placed, Tail
 from .wording import size_of, summary_text, with_sentences
 
@@ -107,7 +108,9 @@ def _summarised(
     # Without the calls, which stay as they are.
     alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
     try:
-        *_, (made, _) = fold(view, work, Asking(template, "large_post", target), [alone], start=placed.place)
+        asking = Asking(template, "large_post", target, "" if post is None else quote_query(placed.round_))
+        calls = answered_calls(placed.round_)
+        *_, (made, _) = fold(view, work, asking, [alone], start=placed.place, calls=calls)
     except SummaryRejected:
         return None
     stands_for = f"the {size_of(len(text), tokens)}, that stood here"

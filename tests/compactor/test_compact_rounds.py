@@ -90,7 +90,7 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
             '<attachment from="Planner" to="Tools" type="plan">\n1. search 2. book',
             '<attachment from="Planner" to="Tools" type="empty">\n',
             '<tool_call from="Planner" name="search_flights">\n{"to": "OSL"}',
-            '<tool_result from="Tools">\n[{"flight": "SK123"}]',
+            '<tool_result from="Tools" at="r1.p2">\n[{"flight": "SK123"}]',
         ]
     )
 

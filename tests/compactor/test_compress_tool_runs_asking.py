@@ -128,9 +128,9 @@ def test_tools_that_keep_a_plan_are_told_of_in_a_line() -> None:
     _, (request,) = apply(memory_of(*chat), compress_tool_runs(plan_tools=["plan", "update_todos"]))
     assert 'name="plan" id="p2">\na [...]\n<tool_call' in quoted(request)
     assert "z" * 900 in quoted(request)
-    assert f'id="p3">\n{LONG}' in quoted(request)
+    assert f'tool="f" arguments="{"z" * 160} [...]" at="r1.p11">\n{LONG}' in quoted(request)
     assert 'name="update_todos">\n' + "x" * 160 + " [...]\n<" in quoted(request)
-    assert '<tool_result from="tool">\nsaved ' + "y" * 154 + " [...]\n" in quoted(request)
+    assert '<tool_result from="tool" at="r1.p8">\nsaved ' + "y" * 154 + " [...]\n" in quoted(request)
     assert f"c0: {LONG}" in quoted(request)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.transcript import LEAST_ROOM, Room, Step, StepsTooSmall, quote, steps
+from compactor.transcript import LEAST_ROOM, Room, Step, StepsTooSmall, answered_calls, quote, steps
 from memory import Attachment, ContextError, Memory, Post, Round, ToolCall
 from prompts import TAGS
 
@@ -98,8 +98,8 @@ def test_an_id_that_is_used_again_is_left_out_only_where_it_says_nothing() -> No
     for order in ((*alone, *together), (*together, *alone)):
         quoted = quote(Round(user_query="", post_list=order)).splitlines()
         assert quoted[quoted.index("one") - 1] == '<tool_result from="A">'
-        assert quoted[quoted.index("two") - 1] == '<tool_result from="A" id="c1">'
-        assert quoted[quoted.index("three") - 1] == '<tool_result from="A" id="c2">'
+        assert quoted[quoted.index("two") - 1] == '<tool_result from="A" id="c1" tool="f">'
+        assert quoted[quoted.index("three") - 1] == '<tool_result from="A" id="c2" tool="f">'
         calls = [line for line in quoted if line.startswith("<tool_call")]
         assert sorted("id=" in line for line in calls) == [False, True, True]
 
@@ -330,3 +330,59 @@ def test_the_real_dialogues_go_in_steps_that_fit(data: list[dict[str, Any]]) -> 
     assert max(count_tokens(step.text) for step in found) <= 600 + count_tokens(Step().text)
     assert spoken([part for step in found for part in step.rounds]) == spoken(items)
     assert found[-1].whole == len(items)
+
+
+# -- results and their calls ------------------------------------------------------------------------------------------
+
+
+def test_each_result_of_a_long_round_carries_its_tool_arguments_and_place() -> None:
+    """In whichever request it goes: alone, it would say nothing to a reader."""
+    posts: list[Post] = []
+    for number in range(1, 7):
+        call = ToolCall(id=f"c{number}", name="search", arguments=f'{{"query": "item {number}"}}')
+        posts.append(Post(send_from="A", send_to="tool", tool_calls=(call,), number=2 * number - 1))
+        posts.append(Post(send_from="tool", send_to="A", message="row " * 400, tool_call_id=call.id, number=2 * number))
+    round_ = Round(number=3, user_query="Search all.", post_list=tuple(posts))
+    texts = [step.text for step in steps([round_], Room(600), count_tokens)]
+    assert len(texts) > 3
+    for text in texts:
+        for line in text.splitlines():
+            if line.startswith("<tool_result"):
+                number = line.partition('id="c')[2][0]
+                said = f'tool="search" arguments="{{\'query\': \'item {number}\'}}" at="r3.p{2 * int(number)}"'
+                assert said in line
+
+
+def test_a_result_names_the_call_it_answers_where_ids_recur() -> None:
+    """Some hosts number the calls of each message anew: the newest call before it counts."""
+    posts = [
+        Post(send_from="A", send_to="t", tool_calls=(ToolCall(id="1", name="first"), ToolCall(id="2", name="other"))),
+        Post(send_from="t", send_to="A", tool_call_id="1", message="one"),
+        Post(send_from="A", send_to="t", tool_calls=(ToolCall(id="1", name="second"), ToolCall(id="2", name="other"))),
+        Post(send_from="t", send_to="A", tool_call_id="1", message="two"),
+    ]
+    answered = answered_calls(Round(user_query="q", post_list=tuple(posts)))
+    assert [answered[posts[place].id].name for place in (1, 3)] == ["first", "second"]
+
+
+@pytest.mark.parametrize("field", ["tool", "call id", "sender", "attachment"])
+def test_no_name_makes_a_request_longer_than_its_room(field: str) -> None:
+    """Of a name or id of thousands of characters, the beginning, the end and the length are sent."""
+    long, room = f"begin{'n' * 40_000}end", 500
+    call = ToolCall(id=long if field == "call id" else "c1", name=long if field == "tool" else "f", arguments="{}")
+    given = Post(
+        send_from=long if field == "sender" else "A",
+        send_to="User",
+        message="word " * 900,
+        attachment_list=(Attachment(type=long if field == "attachment" else "plan", content="step " * 300),),
+        tool_calls=(call,),
+    )
+    answer = Post(send_from="tool", send_to="A", tool_call_id=call.id, message="row " * 900)
+    found = made([Round(number=1, user_query="q", post_list=(given, answer))], room)
+    assert max(count_tokens(step.text) for step in found) <= room + 10, "the tags around all of it are counted apart"
+    text = "\n".join(step.text for step in found)
+    assert "begin" in text
+    assert "40,008 characters" in text
+    pieces = [one for step in found for round_ in step.rounds for one in round_.post_list]
+    assert "".join(one.message for one in pieces) == given.message + answer.message
+    assert "".join(part.content for one in pieces for part in one.attachment_list) == "step " * 300

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tokens import count_tokens
-from compactor.transcript import LEAST_ROOM, Room, quote, steps
+from compactor.transcript import LEAST_ROOM, MAX_ARGUMENTS, Calls, Room, answered_calls, quote, steps
 from memory import Attachment, Post, Round, ToolCall
 from prompts import TAGS, escape_tags
 
@@ -41,8 +41,9 @@ def read(transcript: str) -> Iterator[Part]:
         yield Part(head[1], dict(_ATTRIBUTE.findall(head[2])), "\n".join(text) if text else None)
 
 
-def written(round_: Round, *, partial: bool = False) -> Iterator[Part]:
-    """Give the parts that a round has, each with all that may be said of it."""
+def written(round_: Round, *, partial: bool = False, calls: Calls | None = None) -> Iterator[Part]:
+    """Give the parts that a round has, each with all that may be said of it; *calls* are those that are answered."""
+    answered = answered_calls(round_) if calls is None else calls
     yield Part("round", {"number": str(round_.number)} | ({"part": "yes"} if partial else {}), None)
     posts = round_.post_list
     if round_.user_query:
@@ -52,7 +53,9 @@ def written(round_: Round, *, partial: bool = False) -> Iterator[Part]:
     for post in posts:
         ends = {"from": post.send_from, "to": "" if post.send_to == "User" else post.send_to}
         if post.tool_call_id is not None:
-            yield part("tool_result", post.message, {"from": post.send_from, "id": post.tool_call_id})
+            call = answered.get(post.id)
+            asked = {} if call is None else {"tool": call.name, "arguments": beginning_of(call.arguments)}
+            yield part("tool_result", post.message, {"from": post.send_from, "id": post.tool_call_id} | asked)
         elif post.message:
             yield part("message", post.message, ends)
         for one in post.attachment_list:
@@ -77,6 +80,11 @@ def on_one_line(name: str) -> str:
     return " ".join(name.split())
 
 
+def beginning_of(arguments: str) -> str:
+    line = " ".join(arguments.split())
+    return line if len(line) <= MAX_ARGUMENTS else f"{line[:MAX_ARGUMENTS]} [...]"
+
+
 def with_ids(found: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
     """Return the parts that were *found* with the ids that a reader need not be told: a result without one is of the
     call right before it, which has none either. The id itself is taken from that call in *whole*."""
@@ -85,8 +93,9 @@ def with_ids(found: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
         if one.tag == "tool_result" and "id" not in one.said:
             call = given[place - 1]
             assert (call.tag, "id" in call.said) == ("tool_call", False), "a result that nobody could tell the call of"
-            for at in (place - 1, place):
-                given[at] = given[at]._replace(said=given[at].said | {"id": whole[place - 1].said["id"]})
+            told = {name: value for name, value in whole[place].said.items() if name in ("tool", "arguments")}
+            for at, more in ((place - 1, {}), (place, told)):
+                given[at] = given[at]._replace(said=given[at].said | {"id": whole[place - 1].said["id"]} | more)
     return given
 
 
@@ -165,10 +174,11 @@ def test_a_reader_gets_back_exactly_the_rounds_of_a_request(items: list[Round]) 
 def test_a_reader_gets_back_exactly_the_pieces_of_a_long_round(round_: Round) -> None:
     """Also where a text is cut within what looks like a tag: its halves make none."""
     long = round_.model_copy(update={"user_query": round_.user_query + "\n<message>" * 40})
+    calls = {where: call.model_copy(update={"arguments": ""}) for where, call in answered_calls(long).items()}
     for step in steps([long], Room(LEAST_ROOM), count_tokens):
         _, *found, _ = step.text.split("\n")
         partial = step.rounds[0] is not long
-        whole = [one for piece in step.rounds for one in written(piece, partial=partial)]
+        whole = [one for piece in step.rounds for one in written(piece, partial=partial, calls=calls)]
         assert with_ids(list(read("\n".join(found))), whole) == whole
 
 
