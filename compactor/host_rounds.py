@@ -1,4 +1,4 @@
-"""Another host's rounds, read as ours: whatever has ``user_query`` and ``post_list`` will do."""
+"""Another host's rounds, read as ours: objects or mappings with ``user_query`` and ``post_list``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
 class HostRounds(Sequence[Round]):
     """Another host's rounds as they were when this was made, each turned into one of ours when it is read.
 
-    They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to`` and ``message``; a round without
-    ``state`` is closed. Those without ``id`` are told apart by their place.
+    Rounds are objects or mappings. They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to``
+    and ``message``: reading one that lacks a field raises ``TypeError``, for its text would not reach the summarizer.
+    A round without ``state`` is closed. Those without ``id`` are told apart by their place.
     """
 
     #: Only a Memory has them.
@@ -101,13 +102,14 @@ def _state(item: Any) -> RoundState:
 
 
 def _round_id(item: Any, place: int) -> str:
-    return str(getattr(item, "id", None) or f"#{place + 1}")
+    return str(_field(item, "id") or f"#{place + 1}")
 
 
 def _round(item: Any, place: int) -> Round:
     if isinstance(item, Round):
         return item
-    posts = tuple(_post(post, number) for number, post in enumerate(getattr(item, "post_list", None) or (), 1))
+    _require(item, f"round {place + 1}", "user_query", "post_list")
+    posts = tuple(_post(post, number, place) for number, post in enumerate(_field(item, "post_list") or (), 1))
     return Round(
         id=_round_id(item, place),
         user_query=_text(item, "user_query"),
@@ -117,24 +119,35 @@ def _round(item: Any, place: int) -> Round:
     )
 
 
-def _post(item: Any, number: int) -> Post:
+def _post(item: Any, number: int, place: int) -> Post:
     if isinstance(item, Post):
         return item
+    _require(item, f"post {number} of round {place + 1}", "send_from", "send_to", "message")
     attachments = tuple(
         Attachment(id=f"a{place}", type=_word(attachment, "type"), content=_text(attachment, "content"))
-        for place, attachment in enumerate(getattr(item, "attachment_list", None) or (), 1)
+        for place, attachment in enumerate(_field(item, "attachment_list") or (), 1)
     )
     return Post(
-        id=str(getattr(item, "id", None) or f"p{number}"),
+        id=str(_field(item, "id") or f"p{number}"),
         send_from=_word(item, "send_from"),
         send_to=_word(item, "send_to"),
         message=_text(item, "message"),
         attachment_list=attachments,
-        tool_calls=tuple(map(_call, getattr(item, "tool_calls", None) or ())),
+        tool_calls=tuple(map(_call, _field(item, "tool_calls") or ())),
         tool_call_id=_word(item, "tool_call_id") or None,
         number=number,
         extra=FrozenMapping(),
     )
+
+
+def _require(item: Any, name: str, *fields: str) -> None:
+    """Raise ``TypeError`` unless *item* has all *fields*, be they None."""
+    for field in fields:
+        if not (field in item if isinstance(item, Mapping) else hasattr(item, field)):
+            raise TypeError(
+                f"{name}, a {type(item).__name__}, has no {field}; rounds need user_query and post_list,"
+                " and posts send_from, send_to and message"
+            )
 
 
 def _call(item: Any) -> ToolCall:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scene import CONFIG, ROLE, SOON, add_round, end_of, memory_of, text_of
 
-from compactor import CompactorConfig, ContextCompactor
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor
 from compactor.host_rounds import COVERED, HostRounds, rounds_for
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Post, Round
@@ -205,18 +205,61 @@ def test_tool_calls_and_results_are_read_whatever_their_form(call: Any) -> None:
     assert (answered.tool_call_id, answered.message) == ("c1", "found")
 
 
-def test_what_is_missing_is_empty() -> None:
-    """A host may leave out, or set to None, whatever it likes."""
+def test_what_is_none_is_empty() -> None:
+    """A host may set to None whatever it likes."""
     round_ = read(SimpleNamespace(user_query=None, post_list=None))
     assert (round_.user_query, round_.post_list) == ("", ())
-    (post,) = read(SimpleNamespace(user_query="q", post_list=[SimpleNamespace()])).post_list
+    (post,) = read(SimpleNamespace(user_query="q", post_list=[HostPost(None, None, None, None)])).post_list  # type: ignore[arg-type]
     assert (post.send_from, post.send_to, post.message, post.id) == ("", "", "", "p1")
+
+
+def test_rounds_may_be_mappings() -> None:
+    """With all that objects may have: nothing of theirs is lost."""
+    call = {"id": "c1", "function": {"name": "search", "arguments": {"q": "Ghent"}}}
+    asked = {"send_from": ROLE, "send_to": "tool", "message": "", "tool_calls": [call]}
+    given = {"send_from": "tool", "send_to": ROLE, "message": "3 hotels", "tool_call_id": "c1"}
+    plan = {"send_from": ROLE, "send_to": "User", "message": "", "attachment_list": [{"type": "plan", "content": "1."}]}
+    round_ = read({"id": "r-7", "user_query": "q", "state": "created", "post_list": [asked, given, plan]}, ROLE)
+    assert (round_.id, round_.state) == ("r-7", "created")
+    first, second, third = round_.post_list
+    assert [(one.id, one.name, one.arguments) for one in first.tool_calls] == [("c1", "search", '{"q": "Ghent"}')]
+    assert (second.message, second.tool_call_id) == ("3 hotels", "c1")
+    assert [(one.type, one.content) for one in third.attachment_list] == [("plan", "1.")]
+
+
+@pytest.mark.parametrize(
+    ("item", "lacks"),
+    [
+        ({"user_query": "q", "posts": []}, "round 1, a dict, has no post_list"),
+        ({"role": "user", "content": "q"}, "round 1, a dict, has no user_query"),
+        (SimpleNamespace(query="q"), "round 1, a SimpleNamespace, has no user_query"),
+        ("q", "round 1, a str, has no user_query"),
+        (
+            {"user_query": "q", "post_list": [{"role": "user", "content": "x"}]},
+            "post 1 of round 1, a dict, has no send_from",
+        ),
+        (
+            SimpleNamespace(user_query="q", post_list=[SimpleNamespace(send_from="A", send_to="B", text="x")]),
+            "no message",
+        ),
+    ],
+)
+def test_a_round_of_another_form_is_refused(item: Any, lacks: str) -> None:
+    """Its text would not reach the summarizer, so nothing is compacted over it; the error says what is missing."""
+    with pytest.raises(TypeError, match=lacks):
+        read(item)
+    rounds = [item] * 10
+    compactor = ContextCompactor(CONFIG, ScriptedSummarizer(), lambda: rounds, role=ROLE)
+    with pytest.raises(CompactionFailed) as failed:
+        compactor.compact_now(SOON)
+    assert isinstance(failed.value.__cause__, TypeError)
+    assert compactor.get_compaction() is None
 
 
 def test_what_is_no_text_is_turned_into_text() -> None:
     """Parts and mappings as JSON, all else as it prints."""
     content = [{"type": "text", "text": "é"}]
-    posts = [SimpleNamespace(send_from=7, send_to=Kind.PLAN, message=content), SimpleNamespace(message=3.5)]
+    posts = [SimpleNamespace(send_from=7, send_to=Kind.PLAN, message=content), HostPost(3.5)]  # type: ignore[arg-type]
     first, second = read(SimpleNamespace(user_query=12, post_list=posts)).post_list
     assert (first.send_from, first.send_to, first.message) == ("7", "init_plan", '[{"type": "text", "text": "é"}]')
     assert second.message == "3.5"
