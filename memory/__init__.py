@@ -38,7 +38,17 @@ from .overlays import (
 from .reading.search import Hit
 from .recall import RECALL_TOOLS, Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
-from .stores import IndexedStore, InMemoryStore, LeasingStore, SearchableStore, Store, open_store
+from .stores import (
+    IndexedStore,
+    InMemoryStore,
+    LeasingStore,
+    SearchableStore,
+    Store,
+    delete_files,
+    expire,
+    expired,
+    open_store,
+)
 from .usage import Usage
 from .visibility import Rounds
 
@@ -93,5 +103,8 @@ __all__ = [
     "UnknownReference",
     "UnknownRound",
     "Usage",
+    "delete_files",
+    "expire",
+    "expired",
     "open_store",
 ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from memory import Memory
 
+from ..presets import expire_files
 from . import events as happened
 from . import exchange, sessions, show
 from .diff import compare
@@ -32,6 +35,9 @@ Store = Annotated[
 Session = Annotated[str, typer.Argument(metavar="SESSION", help="Its name; behind -- if it begins with a dash.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Role = Annotated[str | None, typer.Option(metavar="ROLE", help="Only this role.")]
+
+#: What an age may be counted in.
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 app = typer.Typer()
 
@@ -154,13 +160,46 @@ def import_(
 
 @app.command("purge", short_help="Erase a session.")
 def purge_(session: Session, store: Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Erase a session for good: what was said, all that was made from it, and what happened. Asks first.
+    """Erase a session for good: what was said, all that was made from it, what happened, and files that long texts
+    were offloaded to. Asks first.
 
     JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}.
     """
     with opened(store, write=True) as there:
         facts = sessions.purge(there, session, yes=yes)
     _tell(as_json, {"purged": facts.figures()}, f"session {facts.session} is erased: {facts}")
+
+
+@app.command("expire", short_help="Erase what is old.")
+def expire_(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Not written to for that long: 30d, 12h or 45m.")
+    ],
+    store: Store = None,
+    files: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Erase old files of all chats in this store_dir instead, and no session."),
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase sessions for good that nobody has written to for a time, with their files. Asks first.
+
+    Nothing expires by itself: have it run once a day, with --yes.
+
+    JSON: {"expired": [session, ...]}; with --files {"files": number}.
+    """
+    age = _age(older_than)
+    if files is not None:
+        if not os.path.isdir(files):
+            raise CannotRun(f"there is no folder {one_line(files, 80)}; give the store_dir that chats write to")
+        sessions.confirm(f"{one_line(files, 80)}: erase files older than {older_than}?", "nothing was erased", yes=yes)
+        removed = expire_files(files, age)
+        _tell(as_json, {"files": removed}, f"{removed:,} files are erased")
+        return
+    with opened(store, write=True) as there:
+        gone = sessions.expire(there, age, yes=yes)
+    _tell(as_json, {"expired": gone}, f"{len(gone):,} sessions are erased")
 
 
 @app.command("revert", short_help="Go back to a role's summary before.")
@@ -218,6 +257,13 @@ def diff_(
 
 def _print(document: Mapping[str, Any] | Sequence[Any]) -> None:
     typer.echo(json.dumps(document, indent=2))
+
+
+def _age(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and len(number) < 7 and unit in _UNITS):
+        raise CannotRun("--older-than is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
+    return timedelta(**{_UNITS[unit]: int(number)})
 
 
 def _tell(as_json: bool, document: Mapping[str, Any], said: str) -> None:

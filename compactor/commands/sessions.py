@@ -6,19 +6,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from memory import expire as purge_expired
+from memory import expired
 from memory.entries import Entry
 from memory.stores import Extent, IndexedStore, MeasuredStore, Store
 
 from .stores import unknown
 from .terminal import CannotRun, one_line, screen, visible
 
-__all__ = ["SessionFacts", "confirm", "facts_of", "overview", "purge", "table", "when"]
+__all__ = ["SessionFacts", "confirm", "expire", "facts_of", "overview", "purge", "table", "when"]
 
 #: Entries that are read at once at the end of a log.
 _PAGE = 32
@@ -139,6 +141,16 @@ def purge(store: Store, session: str, *, yes: bool) -> SessionFacts:
     confirm(f"session '{one_line(session, 80)}': {facts}. Erase all of it, for good?", "nothing was erased", yes=yes)
     store.purge(session)
     return facts
+
+
+def expire(store: Store, older_than: timedelta, *, yes: bool) -> list[str]:
+    """Erase the sessions that nobody has written to for that long, after somebody said so; return their names."""
+    found = expired(store, older_than)
+    if found:
+        named = ", ".join(one_line(session, 80) for session in found[:10]) + (", ..." if len(found) > 10 else "")
+        question = f"{len(found):,} sessions: {named}. Erase all of them, for good?"
+        confirm(question, "nothing was erased", yes=yes)
+    return purge_expired(store, older_than, sessions=found)
 
 
 def confirm(question: str, otherwise: str, *, yes: bool) -> None:

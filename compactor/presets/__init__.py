@@ -7,7 +7,7 @@ from .auto_context_memory import AutoContextMemory
 from .context_offload import context_offload
 from .memory_with_compress import MemoryWithCompress, memory_with_compress
 from .offload_context import OffloadResult, offload_context
-from .offload_files import OffloadError, OffloadFiles
+from .offload_files import OffloadError, OffloadFiles, expire_files
 from .selective import selective
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "OffloadResult",
     "auto_context",
     "context_offload",
+    "expire_files",
     "memory_with_compress",
     "offload_context",
     "selective",

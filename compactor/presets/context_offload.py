@@ -64,7 +64,8 @@ def context_offload(
 
     With *store_dir*, what is offloaded is also written to files in a folder for *chat_id* there, which must be the
     session's own; ``OffloadFiles(store_dir, chat_id)`` reads them. What is redacted in the compactor's memory is erased
-    from them too, or ``FilesNotErased`` told there. The log has it all, files or not.
+    from them too, or ``FilesNotErased`` told there; purging the session removes them. The log has it all, files or
+    not.
 
     What else there is to set comes from *config*; of ``target_tokens``, no more than a quarter of the limit.
     """
@@ -167,6 +168,8 @@ class _Previews:
             if self.files is not None:
                 named = f" in the file {self.files.path_of(reference, text)}{where}"
                 if count(preview_of(text, self.length, named, count)) < count(text):
+                    if self.memory is not None:
+                        self.files.belong_to(self.memory)  # before there are any: a purge finds them by that
                     where = f" in the file {self.files.write(reference, text)}{where}"
                     if self._is_redacted(round_, post):
                         self.files.erase(reference)

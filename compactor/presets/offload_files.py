@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, ClassVar
@@ -25,6 +26,8 @@ from memory.errors import ContextError, StoreError
 from memory.events import Event, Redacted
 from memory.once import once
 from memory.reading.tool_schema import Refused
+from memory.rounds import utc_now
+from memory.stores.retention import FILES_KEPT, remove_files
 
 from .archives import NotAnArchive, messages_in
 from .offload_tools import (
@@ -40,7 +43,7 @@ from .offload_tools import (
     schemas,
 )
 
-__all__ = ["FilesNotErased", "OffloadError", "OffloadFiles", "chat_folder", "file_name"]
+__all__ = ["FilesNotErased", "OffloadError", "OffloadFiles", "chat_folder", "expire_files", "file_name"]
 
 #: Seconds that one search may take.
 SEARCH_SECONDS = 2.0
@@ -135,6 +138,7 @@ class OffloadFiles:
         #: What every path begins with: *store_dir* as it was given, and the chat's folder.
         self.prefix = f"{os.fspath(store_dir).replace(os.sep, '/').rstrip('/')}/{self._folder}"
         self._watched: WeakSet[Memory] = WeakSet()
+        self._owners: WeakSet[Memory] = WeakSet()
         self._search_seconds = search_seconds
         self._monotonic = monotonic
 
@@ -158,7 +162,11 @@ class OffloadFiles:
             self._require_own_folder()
             for variant in range(1, _MOST_VARIANTS):
                 name = first if variant == 1 else f"{first.removesuffix(suffix)}-{variant}{suffix}"
-                if self._create(name, raw) or self._content(name) == raw:
+                if self._create(name, raw):
+                    return f"{self.prefix}/{name}"
+                if self._content(name) == raw:
+                    with suppress(OSError, NotImplementedError):  # it is needed still: its age counts from now
+                        os.utime(os.path.join(self._root, name), follow_symlinks=False)
                     return f"{self.prefix}/{name}"
         except OSError as error:
             raise OffloadError(_said(error, self._root)) from error
@@ -178,6 +186,27 @@ class OffloadFiles:
         except OSError as error:
             raise OffloadError(_said(error, self._root)) from error
         return erased
+
+    def delete(self) -> int:
+        """Remove all files of the chat and return how many there were. Files that somebody else put into its folder
+        stay. Raises ``OffloadError`` where one cannot be removed."""
+        return _removed(self._root, None)
+
+    def expire(self, older_than: timedelta, *, now: datetime | None = None) -> int:
+        """Remove the chat's files that nobody has written, or written again, for longer than *older_than*; return how
+        many there were. *now*: by default, now. Raises ``OffloadError`` where one cannot be removed."""
+        return _removed(self._root, _before(older_than, now))
+
+    def belong_to(self, memory: Memory) -> None:
+        """Have the files removed when *memory*'s session is purged: its log says so from now on. A preset for a
+        compactor does it before it writes any. Raises ``StoreError``."""
+        facts = {"session": memory.session_id, "folder": self._root}
+        if memory in self._owners:
+            return
+        journal = memory.journal("")
+        if all(dict(known) != facts for known in journal.notes(FILES_KEPT)):
+            journal.note(FILES_KEPT, facts)
+        self._owners.add(memory)
 
     def on_event(self, event: Event) -> None:
         """Erase the files of what was redacted: for ``memory.on_event(files.on_event)``, where no preset does it.
@@ -416,6 +445,30 @@ class OffloadFiles:
             return "no file has been kept here yet"
         shown = ", ".join(names[:10])
         return f"there are {len(names)} files, among them {shown}" if len(names) > 10 else f"there are {shown}"
+
+
+def expire_files(store_dir: str | os.PathLike[str], older_than: timedelta, *, now: datetime | None = None) -> int:
+    """Remove the files of all chats below *store_dir* that nobody has written, or written again, for longer than
+    *older_than*; return how many there were. Raises ``OffloadError`` where one cannot be removed."""
+    before, removed = _before(older_than, now), 0
+    try:
+        with suppress(FileNotFoundError), os.scandir(store_dir) as entries:
+            folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+            removed = sum(_removed(os.path.abspath(folder), before) for folder in folders)
+    except OSError as error:
+        raise OffloadError(_said(error, os.fspath(store_dir))) from error
+    return removed
+
+
+def _before(older_than: timedelta, now: datetime | None) -> float:
+    return ((utc_now() if now is None else now) - older_than).timestamp()
+
+
+def _removed(folder: str, before: float | None) -> int:
+    try:
+        return remove_files(folder, before=before)
+    except OSError as error:
+        raise OffloadError(_said(error, folder)) from error
 
 
 def _shown(text: str) -> str:

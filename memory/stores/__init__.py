@@ -19,6 +19,7 @@ from .base import (
     StoredText,
 )
 from .inmemory import InMemoryStore
+from .retention import delete_files, expire, expired
 
 __all__ = [
     "Checkpoint",
@@ -33,6 +34,9 @@ __all__ = [
     "SearchableStore",
     "Store",
     "StoredText",
+    "delete_files",
+    "expire",
+    "expired",
     "open_store",
 ]
 

@@ -50,7 +50,10 @@ class Store(Protocol):
         """
 
     def purge(self, session: str) -> None:
-        """Erase a session, entries and all; one that does not exist is no error."""
+        """Erase a session, entries and all; one that does not exist is no error.
+
+        ``retention.delete_files`` first: what the session has in files beside the store goes with it.
+        """
 
     def close(self) -> None:
         """Let go of what the store holds; using it afterwards is an error."""

@@ -11,6 +11,7 @@ from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict
 from ..forking import renewed_after_fork
 from ..rounds import assembled
+from .retention import delete_files
 
 __all__ = ["InMemoryStore"]
 
@@ -106,6 +107,7 @@ class InMemoryStore:
             )
 
     def purge(self, session: str) -> None:
+        delete_files(self, session)
         with self._lock:
             self._sessions.pop(session, None)
 

@@ -16,6 +16,7 @@ from .base import Checkpoint, Extent, FoundTexts, StoredText
 from .connections import Connections
 from .dialects import Dialect
 from .names import escaped, key_of, unescaped
+from .retention import delete_files
 from .schema import MIGRATIONS, Migration, bring_up_to_date, version_of
 from .sql_texts import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
@@ -239,6 +240,7 @@ class SqlStore:
             self._connections.write(self._dialect.after_erasing)
 
     def purge(self, session: str) -> None:
+        delete_files(self, session)  # first: which files there are is in the log
         key = key_of(session)
 
         def erase(connection: Connection) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sqlite3
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from compactor.commands.events import happenings
 from compactor.commands.sessions import facts_of, overview
 from compactor.commands.stores import opened
 from compactor.commands.terminal import CannotRun
+from compactor.presets import OffloadFiles
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
 from memory.copies.jsonl import export_session
 from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
@@ -469,6 +471,48 @@ def test_a_session_that_cannot_be_read_can_be_erased(url: str, tmp_path: Path) -
     connection.close()
     assert "cannot be read" in refusal(run("show", "shop", "--store", url))
     assert run("purge", "shop", "--yes", "--store", url).code == 0
+
+
+def aged(url: str, name: str, days: int) -> None:
+    """A session that nobody has written to for so many days."""
+    with opened(url, create=True) as store:
+        then = datetime.now(UTC) - timedelta(days=days)
+        Memory(name, store=store, clock=lambda: then).append({"role": "user", "content": "hello"})
+
+
+def test_expire_erases_sessions_that_nobody_has_written_to(url: str) -> None:
+    """Older than what was said, after somebody said yes; none is no question."""
+    for name, days in (("old", 40), ("older", 50), ("new", 1)):
+        aged(url, name, days)
+    expire = ("expire", "--older-than", "30d", "--store", url)
+    assert "--yes does it without asking" in refusal(run(*expire))
+    refused = run(*expire, typed=True, said="n\n")
+    assert refused.err.endswith("[y/N] compactor: nothing was erased\n")
+    assert "2 sessions: old, older." in refused.err
+    assert run(*expire, "--yes", "--json").document == {"expired": ["old", "older"]}
+    assert [one["session"] for one in run("sessions", "--store", url, "--json").document["sessions"]] == ["new"]
+    assert run(*expire).out == "0 sessions are erased\n"
+    assert run("expire", "--older-than", "23h", "--store", url, "--yes").out == "1 sessions are erased\n"
+
+
+def test_expire_erases_old_files_of_all_chats(tmp_path: Path) -> None:
+    """Of a folder that is named; sessions stay."""
+    path = tmp_path / "files"
+    for chat in ("a", "b"):
+        OffloadFiles(path, chat).write("call", "text")
+    (old,) = (path / "a").iterdir()
+    os.utime(old, (1, 1))
+    done = run("expire", "--older-than", "45m", "--files", str(path), "--yes", "--json")
+    assert done.document == {"files": 1}
+    assert [one.parent.name for one in path.rglob("*.txt")] == ["b"]
+    nowhere = run("expire", "--older-than", "1d", "--files", str(tmp_path / "nowhere"), "--yes")
+    assert "there is no folder" in refusal(nowhere)
+
+
+@pytest.mark.parametrize("age", ["", "d", "30", "-1d", "1.5d", "30 d", "30w", "9999999d", "٣d"])
+def test_expire_takes_an_age_that_is_one(url: str, age: str) -> None:
+    """Else nothing is erased."""
+    assert "30d for days" in refusal(run("expire", f"--older-than={age}", "--store", url, "--yes"))
 
 
 def test_revert_goes_back_one_summary_at_a_time(url: str, shop: Memory) -> None:

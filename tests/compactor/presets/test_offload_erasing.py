@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from chats import answer, calls, result, user, words
 
 from compactor import ContextCompactor
-from compactor.presets import OffloadError, OffloadFiles, context_offload
+from compactor.presets import OffloadError, OffloadFiles, context_offload, expire_files
 from compactor.presets.offload_files import FilesNotErased
-from memory import HookFailed, InMemoryStore, Memory, Redacted, StoreError
+from memory import HookFailed, InMemoryStore, Memory, Redacted, StoreError, open_store
 from memory.events import Event
 
 ROLE = "assistant"
@@ -221,3 +222,73 @@ def test_files_are_watched_where_the_store_is_away(tmp_path: Path, monkeypatch: 
     ]
     memory.redact("r1.p2")
     assert names(tmp_path) == []
+
+
+# -- all of a chat -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///chat.db"])
+def test_purging_the_session_removes_its_files(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another process, which has no compactor and knows no folder; those of other chats stay."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store(url)
+    memory = Memory("session", store=store)
+    for message in busy().messages():
+        memory.append(message)
+    offloaded(tmp_path / "files", memory)
+    OffloadFiles(tmp_path / "files", "other").write("call", "theirs")
+    assert len(names(tmp_path / "files")) == 5
+    store.purge("session")
+    assert [one.name for one in (tmp_path / "files").iterdir()] == ["other"]
+    store.close()
+
+
+def test_the_files_of_a_chat_are_removed_on_request(tmp_path: Path) -> None:
+    """And nothing else of its folder."""
+    files, other = OffloadFiles(tmp_path, "chat"), OffloadFiles(tmp_path, "other")
+    for one in (files, other):
+        one.write("call_1", "text")
+        one.write("call_2", "text")
+    (tmp_path / "chat" / "notes.txt").write_text("theirs")
+    assert files.delete() == 2
+    assert [one.name for one in (tmp_path / "chat").iterdir()] == ["notes.txt"]
+    assert (other.delete(), other.delete()) == (2, 0)
+    assert not (tmp_path / "other").exists()
+
+
+def test_files_expire_when_somebody_says_so(tmp_path: Path) -> None:
+    """Of one chat or of all; one that is needed again is as new as its newest use."""
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    files, other = OffloadFiles(tmp_path, "chat"), OffloadFiles(tmp_path, "other")
+    for one in (files, other):
+        for stem in ("old", "used"):
+            path = one.write(stem, "text")
+            os.utime(path, (now.timestamp() - 100, now.timestamp() - 100))
+    assert files.expire(timedelta(seconds=101), now=now) == 0
+    files.write("used", "text")
+    assert files.expire(timedelta(seconds=99), now=now) == 1
+    assert expire_files(tmp_path, timedelta(seconds=99), now=now) == 2
+    assert [one.name[:5] for one in tmp_path.rglob("*.txt")] == ["used-"]
+    assert expire_files(tmp_path / "nowhere", timedelta(0)) == 0
+
+
+def test_files_that_cannot_be_removed_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the remedy: nobody believes that they are gone."""
+    files = OffloadFiles(tmp_path, "chat")
+    files.write("call", "text")
+    monkeypatch.setattr(os, "unlink", denied)
+    for remove in (files.delete, lambda: files.expire(timedelta(-1)), lambda: expire_files(tmp_path, timedelta(-1))):
+        with pytest.raises(OffloadError, match="allow it"):
+            remove()
+
+
+def test_a_host_may_say_whose_files_they_are(tmp_path: Path) -> None:
+    """Where ``offload_context`` wrote them, which knows of no session; said twice, it is written once."""
+    store = InMemoryStore()
+    memory, files = Memory("session", store=store), OffloadFiles(tmp_path, "chat")
+    files.write("call", "text")
+    for one in (files, files, OffloadFiles(tmp_path, "chat")):
+        one.belong_to(memory)
+    assert len(list(store.read("session"))) == 1
+    store.purge("session")
+    assert not (tmp_path / "chat").exists()
