@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from memory.graphemes import beginning
+
 __all__ = ["LONGEST", "Plan", "SubtaskState", "is_pending", "plan_text"]
 
 SubtaskState = Literal["pending", "in_progress", "done", "abandoned"]
@@ -111,4 +113,4 @@ def _line(text: str, longest: int) -> str:
 
 
 def _clipped(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - len(_CUT)] + _CUT
+    return text if len(text) <= longest else beginning(text, longest - len(_CUT)) + _CUT

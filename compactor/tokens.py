@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
+from memory.graphemes import cut_before
+
 __all__ = [
     "DEFAULT_ENCODING",
     "TokenCounter",
@@ -48,15 +50,20 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
 
 
 def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
-    """Return a beginning of *text* of at most *limit* tokens, cut between two of its tokens and between characters."""
+    """Return a beginning of *text* of at most *limit* tokens, cut between what readers see as characters."""
     if limit < 1:
         return ""
     try:
-        return _truncate()(text, limit, encoding)[0]
+        length = len(_truncate()(text, limit, encoding)[0])
     except UnicodeEncodeError:
         # Replaced one by one, so that what is kept is as long as what it stands for.
         replaced = _SURROGATE.sub("\ufffd", text)
-        return text[: len(_truncate()(replaced, limit, encoding)[0])]
+        length = len(_truncate()(replaced, limit, encoding)[0])
+    kept = text[: cut_before(text, length)]
+    while len(kept) < length and count_tokens(kept, encoding) > limit:  # seldom: what is left of a word is more tokens
+        length = len(kept) - 1
+        kept = text[: cut_before(text, length)]
+    return kept
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from memory.errors import ContextError
+from memory.graphemes import beginning, cut_after, cut_before
 from memory.messages import repeats_query
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
@@ -189,11 +190,19 @@ def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
     start = 0
     while start < len(text):
         length = min(len(text) - start, 4 * tokens)
-        while length > 1 and (found := count(escape_tags(text[start : start + length]))) > tokens:
+        stop = _end_of_slice(text, start, length)
+        while length > 1 and (found := count(escape_tags(text[start:stop]))) > tokens:
             # By a sixteenth at least: where spaces end a slice, a step in proportion may take nothing off.
             length = max(1, min(length * tokens // found, length * 15 // 16))
-        yield text[start : start + length]
-        start += length
+            stop = _end_of_slice(text, start, length)
+        yield text[start:stop]
+        start = stop
+
+
+def _end_of_slice(text: str, start: int, length: int) -> int:
+    """Return where at most *length* code points from *start* on end, with a whole character where there is one."""
+    stop = cut_before(text, start + length)
+    return stop if stop > start else start + length
 
 
 class _Tag(NamedTuple):
@@ -275,7 +284,7 @@ def _call_attributes(call: ToolCall | None) -> dict[str, str]:
         return {}
     arguments = " ".join(call.arguments[: 4 * MAX_ARGUMENTS].split())
     if len(arguments) > MAX_ARGUMENTS or len(call.arguments) > 4 * MAX_ARGUMENTS:
-        arguments = f"{arguments[:MAX_ARGUMENTS]} [...]"
+        arguments = f"{beginning(arguments, MAX_ARGUMENTS)} [...]"
     return {"tool": call.name, "arguments": arguments}
 
 
@@ -289,5 +298,6 @@ def _attribute(value: str) -> str:
     """Return *value* on one line and without the signs of a tag; of a very long one the beginning, the end and the
     length: else one name could take more than a request holds."""
     if len(value) > 2 * MAX_ARGUMENTS:
-        value = f"{value[:MAX_NAME]} [... {len(value):,} characters ...] {value[-MAX_NAME // 4 :]}"
+        end = value[cut_after(value, len(value) - MAX_NAME // 4) :]
+        value = f"{beginning(value, MAX_NAME)} [... {len(value):,} characters ...] {end}"
     return " ".join(value.split()).replace('"', "'").replace("<", "‹").replace(">", "›")

@@ -180,11 +180,14 @@ def _reference(text: str) -> str:
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
     """Return one line that says what follows, and then the text as it is."""
     start = number_in(given, "offset", 0, 0, HUGE)
-    stop = min(start + number_in(given, "limit", PAGE, 1, LONGEST_PAGE), len(passage))
+    limit = number_in(given, "limit", PAGE, 1, LONGEST_PAGE)
     if not len(passage):
         return f"[{ref} is empty: there is no text in it]"
     if start >= len(passage):
         return f"[{ref} has {len(passage)} characters and ends before offset {start}; give a smaller one]"
+    start = passage.cut_before(start)
+    # At least one character, however many code points it is made of: the next page begins behind it.
+    stop = max(passage.cut_before(start + limit), passage.cut_after(start + 1))
     more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
     return f"[{ref}, characters {start} to {stop} of {len(passage)}{more}]\n{passage.page(start, stop)}"
 
@@ -214,5 +217,6 @@ def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -
     more = f"; for more, give offset={go_on}" if go_on is not None else ""
     places = f"{count}" if count < MOST_COUNTED else f"{MOST_COUNTED} or more"
     heading = f"[{ref}, {len(passage)} characters; places of the pattern from offset {start} on: {places}{more}]"
-    parts = (f"[offset {place}]\n{passage.page(max(place - AROUND, 0), place - AROUND + width)}" for place in shown)
+    ends = ((passage.cut_before(max(place - AROUND, 0)), passage.cut_after(place - AROUND + width)) for place in shown)
+    parts = (f"[offset {place}]\n{passage.page(*end)}" for place, end in zip(shown, ends, strict=True))
     return "\n\n".join([heading, *parts])

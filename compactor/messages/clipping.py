@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from memory.graphemes import cut_after, cut_before
+
 from ..tokens import TokenCounter
 from .units import Message, count_message
 
@@ -51,7 +53,7 @@ def _fitting(text: str, tokens: int, count: TokenCounter, *, from_end: bool = Fa
     """Return a beginning, or end, of *text* of at most *tokens*; only a few times as much of it is looked at."""
     length = min(len(text), 6 * tokens)
     while length:
-        part = text[len(text) - length :] if from_end else text[:length]
+        part = text[cut_after(text, len(text) - length) :] if from_end else text[: cut_before(text, length)]
         found = count(part)
         if found <= tokens:
             return part

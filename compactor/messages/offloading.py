@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memory.graphemes import cut_before
 from memory.messages import ASSISTANT, FUNCTION, KEPT, text_of
 from memory.overlays import Reduction
 from memory.reading.references import post_reference
@@ -22,9 +22,6 @@ __all__ = ["ATTACHMENT", "OffloadRule", "beginning", "is_kind", "is_result", "ke
 ATTACHMENT = "attachment:"
 #: Instructions, however long; they are offloaded only where a rule names their kind.
 _INSTRUCTIONS = ("system", "developer")
-#: How many characters are looked at, from a cut backwards, to find one between two whole characters.
-_LONGEST_CHARACTER = 32
-_JOINER = "\u200d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,53 +136,12 @@ def beginning(text: str, length: int, count: TokenCounter | None = None) -> str:
     joined emoji. Only a few times as much of *text* is looked at as is returned.
     """
     if count is None:
-        return text[: _boundary(text, length)]
+        return text[: cut_before(text, length)]
     size = min(len(text), 6 * length)
     while size:
-        shown = text[: _boundary(text, size)]
+        shown = text[: cut_before(text, size)]
         found = count(shown)
         if found <= length:
             return shown
         size = min(size - 1, size * length // found)
     return ""
-
-
-def _boundary(text: str, place: int) -> int:
-    """Return the last place up to *place* where *text* may be cut."""
-    if place >= len(text):
-        return len(text)
-    least = max(place - _LONGEST_CHARACTER, 0)
-    found = next((at for at in range(place, least, -1) if not _is_inside(text, at)), None)
-    if found is None:  # marks on marks, without end
-        found = 0 if least == 0 else place - _is_pair(text, place)
-    return found
-
-
-def _is_inside(text: str, place: int) -> bool:
-    """Return whether a cut at *place*, which is neither end, would go through what is one character to a reader."""
-    before, after = text[place - 1], text[place]
-    if before == _JOINER:
-        return True
-    if after < "\u0300":  # where marks begin
-        return (before, after) == ("\r", "\n")
-    if _is_pair(text, place) or after == _JOINER or unicodedata.category(after).startswith("M"):
-        return True
-    if "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f":  # skin tones; the tags of flags
-        return True
-    return _is_flag_letter(after) and _flag_letters(text, place) % 2 == 1
-
-
-def _is_pair(text: str, place: int) -> bool:
-    return "\ud800" <= text[place - 1] <= "\udbff" and "\udc00" <= text[place] <= "\udfff"
-
-
-def _is_flag_letter(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
-
-
-def _flag_letters(text: str, place: int) -> int:
-    """Return how many letters of flags stand before *place*, two for each flag."""
-    start = place
-    while start and _is_flag_letter(text[start - 1]):
-        start -= 1
-    return place - start

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from memory.graphemes import cut_before
 from memory.reading.tool_schema import HUGE, Parameters, number_in, read_arguments, schema, text_in
 
 __all__ = [
@@ -100,7 +101,8 @@ def page(lines: list[str], start: int, stop: int, column: int) -> tuple[str, int
         if len(line) > room:
             if shown:
                 return "\n".join(shown), number, 0
-            return line[:room], number, column + room
+            end = cut_before(line, room)
+            return line[:end], number, column + end
         shown.append(line)
         room -= len(line) + 1
     return "\n".join(shown), stop, 0

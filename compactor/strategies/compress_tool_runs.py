@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
+from memory.graphemes import beginning
 from memory.once import once
 from memory.overlays import CompactedMessage, Reduction
 from memory.reading.references import posts_reference
@@ -245,4 +246,4 @@ def _in_brief(post: Post, plans: Collection[str | None]) -> Post:
 
 def _line(text: str) -> str:
     line = " ".join(text[: 4 * BRIEF].split())
-    return line if len(line) <= BRIEF and len(text) <= 4 * BRIEF else f"{line[:BRIEF]} [...]"
+    return line if len(line) <= BRIEF and len(text) <= 4 * BRIEF else f"{beginning(line, BRIEF)} [...]"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from memory.graphemes import beginning
 from memory.overlays import CompactedMessage
 from memory.rounds import Round
 from prompts import PromptTemplate
@@ -28,7 +29,7 @@ MAX_QUERY = 1_000
 def quote_query(round_: Round) -> str:
     """Return the query of *round_*, shortened, as quoted text; empty where it has none."""
     query = round_.user_query
-    asked = query if len(query) <= MAX_QUERY else f"{query[:MAX_QUERY]} [...]"
+    asked = query if len(query) <= MAX_QUERY else f"{beginning(query, MAX_QUERY)} [...]"
     about = round_.model_copy(update={"user_query": asked, "post_list": ()})
     return quote(about, partial=True) if asked else ""
 

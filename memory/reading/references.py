@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..errors import UnknownReference
+from ..graphemes import cut_after, cut_before
 from ..messages import from_post, from_round, repeats_query, text_with_calls
 from ..rounds import USER, Post, Round
 
@@ -124,6 +125,16 @@ class Passage:
             before = self._starts[place]
             parts.append(self._pieces[place][max(start - before, 0) : stop - before])
         return "".join(parts)
+
+    def cut_before(self, place: int) -> int:
+        """Return the last offset up to *place*, which is not negative, where it may be cut."""
+        number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
+        return self._starts[number] + cut_before(self._pieces[number], place - self._starts[number]) if self else 0
+
+    def cut_after(self, place: int) -> int:
+        """Return the first offset from *place* on where it may be cut."""
+        number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
+        return self._starts[number] + cut_after(self._pieces[number], place - self._starts[number]) if self else 0
 
     def places(self, pattern: str, start: int = 0) -> Iterator[int]:
         """Give the offsets, from *start* on, at which *pattern* stands, in capitals or not; none of them overlap.

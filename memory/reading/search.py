@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import log
 from typing import NamedTuple
 
+from ..graphemes import beginning, cut_before
 from ..messages import repeats_query, text_of, text_with_calls
 from ..rounds import USER, Post, Round
 from ..stores.base import StoredText
@@ -59,8 +60,8 @@ class Hit(NamedTuple):  # of which there can be one for every text
         """Return a line with its reference and the part of its text where its longest word first stands."""
         who, text = _shown(round_, self.number)
         longest = max((word for word, n in zip(words, self.counts, strict=True) if n), key=len)
-        start = max(searchable(text).find(longest) - SNIPPET // 3, 0)
-        stop = start + SNIPPET
+        start = cut_before(text, max(searchable(text).find(longest) - SNIPPET // 3, 0))
+        stop = cut_before(text, start + SNIPPET)
         part = " ".join(text[start:stop].split())
         size = f"{len(text)} characters" + (f", shown from offset {start}" if start else "")
         return f"{self.ref} ({who}; {size}): {'...' * (start > 0)}{part}{'...' * (stop < len(text))}"
@@ -142,4 +143,5 @@ def _shown(round_: Round, number: int) -> tuple[str, str]:
     if number == 0:
         return USER, round_.user_query
     post: Post = next(post for post in round_.post_list if post.number == number)
-    return f"{post.send_from[:LONGEST_NAME]} to {post.send_to[:LONGEST_NAME]}", text_with_calls(post)
+    sender, receiver = beginning(post.send_from, LONGEST_NAME), beginning(post.send_to, LONGEST_NAME)
+    return f"{sender} to {receiver}", text_with_calls(post)

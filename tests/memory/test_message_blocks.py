@@ -64,7 +64,7 @@ def test_calls_and_results_in_parts_are_calls_and_results(name: str) -> None:
     assert (result.send_from, result.tool_call_id, result.message) == ("tool", "call_7", "rain, 11 degrees")
     text = quote(round_)
     assert '<tool_call from="assistant" name="get_weather">\n{"city": "Ghent"}' in text
-    assert '<tool_result from="tool">\nrain, 11 degrees' in text
+    assert '<tool_result from="tool" at="r1.p2">\nrain, 11 degrees' in text
     assert "rain, 11 degrees" in memory.reload("r1")
     assert memory.messages() == again(memory, store) == messages
     assert compose(memory, budget=1_000).messages == messages
