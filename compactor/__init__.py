@@ -13,6 +13,7 @@ require_siblings("memory", "prompts")
 from memory.overlays import CompactedMessage, CompactionProvider  # noqa: E402  (after the check)
 
 from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
+from .budget import BudgetStatus, budget_status  # noqa: E402
 from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
 from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
 from .cost import Prices, cheapest, when_cheapest  # noqa: E402
@@ -51,6 +52,7 @@ from .view import View  # noqa: E402
 
 __all__ = [
     "BudgetExceeded",
+    "BudgetStatus",
     "CompactedMessage",
     "CompactionFailed",
     "CompactionProvider",
@@ -85,6 +87,7 @@ __all__ = [
     "Trigger",
     "View",
     "after_rounds",
+    "budget_status",
     "cheapest",
     "compact_notes",
     "compact_rounds",

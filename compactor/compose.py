@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,13 +21,13 @@ from .ladder import GRID, Ladder
 from .last_prompt import remember
 from .messages.ledger import Ledger, ledger_of
 from .messages.pieces import Fitted, Head, Reduced
-from .messages.units import MESSAGE_TOKENS, Message, count_message
+from .messages.units import MESSAGE_TOKENS, Message, count_message, dump
 from .plan import is_pending, plan_text
 from .tokens import TokenCounter, counter_for
 from .view import View
 from .whole import whole
 
-__all__ = ["GRID", "OverBudget", "Prompt", "Reduced", "Report", "compose"]
+__all__ = ["GRID", "OverBudget", "Prompt", "Reduced", "Report", "compose", "header_of"]
 
 
 class OverBudget(UserWarning):
@@ -95,9 +94,9 @@ def compose(
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    front = Head(_system(memory, role, system), plan=_plan(memory, role, plan))
+    front = Head(header_of(memory, role, system), plan=_plan(memory, role, plan))
     recounted = ledger.recounted
-    schemas = [json.dumps(tool, ensure_ascii=False, default=str) for tool in tools]
+    schemas = [dump(tool) for tool in tools]
     order = _Order(
         memory,
         ledger,
@@ -164,7 +163,8 @@ class _Order:
         return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
 
 
-def _system(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
+def header_of(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
+    """Return the system messages in front: *system*, then memory's header as *role* sees it."""
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
     elif isinstance(system, Mapping):

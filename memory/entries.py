@@ -24,6 +24,7 @@ __all__ = [
     "CompactionReverted",
     "Entry",
     "EventRecorded",
+    "HEADER_PART",
     "HeaderAdded",
     "PostAdded",
     "PostPinned",
@@ -42,6 +43,10 @@ __all__ = [
 
 #: The version of the bodies that this code writes, and the newest that it reads.
 BODY_VERSION = 1
+
+
+#: How the kind of a post begins that is a named part of the header, which a newer one of that name replaces.
+HEADER_PART = "header:"
 
 
 class HeaderAdded(Record):

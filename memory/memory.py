@@ -11,6 +11,7 @@ from . import messages as chat
 from .copies.forked import forked
 from .copies.state import memory_from, state_of
 from .entries import (
+    HEADER_PART,
     HeaderAdded,
     PostAdded,
     PostPinned,
@@ -203,6 +204,24 @@ class Memory(Log):
         """
         self._append(chat.parse(message))
 
+    def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:
+        """Set the part *name* of *role*'s header: a system message that stands before the first round, at any time.
+
+        The newest text of a part is shown, where its first stood; an empty *text* takes the part out. What it said
+        before stays in the log. Raises ``MessageError`` for what cannot be stored.
+        """
+        if not isinstance(name, str) or not name:
+            raise MessageError("a part of the header has a name; give a text that is not empty")
+        made_at = self._clock()
+        fields = {"id": self._new_id(), "created_at": made_at, "message": text, "kind": f"{HEADER_PART}{name}"}
+        post = made(Post, send_from="system", send_to=role, **fields)
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            same = [one for one in now.header if (one.kind, one.send_to) == (post.kind, role)]
+            return [] if same and same[-1].message == text else [HeaderAdded(post=post)]
+
+        self._write(records, _nothing, made_at, tell=True)
+
     @classmethod
     def from_messages(
         cls, conversation: Iterable[Mapping[str, Any]], session_id: str | None = None, **options: Any
@@ -337,8 +356,14 @@ class Memory(Log):
 
     @property
     def header(self) -> tuple[Post, ...]:
-        """The system messages before the first user message."""
-        return self.snapshot.header
+        """The system messages before the first user message; of each named part, the newest text."""
+        header = self.snapshot.header
+        if not any([post.kind.startswith(HEADER_PART) for post in header]):
+            return header
+        parts: dict[object, Post] = {}  # a part keeps the place where it was set first
+        for place, post in enumerate(header):
+            parts[(post.kind, post.send_to) if post.kind.startswith(HEADER_PART) else place] = post
+        return tuple(post for post in parts.values() if post.message or not post.kind.startswith(HEADER_PART))
 
     def get_role_rounds(
         self, role: str, include_failure_rounds: bool = False

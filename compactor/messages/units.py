@@ -15,7 +15,7 @@ from memory.rounds import USER, Post, Round
 from ..tokens import TokenCounter
 from .overlaid import is_summary
 
-__all__ = ["MESSAGE_TOKENS", "PROMPT_TOKENS", "Unit", "count_message", "reading", "units_of"]
+__all__ = ["MESSAGE_TOKENS", "PROMPT_TOKENS", "Unit", "count_message", "dump", "reading", "units_of"]
 
 Message = dict[str, Any]
 
@@ -167,7 +167,7 @@ def _texts(message: Mapping[str, Any]) -> Iterator[str]:
             for part in value:
                 if not _is_image(part):
                     yield (
-                        part["text"] if isinstance(part, Mapping) and isinstance(part.get("text"), str) else _dump(part)
+                        part["text"] if isinstance(part, Mapping) and isinstance(part.get("text"), str) else dump(part)
                     )
         elif key == "tool_calls" and isinstance(value, list):
             for call in value:
@@ -177,12 +177,13 @@ def _texts(message: Mapping[str, Any]) -> Iterator[str]:
                     yield str(asked.get("name"))
                     yield asked["arguments"]
                 else:
-                    yield _dump(call)
+                    yield dump(call)
         else:
-            yield _dump(value)
+            yield dump(value)
 
 
-def _dump(value: object) -> str:
+def dump(value: object) -> str:
+    """Return *value* as the JSON text that counts for it."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

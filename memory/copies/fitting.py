@@ -9,6 +9,7 @@ from ..entries import (
     CompactionPublished,
     CompactionReverted,
     Entry,
+    HEADER_PART,
     HeaderAdded,
     PostAdded,
     PostPinned,
@@ -84,7 +85,7 @@ class Fitting:
             return "there is no round of that id"
         last = self._last.get(place, 0)
         match record:
-            case HeaderAdded() if self._rounds:
+            case HeaderAdded(post=post) if self._rounds and not post.kind.startswith(HEADER_PART):
                 return "the header is before the first round"
             case PostAdded(post=post):
                 return self._post_fault(post, place, number)
