@@ -19,12 +19,12 @@ from .stand_ins import checked_runs
 
 __all__ = [
     "BODY_VERSION",
+    "HEADER_PART",
     "CompactionPrepared",
     "CompactionPublished",
     "CompactionReverted",
     "Entry",
     "EventRecorded",
-    "HEADER_PART",
     "HeaderAdded",
     "PostAdded",
     "PostPinned",

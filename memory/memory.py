@@ -358,7 +358,7 @@ class Memory(Log):
     def header(self) -> tuple[Post, ...]:
         """The system messages before the first user message; of each named part, the newest text."""
         header = self.snapshot.header
-        if not any([post.kind.startswith(HEADER_PART) for post in header]):
+        if not any(post.kind.startswith(HEADER_PART) for post in header):
             return header
         parts: dict[object, Post] = {}  # a part keeps the place where it was set first
         for place, post in enumerate(header):

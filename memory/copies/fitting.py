@@ -6,10 +6,10 @@ It holds ids and numbers and no text, so that a log of any length can be checked
 from __future__ import annotations
 
 from ..entries import (
+    HEADER_PART,
     CompactionPublished,
     CompactionReverted,
     Entry,
-    HEADER_PART,
     HeaderAdded,
     PostAdded,
     PostPinned,
