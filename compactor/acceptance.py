@@ -4,28 +4,37 @@
 ``empty``        no letter and no digit
 ``malformed``    not the changes of notes that were asked for
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
-``echo``         a stretch of what it should sum up, word for word
+``echo``         most of it is copied, in long runs of words, and much of what it should sum up is in it
+``markup``       it holds the tags of the transcript that it was made from
 ``larger``       longer than all that it replaces
 ``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
 ``oversized``    over twice as long as it was asked to be
+``cut_off``      it ends within a block of code, JSON, a sentence or a word
 ``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
 ``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
+``hollow``       it says next to nothing of what it was made from, or nothing of the new rounds
+``partial``      under a third of the identifiers, numbers and prohibitions of the summary before are still in it
 
 Where changes of notes were asked for, the notes are measured as they are then, all of them; a reply, an echo and what
-is invented are looked for in the new ones alone.
+is invented are looked for in the new ones alone. A check that finds nothing to measure refuses nothing: small talk has
+no names, and words of two languages cannot be compared. A summarizer that would answer the same again is not refused
+for what it copies, leaves out or cuts.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from memory.once import once
-from prompts import TAGS
 
+from .checks.cut_off import is_cut_off
+from .checks.echo import bare, has_markup, measure_copied, repeats
 from .checks.identifiers import identifiers, unknown
+from .checks.kept import find_missing
+from .checks.substance import names_nothing_new, says_nothing
+from .checks.terms import Terms
 from .checks.voice import in_own_voice
 from .errors import SummaryRejected
 from .summarizers.base import RequestKind, Summary, strip_tags
@@ -35,6 +44,12 @@ from .tokens import TokenCounter
 __all__ = [
     "CHECKS",
     "LEAST_SAVING",
+    "MAX_COPIED",
+    "MAX_COPIED_OF_SOURCE",
+    "MAX_STRETCH",
+    "MIN_KEPT",
+    "MIN_MEASURED_WORDS",
+    "MIN_STRETCH_POSTS",
     "MOST_INVENTED",
     "MOST_INVENTED_SHARE",
     "MOST_OVER_TARGET",
@@ -42,7 +57,6 @@ __all__ = [
     "Reading",
     "Source",
     "accept",
-    "repeats",
 ]
 
 #: Makes a summary of an answer that is none itself; raises ``SummaryRejected`` where that cannot be done.
@@ -55,6 +69,16 @@ MOST_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
 MOST_INVENTED = 3
 MOST_INVENTED_SHARE = 0.25
+#: Over this share of a summary may not be copied where it is this share of the source as well.
+MAX_COPIED = 0.75
+MAX_COPIED_OF_SOURCE = 0.3
+#: Nor may one stretch, over this many posts or more, be this share of the summary; that is a piece of the conversation.
+MAX_STRETCH = 0.6
+MIN_STRETCH_POSTS = 4
+#: In shorter sources, in words, whoever sums up may have to quote.
+MIN_MEASURED_WORDS = 50
+#: At least this share of what the summary before names is still in the new one.
+MIN_KEPT = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +98,10 @@ class Source:
     notes: frozenset[str] = frozenset()
     #: Tokens of the rounds in this request; None: those of the text.
     sent: int | None = None
+    #: The summary that it goes on from, or replaces.
+    previous: str = ""
+    #: Whether its summarizer would answer the same again.
+    deterministic: bool = False
 
 
 class Accepted(NamedTuple):
@@ -133,7 +161,34 @@ class _Candidate:
 
     @once
     def unknown(self) -> tuple[str, ...]:
-        return unknown(self.names, (self.source.text, *self.source.beside))
+        return unknown(self.names, (self.source.text, self.source.previous, *self.source.beside))
+
+    @once
+    def said_terms(self) -> Terms:
+        return Terms(self.new)
+
+    @once
+    def text_terms(self) -> Terms:
+        return Terms(self.text)
+
+    @once
+    def source_terms(self) -> Terms:
+        return Terms(bare(self.source.text))
+
+    @once
+    def previous_terms(self) -> Terms:
+        return Terms(self.source.previous)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.kind == "changes" and not self.new
+
+
+class _Fault(NamedTuple):
+    """What is wrong, and the names that a summarizer is told of when it is asked again."""
+
+    why: str
+    names: tuple[str, ...] = ()
 
 
 def accept(
@@ -154,109 +209,152 @@ def accept(
     made = _Candidate(answer, source, kind, target_tokens, count, reading)
     for name, check in CHECKS.items():
         if (wrong := check(made)) is not None:
-            raise SummaryRejected(name, wrong, made.unknown if name == "invented" else ())
+            raise SummaryRejected(name, wrong.why, wrong.names)
     assert made.summary is not None  # noqa: S101  (the first check)
     summary = replace(made.read, usage=made.summary.usage, model=made.summary.model)
     return Accepted(summary, made.tokens, made.unknown, made.said)
 
 
-def repeats(text: str, source: str) -> bool:
-    """Return whether *text* is a verbatim stretch of at least half of *source*, white space and tags aside."""
-    said = _bare(text)
-    if any(word not in source for word in said.split() if "<" not in word):
-        return False  # as with most summaries, at one of the first words
-    read = _bare(source)
-    return 2 * len(said) >= len(read) and said in read
-
-
 # -- the checks: each says what is wrong, or None ---------------------------------------------------------------------
 
 
-def _not_text(made: _Candidate) -> str | None:
+def _not_text(made: _Candidate) -> _Fault | None:
     if made.summary is not None:
         return None
-    return f"the summarizer returned {type(made.answer).__name__}; it must return a str or a Summary"
+    return _Fault(f"the summarizer returned {type(made.answer).__name__}; it must return a str or a Summary")
 
 
-def _empty(made: _Candidate) -> str | None:
+def _empty(made: _Candidate) -> _Fault | None:
     if any(character.isalnum() for character in made.said) or (made.kind == "changes" and made.said):
         return None
-    return "the summarizer's answer holds no text; look at its prompt and its token limit"
+    return _Fault("the summarizer's answer holds no text; look at its prompt and its token limit")
 
 
-def _malformed(made: _Candidate) -> str | None:
+def _malformed(made: _Candidate) -> _Fault | None:
     try:
         _ = made.read
     except SummaryRejected as rejected:
-        return str(rejected)
+        return _Fault(str(rejected))
     return None
 
 
-def _greeting(made: _Candidate) -> str | None:
-    if (made.kind == "changes" and not made.new) or not is_reply(made.new):
+def _greeting(made: _Candidate) -> _Fault | None:
+    if made.changes_nothing or not is_reply(made.new):
         return None
-    return "the summarizer replied to the conversation instead of summarising it; look at its prompt"
+    return _Fault("the summarizer replied to the conversation instead of summarising it; look at its prompt")
 
 
-def _echo(made: _Candidate) -> str | None:
-    if (made.kind == "changes" and not made.new) or not repeats(made.new, made.source.text):
+def _markup(made: _Candidate) -> _Fault | None:
+    if made.changes_nothing or not has_markup(made.new):
         return None
-    return "the summarizer repeated the conversation instead of summarising it"
+    return _Fault("the summarizer repeated the tags of the conversation instead of summarising it; look at its prompt")
 
 
-def _larger(made: _Candidate) -> str | None:
+def _echo(made: _Candidate) -> _Fault | None:
+    if made.changes_nothing:
+        return None
+    if repeats(made.new, made.source.text) or (not made.source.deterministic and _is_copied(made)):
+        return _Fault("the summarizer repeated the conversation instead of summarising it")
+    return None
+
+
+def _is_copied(made: _Candidate) -> bool:
+    copied = measure_copied(made.new, made.source.text)
+    if copied.of_words < MIN_MEASURED_WORDS or copied.share <= min(MAX_COPIED, MAX_STRETCH):
+        return False
+    whole = copied.share > MAX_COPIED and copied.of_source > MAX_COPIED_OF_SOURCE
+    return whole or (copied.stretch > MAX_STRETCH and copied.posts >= MIN_STRETCH_POSTS)
+
+
+def _hollow(made: _Candidate) -> _Fault | None:
+    if made.changes_nothing:
+        return None
+    if says_nothing(made.said_terms, (made.source_terms, made.previous_terms), len(made.names) - len(made.unknown)):
+        return _Fault(
+            "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
+        )
+    if made.kind == "changes" or made.source.deterministic:
+        return None
+    if names := names_nothing_new(made.said_terms, made.source_terms, made.previous_terms):
+        return _Fault("the summary says nothing of the new part of the conversation", names)
+    return None
+
+
+def _cut_off(made: _Candidate) -> _Fault | None:
+    if made.kind == "changes" or made.source.deterministic or not is_cut_off(made.said, made.source.text):
+        return None
+    return _Fault("the summary breaks off; raise the summarizer's limit of tokens, or lower target_tokens")
+
+
+def _larger(made: _Candidate) -> _Fault | None:
     return _replaces(made) if made.tokens > made.source.previous_tokens + made.source.tokens else None
 
 
-def _no_progress(made: _Candidate) -> str | None:
+def _no_progress(made: _Candidate) -> _Fault | None:
     most = made.source.previous_tokens + made.source.tokens * LEAST_SAVING
     return _replaces(made) if made.tokens > most else None
 
 
-def _replaces(made: _Candidate) -> str:
+def _replaces(made: _Candidate) -> _Fault:
     before, new = made.source.previous_tokens, made.source.tokens
-    return f"the summary has {made.tokens} tokens; what it replaces, {before} and {new} new ones"
+    return _Fault(f"the summary has {made.tokens} tokens; what it replaces, {before} and {new} new ones")
 
 
-def _oversized(made: _Candidate) -> str | None:
+def _oversized(made: _Candidate) -> _Fault | None:
     target = made.target_tokens
     if target is None or made.tokens <= MOST_OVER_TARGET * target:
         return None
-    return (
+    return _Fault(
         f"the summary has {made.tokens} tokens, over {MOST_OVER_TARGET:g} times the {target} it was asked for;"
         " raise target_tokens, or state the length in the prompt"
     )
 
 
-def _voice(made: _Candidate) -> str | None:
+def _voice(made: _Candidate) -> _Fault | None:
     if made.kind != "tool_run" or not in_own_voice(made.text):
         return None
-    return "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"
+    return _Fault(
+        "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"
+    )
 
 
-def _invented(made: _Candidate) -> str | None:
+def _invented(made: _Candidate) -> _Fault | None:
     found, among = len(made.unknown), len(made.names)
     if found <= MOST_INVENTED or found <= MOST_INVENTED_SHARE * among:
         return None
-    return f"{found} of the {among} identifiers in the summary stand nowhere in what it was made from"
+    why = f"{found} of the {among} identifiers in the summary stand nowhere in what it was made from"
+    return _Fault(why, made.unknown)
+
+
+def _partial(made: _Candidate) -> _Fault | None:
+    if made.source.deterministic or not made.source.previous:
+        return None
+    # One that was to be shorter than the summary before cannot keep as much of it.
+    before = made.source.previous_tokens or made.count(made.source.previous)
+    room = 1.0 if made.target_tokens is None else min(1.0, made.target_tokens / max(before, 1))
+    lost = find_missing(made.previous_terms, made.text_terms, made.source_terms, MIN_KEPT * room)
+    if lost is None:
+        return None
+    return _Fault(
+        f"the summary keeps {lost.kept} of the {lost.total} identifiers, numbers and prohibitions of the one before it",
+        lost.names,
+    )
 
 
 #: Each check by its name, in the order in which they are made.
-CHECKS: dict[str, Callable[[_Candidate], str | None]] = {
+CHECKS: dict[str, Callable[[_Candidate], _Fault | None]] = {
     "not_text": _not_text,
     "empty": _empty,
     "malformed": _malformed,
     "greeting": _greeting,
     "echo": _echo,
+    "markup": _markup,
     "larger": _larger,
     "no_progress": _no_progress,
     "oversized": _oversized,
+    "cut_off": _cut_off,
     "voice": _voice,
     "invented": _invented,
+    "hollow": _hollow,
+    "partial": _partial,
 }
-
-_TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
-
-
-def _bare(text: str) -> str:
-    return " ".join(_TAG.sub(" ", text.replace("&lt;", "<")).split())

@@ -30,11 +30,15 @@ FAULTS = {
     "malformed": "it was not in the form that was asked for",
     "greeting": "it replied to the conversation instead of summarising it",
     "voice": 'it was told in the first person; say which calls were made and what came of them, never "I called"',
+    "markup": "it repeated the tags of the conversation; write plain text",
     "echo": "it repeated the conversation instead of summarising it",
+    "hollow": "it said next to nothing of the conversation; say what was wanted, done, found and left open",
     "larger": "it was longer than what it replaces; keep only what is still needed",
     "no_progress": "it was hardly shorter than what it replaces; keep only what is still needed",
     "oversized": "it was far longer than asked for; keep only what is still needed",
+    "cut_off": "it broke off before its end; write less, and finish",
     "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
+    "partial": "it left out most of what the previous summary names; keep all of that which is still true",
 }
 #: How the note begins, and how it ends.
 _REFUSED = "\n\nAn earlier answer to this was refused: "

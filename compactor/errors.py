@@ -86,7 +86,8 @@ class SummaryRejected(ContextError):
         super().__init__(message)
         #: The name of the check, one of ``acceptance.CHECKS``.
         self.check = check
-        #: What the answer made up, for ``invented``. Not in the message: it may hold what was said.
+        #: What the answer made up, for ``invented``; what it lacks, for ``partial`` and ``hollow``. Not in the message:
+        #: it may hold what was said.
         self.identifiers = identifiers
         #: What all attempts took, where that is known; set where the last of them is refused.
         self.usage: Mapping[str, int] | None = None

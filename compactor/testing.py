@@ -24,10 +24,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
+from memory.rounds import Post
 from memory.stores.contract import (
     DurableStoreContract,
     ErasingStoreContract,
@@ -38,6 +39,7 @@ from memory.stores.contract import (
     StoreContract,
 )
 
+from .checks.terms import find_telling_terms
 from .summarizers.base import Summary, SummaryRequest
 
 __all__ = [
@@ -50,13 +52,42 @@ __all__ = [
     "ScriptedSummarizer",
     "SearchableStoreContract",
     "StoreContract",
+    "summarize_by_terms",
 ]
+
+#: What ``summarize_by_terms`` names in all, and of each request; and characters of conversation to one that it adds.
+_MAX_TERMS, _MAX_NEW_TERMS, _CHARACTERS = 24, 8, 60
+_NAMED = " Named: "
+
+
+def summarize_by_terms(request: SummaryRequest) -> str:
+    """Return the shortest summary that passes the checks: a few terms of the previous one, and of the new rounds."""
+    said = [
+        text
+        for round_ in request.rounds
+        for text in (round_.user_query, *(part for post in round_.post_list for part in _texts(post)))
+        if text
+    ]
+    before = request.previous.summary if request.previous else ""
+    known = [*find_telling_terms(before.partition(_NAMED)[2] or before)]
+    most = min(_MAX_NEW_TERMS, max(2, sum(map(len, said)) // _CHARACTERS))
+    new = (term for text in said for term in find_telling_terms(text[:10_000]) if term not in known)
+    terms = [*known[-(_MAX_TERMS - most) :], *itertools.islice(dict.fromkeys(new), most)]
+    return f"Summary of rounds 1-{request.end_index}." + (f"{_NAMED}{', '.join(terms)}." if terms else "")
+
+
+def _texts(post: Post) -> Iterator[str]:
+    yield post.message
+    yield from (attachment.content for attachment in post.attachment_list)
+    yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
+
 
 Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summary"]
 
 
 class ScriptedSummarizer:
-    """Gives *answers* in turn (texts, exceptions to raise, or functions of the request), then a default one.
+    """Gives *answers* in turn (texts, exceptions to raise, or functions of the request), then *default*: None is
+    ``summarize_by_terms``, which passes every check.
 
     It remembers every request, and how many calls were in flight at once. After ``hold()`` calls wait until
     ``release()``; ``started`` is set as soon as one has begun.
@@ -86,7 +117,7 @@ class ScriptedSummarizer:
             if isinstance(answer, BaseException):
                 raise answer
             if answer is None:
-                return f"Summary of rounds 1-{request.end_index}."
+                return summarize_by_terms(request)
             return answer(request) if callable(answer) else answer
         finally:
             with self._lock:

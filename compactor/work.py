@@ -175,7 +175,12 @@ class CycleWork:
         return partial(
             accepted,
             request=request,
-            source=replace(source, beside=(*source.beside, previous, request.plan or self.plan or "", *pinned)),
+            source=replace(
+                source,
+                beside=(*source.beside, request.plan or self.plan or "", *pinned),
+                previous=source.previous or previous,
+                deterministic=self.traits.deterministic,
+            ),
             count=view.ledger.count,
             standing=lost(standing, pinned) if request.kind in ("rounds", "changes") else (),
             room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
@@ -239,7 +244,7 @@ class CycleWork:
                 check=rejected.check,
                 attempt=attempt,
                 attempts=attempts,
-                unknown_identifiers=rejected.identifiers,
+                unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
                 seconds=self._monotonic() - self._asked_at,
                 usage=answer.usage if isinstance(answer, Summary) else None,
                 model=answer.model if isinstance(answer, Summary) else None,

@@ -422,13 +422,16 @@ class MemoryWithCompress:
         read = map(log.read, originals(items))
         standing = standing_sentences(_rounds_of(message for message in read if message is not None))
         said = "\n".join(map(quote, rounds))
-        source = Source(said, count_tokens(said), count_tokens(previous), (previous,))
+        traits = traits_of(self._ask)
+        source = Source(
+            said, count_tokens(said), count_tokens(previous), previous=previous, deterministic=traits.deterministic
+        )
         made = accepted(
             self._ask,
             request,
             source,
             count_tokens,
-            attempts=traits_of(self._ask).attempts(CompactorConfig()),
+            attempts=traits.attempts(CompactorConfig()),
             standing=standing,
             room=max(target // 2, _LEAST_ROOM),
         )

@@ -86,9 +86,11 @@ class FullStore(InMemoryStore):
 
 
 def requests(scene: Scene) -> list[tuple[int, int, str | None]]:
-    """What the summarizer was asked: the span, and the summary before."""
-    return [(one.start_index, one.end_index, one.previous.summary if one.previous else None)
-            for one in scene.summarizer.requests]  # fmt: skip
+    """What the summarizer was asked: the span, and how the summary before begins."""
+    return [
+        (one.start_index, one.end_index, one.previous.summary.partition(" Named: ")[0] if one.previous else None)
+        for one in scene.summarizer.requests
+    ]
 
 
 def text(messages: Sequence[dict[str, Any]]) -> str:

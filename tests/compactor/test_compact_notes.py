@@ -480,11 +480,13 @@ def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> Non
         memory.finish_round(round_)
 
     config = CONFIG.merged(summarizer_input_tokens=2_000)
-    scene = Scene([FIRST, "add [Done]: One.", "add [Done]: Two.", "add [Done]: Three."], config).add(5)
+    scene = Scene(
+        [FIRST, "add [Done]: One fact holds.", "add [Done]: Two facts hold.", "add [Done]: Three facts hold."], config
+    ).add(5)
     scene.add(1, long_round).add(3)
     assert set(scene.kinds[1:]) == {"changes"}
     assert len(scene.kinds) >= 4
-    assert [note.text for note in scene.made.notes][2:5] == ["One.", "Two.", "Three."]
+    assert [note.text for note in scene.made.notes][2:5] == ["One fact holds.", "Two facts hold.", "Three facts hold."]
     assert scene.made.end_index == 8
     posts = [post for request in scene.summarizer.requests[1:] for one in request.rounds for post in one.post_list]
     sent = "".join(post.message for post in posts)
@@ -616,13 +618,13 @@ def test_the_same_question_is_answered_by_what_was_answered_before() -> None:
         memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
         memory.finish_round(round_)
 
-    answers = [FIRST, "add [Done]: One.", "add [Done]: Two.", RuntimeError("gone")]
+    answers = [FIRST, "add [Done]: One fact holds.", "add [Done]: Two facts hold.", RuntimeError("gone")]
     scene = Scene(answers, config, memory=Memory("session", store=store)).add(5).add(1, long_round).add(3)
     assert of_kind(scene.compactor.events, Failed) != []
     scene.compactor.stop()
     later = Scene(config=config, memory=Memory("session", store=store)).add(1)
     assert [event.reused for event in of_kind(later.compactor.events, Prepared)][:2] == [True, False]
-    assert {"One.", "Two."} <= {*texts(later.made.notes)}
+    assert {"One fact holds.", "Two facts hold."} <= {*texts(later.made.notes)}
 
 
 def test_notes_survive_a_resume_a_fork_and_an_export(tmp_path: Any) -> None:
@@ -656,7 +658,7 @@ def test_notes_survive_a_resume_a_fork_and_an_export(tmp_path: Any) -> None:
 def test_what_is_redacted_is_gone_from_the_notes(tmp_path: Any) -> None:
     """They hold what was said: nothing of it stays in the log."""
     store = InMemoryStore()
-    secret = "the code is hunter2"
+    secret = "item-6 costs hunter2 euros"
     scene = Scene([FIRST, f"add [Done]: {secret}"], memory=Memory("session", store=store)).add(9)
     assert any(secret in entry.body for entry in store.read("session"))
     scene.memory.redact("r6.p2")

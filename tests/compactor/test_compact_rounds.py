@@ -29,7 +29,7 @@ from compactor.checks.standing import STANDING
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.strategies.compact_rounds import compact_view
-from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
@@ -122,7 +122,12 @@ def test_braces_in_the_conversation_are_text() -> None:
     memory = Memory("s")
     for _ in range(2):
         round_ = memory.create_round(f"query {BRACES}")
-        memory.add_post(round_, send_from=ROLE, send_to="User", message=BRACES * 5)
+        memory.add_post(
+            round_,
+            send_from=ROLE,
+            send_to="User",
+            message=BRACES * 5 + " ".join(f"fact {number} holds" for number in range(60)),
+        )
         memory.finish_round(round_)
     summarizer = ScriptedSummarizer([f"Summary {BRACES}"])
     compactor, executor, _ = on_command(memory, summarizer, EVERYTHING)
@@ -297,7 +302,7 @@ def test_a_summary_is_published_only_at_the_end_of_a_round() -> None:
     giant_round(memory)
     config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_500)
     usage = {"input_tokens": 10, "output_tokens": 1}
-    compactor, executor, _ = on_command(memory, lambda request: Summary("A summary.", usage), config)
+    compactor, executor, _ = on_command(memory, lambda request: Summary(summarize_by_terms(request), usage), config)
     compactor.start()
     executor.run_all()
     first, second = of_kind(compactor.events, Published)

@@ -462,7 +462,7 @@ def compactor_of(memory: Memory, summarizer: object, **more: Any) -> ContextComp
 def test_every_decision_is_told_with_its_numbers() -> None:
     """Beside what triggers tell anyway; with the role, and the generation that it was based on."""
     memory = Memory("s")
-    with compactor_of(memory, ScriptedSummarizer(default=words(300))) as compactor:
+    with compactor_of(memory, ScriptedSummarizer(default=words(300).replace("word", "term"))) as compactor:
         for _ in range(60):
             chat(1, memory=memory)
             assert compactor.wait_idle(10)
@@ -480,7 +480,7 @@ def test_every_decision_is_told_with_its_numbers() -> None:
 def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
     """They stand in front of every prompt, and nobody else knows them."""
     memory = chat(2)
-    compactor = compactor_of(memory, ScriptedSummarizer(default=words(300)), trigger=cheapest())
+    compactor = compactor_of(memory, ScriptedSummarizer(default=words(300).replace("word", "term")), trigger=cheapest())
     compose(memory, budget=10_000, counter=count, tools=[{"name": words(1_000)}])
     with compactor:
         assert compactor.wait_idle(10)
@@ -491,7 +491,7 @@ def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:
     """Its own configuration, whichever way the trigger was combined."""
     for one in (cheapest(least=100_000), cheapest(least=100_000) | over_messages(10_000)):
         memory = chat(9, 50)
-        config, summarizer = CONFIG.merged(threshold=7), ScriptedSummarizer(default=words(20))
+        config, summarizer = CONFIG.merged(threshold=7), ScriptedSummarizer(default=words(20).replace("word", "term"))
         with compactor_of(memory, summarizer, trigger=one, config=config) as compactor:
             assert compactor.wait_idle(10)
             made = compactor.get_compaction()

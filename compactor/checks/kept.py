@@ -1,0 +1,85 @@
+"""What a summary keeps of the one before it: identifiers, numbers and prohibitions, but for what was superseded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..summarizers.instructions import is_prohibition, may_prohibit
+from ..summarizers.statements import sentences
+from .terms import Terms
+
+__all__ = ["Missing", "find_missing"]
+
+#: Of fewer things named, one more or less is no measure.
+_FEW = 4
+#: Where so few are named, words are: of as many different ones, this share.
+_WORDS, _WORDS_KEPT = 12, 0.1
+#: A prohibition is kept where this share of its words is; a line says the same of another value likewise.
+_ALIKE = 0.6
+_LONGEST = 400
+#: So many lines and prohibitions are compared.
+_MOST_LINES, _MOST_PROHIBITIONS = 200, 40
+
+
+class Missing(NamedTuple):
+    kept: int
+    total: int
+    names: tuple[str, ...]
+
+
+def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Missing | None:
+    """Return what of *before* is missing in *after*, where it keeps less than the share *least*; else None.
+
+    A value is superseded, not missing, where a line of *after* says the same with another one that *source* has.
+    """
+    forbidden = {rule: Terms(rule) for rule in _prohibitions(before.text)}
+    named = before.identifiers | before.numbers
+    if len(named) + len(forbidden) < _FEW:
+        return _missing_words(before, after, least)
+    there = after.identifiers | after.numbers
+    lost = {name for name in named - there if name not in after.folded}
+    gone = [rule for rule, terms in forbidden.items() if not _says(after.words, terms.words)]
+    kept = len(named) - len(lost) + len(forbidden) - len(gone)
+    if kept >= least * (len(named) + len(forbidden)):
+        return None
+    superseded = _superseded(lost, before, after, (source.identifiers | source.numbers) - named)
+    total = len(named) - len(superseded) + len(forbidden)
+    if total < _FEW or kept >= least * total:
+        return None
+    return Missing(kept, total, (*sorted(lost - superseded), *gone))
+
+
+def _missing_words(before: Terms, after: Terms, least: float) -> Missing | None:
+    total = len(before.words)
+    if total < _WORDS or not after.is_in_the_language_of(before):
+        return None
+    kept = len(before.words & after.words)
+    return Missing(kept, total, ()) if kept < min(_WORDS_KEPT, least) * total else None
+
+
+def _prohibitions(text: str) -> Iterator[str]:
+    if may_prohibit(text):
+        found = (sentence for sentence in sentences(text, _LONGEST) if is_prohibition(sentence))
+        yield from (sentence for sentence, _ in zip(found, range(_MOST_PROHIBITIONS), strict=False))
+
+
+def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
+    """Return those of *lost* in whose place stands what is *new*."""
+    lines = [terms for terms in _lines(after.text) if (terms.identifiers | terms.numbers) & new]
+    found: set[str] = set()
+    if not lines:
+        return found
+    for line in _lines(before.text):
+        here = (line.identifiers | line.numbers) & lost
+        if here and line.words and any(_says(other.words, line.words) for other in lines):
+            found |= here
+    return found
+
+
+def _lines(text: str) -> list[Terms]:
+    return [Terms(line) for line in text.splitlines()[:_MOST_LINES] if line.strip()]
+
+
+def _says(words: frozenset[str], of: frozenset[str]) -> bool:
+    return len(words & of) >= _ALIKE * len(of)
