@@ -17,8 +17,8 @@
 
 Where changes of notes were asked for, the notes are measured as they are then, all of them; a reply, an echo and what
 is invented are looked for in the new ones alone. A check that finds nothing to measure refuses nothing: small talk has
-no names, and words of two languages cannot be compared. A summarizer that would answer the same again is not refused
-for what it copies, leaves out or cuts.
+no names, and words of two languages cannot be compared. What the offline summarizer has chosen, and would choose again,
+is not refused for what it copies, leaves out or cuts.
 """
 
 from __future__ import annotations
@@ -100,8 +100,6 @@ class Source:
     sent: int | None = None
     #: The summary that it goes on from, or replaces.
     previous: str = ""
-    #: Whether its summarizer would answer the same again.
-    deterministic: bool = False
 
 
 class Accepted(NamedTuple):
@@ -180,6 +178,11 @@ class _Candidate:
         return Terms(self.source.previous)
 
     @property
+    def is_extracted(self) -> bool:
+        """Whether the offline summarizer has chosen it from the source, which it would do again."""
+        return self.summary is not None and self.summary.extracted
+
+    @property
     def changes_nothing(self) -> bool:
         return self.kind == "changes" and not self.new
 
@@ -253,7 +256,7 @@ def _markup(made: _Candidate) -> _Fault | None:
 def _echo(made: _Candidate) -> _Fault | None:
     if made.changes_nothing:
         return None
-    if repeats(made.new, made.source.text) or (not made.source.deterministic and _is_copied(made)):
+    if repeats(made.new, made.source.text) or (not made.is_extracted and _is_copied(made)):
         return _Fault("the summarizer repeated the conversation instead of summarising it")
     return None
 
@@ -273,7 +276,7 @@ def _hollow(made: _Candidate) -> _Fault | None:
         return _Fault(
             "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
         )
-    if made.kind == "changes" or made.source.deterministic:
+    if made.kind == "changes" or made.is_extracted:
         return None
     if names := names_nothing_new(made.said_terms, made.source_terms, made.previous_terms):
         return _Fault("the summary says nothing of the new part of the conversation", names)
@@ -281,7 +284,7 @@ def _hollow(made: _Candidate) -> _Fault | None:
 
 
 def _cut_off(made: _Candidate) -> _Fault | None:
-    if made.kind == "changes" or made.source.deterministic or not is_cut_off(made.said, made.source.text):
+    if made.kind == "changes" or made.is_extracted or not is_cut_off(made.said, made.source.text):
         return None
     return _Fault("the summary breaks off; raise the summarizer's limit of tokens, or lower target_tokens")
 
@@ -327,7 +330,7 @@ def _invented(made: _Candidate) -> _Fault | None:
 
 
 def _partial(made: _Candidate) -> _Fault | None:
-    if made.source.deterministic or not made.source.previous:
+    if made.is_extracted or not made.source.previous:
         return None
     # One that was to be shorter than the summary before cannot keep as much of it.
     before = made.source.previous_tokens or made.count(made.source.previous)

@@ -179,7 +179,6 @@ class CycleWork:
                 source,
                 beside=(*source.beside, request.plan or self.plan or "", *pinned),
                 previous=source.previous or previous,
-                deterministic=self.traits.deterministic,
             ),
             count=view.ledger.count,
             standing=lost(standing, pinned) if request.kind in ("rounds", "changes") else (),

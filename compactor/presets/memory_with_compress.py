@@ -422,16 +422,13 @@ class MemoryWithCompress:
         read = map(log.read, originals(items))
         standing = standing_sentences(_rounds_of(message for message in read if message is not None))
         said = "\n".join(map(quote, rounds))
-        traits = traits_of(self._ask)
-        source = Source(
-            said, count_tokens(said), count_tokens(previous), previous=previous, deterministic=traits.deterministic
-        )
+        source = Source(said, count_tokens(said), count_tokens(previous), previous=previous)
         made = accepted(
             self._ask,
             request,
             source,
             count_tokens,
-            attempts=traits.attempts(CompactorConfig()),
+            attempts=traits_of(self._ask).attempts(CompactorConfig()),
             standing=standing,
             room=max(target // 2, _LEAST_ROOM),
         )

@@ -171,8 +171,7 @@ def offload_context(
         keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
         made = as_summarizer(summarizer) if summarizer is not None else ExtractiveSummarizer(count=talk.count)
         group = group_token_threshold or config.summarizer_input_tokens
-        traits = traits_of(made)
-        asking = _Asking(made, config.prompt, target_tokens, group, traits.attempts(config), traits.deterministic)
+        asking = _Asking(made, config.prompt, target_tokens, group, traits_of(made).attempts(config))
         talk, failure = _compressed(talk, keep, most, asking, vault)
     after = talk.tokens
     return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)
@@ -351,7 +350,6 @@ class _Asking:
     target_tokens: int
     group_tokens: int
     attempts: int
-    deterministic: bool
 
     def request(self, step: Step, earlier: str, standing: Sequence[str], target: int) -> SummaryRequest:
         """Return the request to go on from the *earlier* summary, and what it carries, with the rounds of *step*."""
@@ -445,11 +443,11 @@ def _summary(
     # Below its heading a summary has the user's words only: ``accepted`` has seen to that. What was chosen by cue words
     # is chosen again; what a model quoted stays, in whatever language.
     standing: tuple[str, ...] = instructions_in(earlier)
-    if asking.deterministic:
+    if traits_of(asking.summarizer).deterministic:
         standing = tuple(filter(is_prohibition, standing))
     for step in steps(rounds, Room(asking.group_tokens), count):
         taken_in += step.tokens
-        source = Source(step.text, taken_in, before, previous=summary, deterministic=asking.deterministic)
+        source = Source(step.text, taken_in, before, previous=summary)
         request = asking.request(step, summary, standing, target)
         made = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary
         summary, standing = made.text, carry((*standing, *standing_sentences(step.rounds)), made)

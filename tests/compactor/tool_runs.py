@@ -10,7 +10,6 @@ from chats import Message, answer, assert_paired, calls, result, words
 from views import reduced
 
 from compactor import CompactorConfig, SummaryRequest, View, compose
-from compactor.asking import USUAL, Traits, traits_of
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import ScriptedSummarizer
@@ -48,9 +47,8 @@ def work_of(
     *,
     mark: int | None = None,
     plan: str | None = None,
-    traits: Traits | None = None,
 ) -> CycleWork:
-    return CycleWork(config, mark, plan, ask, lambda _event: None, lambda: 0.0, traits or USUAL)
+    return CycleWork(config, mark, plan, ask, lambda _event: None, lambda: 0.0)
 
 
 def apply(
@@ -71,7 +69,7 @@ def apply(
         )
         return summarizer(request)
 
-    return reduced(memory, strategy, work=work_of(ask, config, traits=traits_of(summarizer), **more)), requests
+    return reduced(memory, strategy, work=work_of(ask, config, **more)), requests
 
 
 def shown(memory: Memory) -> list[Message]:

@@ -42,7 +42,7 @@ def rounds(*said: str, tool: str = "") -> tuple[Round, ...]:
 def made_of(text: str, *said: str, previous: CompactedMessage | None = None, tool: str = "") -> Summary:
     """Return the summary that a model's *text* becomes."""
     request = SummaryRequest(previous=previous, rounds=rounds(*said, tool=tool))
-    source = Source(" ".join((*said, tool, text)) * 3, 10_000, 10_000)
+    source = Source(" ".join((*said, tool)), 10_000, 10_000)
     return accepted(lambda _request: text, request, source, count_tokens, attempts=1).summary
 
 
