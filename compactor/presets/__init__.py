@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+from .archives import NotAnArchive, archive_of, messages_in
 from .auto_context import auto_context
 from .auto_context_memory import AutoContextMemory
 from .context_offload import context_offload
-from .memory_with_compress import MemoryWithCompress, memory_with_compress
+from .memory_with_compress import (
+    CompressionFailed,
+    MemoryCompressed,
+    MemoryCompressionSchema,
+    MemoryWithCompress,
+    NotAMessage,
+    NotCompressed,
+    NotKept,
+    StateError,
+    count_words,
+    format_msgs,
+    memory_with_compress,
+)
+from .message_storage import MessageStorage
 from .offload_context import OffloadResult, offload_context
-from .offload_files import OffloadError, OffloadFiles, expire_files
+from .offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
 from .selective import selective
+from .structured import DEFAULT_COMPRESSION_PROMPT_TEMPLATE
 
 __all__ = [
+    "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",
     "AutoContextMemory",
+    "CompressionFailed",
+    "FilesNotErased",
+    "MemoryCompressed",
+    "MemoryCompressionSchema",
     "MemoryWithCompress",
+    "MessageStorage",
+    "NotAMessage",
+    "NotAnArchive",
+    "NotCompressed",
+    "NotKept",
     "OffloadError",
     "OffloadFiles",
     "OffloadResult",
+    "StateError",
+    "archive_of",
     "auto_context",
     "context_offload",
+    "count_words",
     "expire_files",
+    "format_msgs",
     "memory_with_compress",
+    "messages_in",
     "offload_context",
     "selective",
 ]

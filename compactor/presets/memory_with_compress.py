@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 from pydantic import BaseModel
 
@@ -37,6 +37,7 @@ from ..tokens import count_tokens
 from ..transcript import quote
 from ..triggers import over_tokens, when
 from ..view import View
+from .message_storage import ChatHistoryStorage, MemoryStorage, MessageStorage
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages
 from .shown_state import State, StateError, encoded
@@ -51,6 +52,8 @@ __all__ = [
     "NotCompressed",
     "NotKept",
     "StateError",
+    "count_words",
+    "format_msgs",
     "memory_with_compress",
 ]
 
@@ -120,9 +123,9 @@ class MemoryWithCompress:
     *token_counter* counts messages (an object with ``count(messages)``) or texts (any ``TokenCounter``); without one,
     the size is the length of the messages as JSON. *compress_func* gets the messages to replace and returns those that
     stand for them; without one, *summarizer* makes one user message, offline where there is no summarizer either: then
-    no prompt is read. *compression_trigger_func* gets all shown messages. All of these may be async; what is not async
-    and may take long (*compress_func*, the summarizer) is called in a thread. Safe to use from several tasks and
-    threads.
+    no prompt is read. *model* is another name of *summarizer*. *compression_trigger_func* gets all shown messages. All
+    of these may be async; what is not async and may take long (*compress_func*, the summarizer) is called in a thread.
+    Safe to use from several tasks and threads.
     """
 
     def __init__(
@@ -136,10 +139,14 @@ class MemoryWithCompress:
         customized_compression_prompt: str | None = None,
         *,
         summarizer: object | None = None,
+        model: object | None = None,
         schema: type[BaseModel] | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self._ask = structured(summarizer, customized_compression_prompt, schema, max_token)
+        if summarizer is not None and model is not None:
+            raise TypeError("model is another name of summarizer; give one of the two")
+        asked = summarizer if model is None else model
+        self._ask = structured(asked, customized_compression_prompt, schema, max_token)
         self.memory = memory if memory is not None else Memory()
         self.max_token = max_token
         self.token_counter = token_counter
@@ -148,6 +155,7 @@ class MemoryWithCompress:
         self.compression_on_add = compression_on_add
         self.compression_on_get = compression_on_get
         self._window = Window(self.memory)
+        self._unkept = False  # whether the store failed to take what is shown
         self._after_fork()
         renewed_after_fork(self)
 
@@ -191,12 +199,58 @@ class MemoryWithCompress:
         """
         if self.compression_on_get:
             await self._compress_while_due(compress_func, compression_trigger_func)
-        messages = [one.message for one in self._window.now()]
+        messages = self.shown()
         if filter_func is not None:
             refused = {at for at, message in enumerate(messages) if not filter_func(at, copy.deepcopy(message))}
             paired = zip(messages, blocks(messages), strict=True)
             messages = [message for message, block in paired if not block & refused]
         return messages if recent_n is None or recent_n <= 0 else _newest(messages, recent_n)
+
+    async def check_and_compress(
+        self,
+        compress_func: CompressFunc | None = None,
+        compression_trigger_func: TriggerFunc | None = None,
+        memory: Sequence[Mapping[str, Any]] | None = None,
+    ) -> tuple[bool, list[Message]]:
+        """Compress where that is due, whatever ``compression_on_get`` says; return whether anything was, and what is
+        shown. Of *memory*, where it is given, and then neither the log nor what is shown changes."""
+        if memory is None:
+            return await self._compress_while_due(compress_func, compression_trigger_func), self.shown()
+        other = MemoryWithCompress(
+            self.max_token, self.token_counter, self.compress_func, self.compression_trigger_func
+        )
+        other._ask = self._ask
+        await other.add(memory)
+        return await other.check_and_compress(compress_func, compression_trigger_func)
+
+    async def retrieve(self, *_args: object, **_options: object) -> NoReturn:
+        """Raises ``NotImplementedError``, as there: ``get_memory`` returns what is shown."""
+        raise NotImplementedError("retrieve() finds nothing here; get_memory() returns what is shown")
+
+    def shown(self) -> list[Message]:
+        """Return what is shown as it is, and compress nothing."""
+        return [one.message for one in self._window.now()]
+
+    def keep(self) -> None:
+        """Write what is shown, where the store did not take it before. Raises ``StoreError``."""
+        if self._unkept:
+            self._window.keep()
+            self._unkept = False
+
+    def history(self) -> list[Message]:
+        """Return all messages since the last ``clear``, as they were added."""
+        log = self._window.log()
+        return [message for item in self._window.history(log) if (message := log.message(item)) is not None]
+
+    @property
+    def chat_history_storage(self) -> MessageStorage:
+        """What was said, as a storage."""
+        return ChatHistoryStorage(self)
+
+    @property
+    def memory_storage(self) -> MessageStorage:
+        """What is shown, as a storage."""
+        return MemoryStorage(self)
 
     async def direct_update_memory(self, messages: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None) -> None:
         """Show *messages* instead of what is shown. The log stays; ``direct_updates`` keeps what is not in it."""
@@ -311,47 +365,52 @@ class MemoryWithCompress:
 
     # -- compressing --------------------------------------------------------------------------------------------------
 
-    async def _compress_while_due(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
-        """Compress stretch by stretch, oldest first, until it is not due any more.
+    async def _compress_while_due(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> bool:
+        """Compress stretch by stretch, oldest first, until it is not due any more; return whether any was.
 
         Others may do so at the same time: where their result comes first, ours is stale, and is discarded.
         """
         outer = _COMPRESSED.get()
         if self in outer:  # a compress_func of this memory reads it: it is shown what there is
-            return
+            return False
         token = _COMPRESSED.set((*outer, self))
         try:
-            await self._compress_stretches(
+            return await self._compress_stretches(
                 compress_func or self.compress_func, trigger or self.compression_trigger_func
             )
         finally:
             with contextlib.suppress(ValueError):  # thrown away unfinished, it ends in somebody else's context
                 _COMPRESSED.reset(token)
 
-    async def _compress_stretches(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> None:
-        done = 0
+    async def _compress_stretches(self, compress_func: CompressFunc | None, trigger: TriggerFunc | None) -> bool:
+        done, compressed = 0, False
         while True:
             with self._window.lock:
                 shown, redactions = self._window.now(), self._window.redactions
             size = await self._size(shown)
             if size <= self.max_token and not (trigger and await _called(trigger, _copies(shown))):
-                return
+                return compressed
             due = [span for span in stretches(shown) if self._is_worth(shown[slice(*span)])]
             if not due and size > self.max_token:
                 self._tell("over_limit", size)
             # Each once: what was added meanwhile to a stretch that was compressed is the next reading's.
             span = next((span for span in due if span[0] >= done), None)
             if span is None:
-                return
+                return compressed
             part: Part = "past" if span[0] < end_of_answered(shown) else "work"
-            done = span[0] + await self._compress(shown[slice(*span)], part, compress_func, redactions)
+            stretch = shown[slice(*span)]
+            standing = await self._compress(stretch, part, compress_func, redactions)
+            compressed |= standing is not None
+            done = span[0] + (len(stretch) if standing is None else standing)
 
     def _is_worth(self, stretch: Sequence[Shown]) -> bool:
         """Return whether there is anything in a stretch that was not compressed before, or in vain."""
         return not all(one.compressed for one in stretch) and tuple(one.item for one in stretch) != self._window.in_vain
 
-    async def _compress(self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, redactions: int) -> int:
-        """Replace a stretch, and return how many messages stand there then."""
+    async def _compress(
+        self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, redactions: int
+    ) -> int | None:
+        """Replace a stretch, and return how many messages stand there then; None where it stays."""
         began, size = time.monotonic(), await self._size(stretch)
         new = await self._made(stretch, part, func, size)
         size_after = await self._size(new)
@@ -361,10 +420,10 @@ class MemoryWithCompress:
                 self._window.in_vain = old
             self._tell("no_progress", size)
             self._keep()
-            return len(stretch)
+            return None
         if not self._window.replace(old, [one.item for one in new], redactions):
             self._tell("stale", size)
-            return len(stretch)
+            return None
         compressed = MemoryCompressed(
             part=part,
             messages_before=len(stretch),
@@ -381,7 +440,9 @@ class MemoryWithCompress:
         """Write what is shown to the log; where the store fails, what was paid for is shown all the same."""
         try:
             self._window.keep(event)
+            self._unkept = False
         except StoreError as error:
+            self._unkept = True
             self.memory.tell(NotKept(error=type(error).__name__))
 
     async def _made(
@@ -436,13 +497,7 @@ class MemoryWithCompress:
         return {"role": "user", "content": _framed(text, part, refs)}
 
     async def _size(self, shown: Sequence[Shown]) -> int:
-        messages = _copies(shown)
-        counter = self.token_counter
-        if counter is None:
-            return len(json.dumps(messages, ensure_ascii=False)) if messages else 0
-        if callable(getattr(counter, "count", None)):
-            return int(await _called(counter.count, messages))
-        return PROMPT_TOKENS + sum(count_message(message, counter) for message in messages)
+        return await count_words(self.token_counter, _copies(shown))
 
     def _tell(self, reason: Reason, size: int, error: str | None = None) -> None:
         self.memory.tell(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
@@ -459,6 +514,25 @@ def _newest(messages: list[Message], number: int) -> list[Message]:
     while (earliest := min(map(min, block[start:]), default=start)) < start:
         start = earliest
     return messages[start:]
+
+
+async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]]) -> int:
+    """Return the size of a text, or of messages, as a ``MemoryWithCompress`` with that *token_counter* measures it."""
+    if isinstance(text, str):
+        if token_counter is None:
+            return len(text)
+        return int(await _called(getattr(token_counter, "count", token_counter), text))
+    messages = [dict(message) for message in text]
+    if token_counter is None:
+        return len(json.dumps(messages, ensure_ascii=False)) if messages else 0
+    if callable(getattr(token_counter, "count", None)):
+        return int(await _called(token_counter.count, messages))
+    return PROMPT_TOKENS + sum(count_message(message, token_counter) for message in messages)
+
+
+def format_msgs(msgs: object) -> list[Message]:
+    """Return one message or several as a list of plain mappings. Raises ``NotAMessage``, a ``TypeError``."""
+    return to_messages(msgs)
 
 
 async def _called(func: Callable[..., Any], *args: Any) -> Any:
