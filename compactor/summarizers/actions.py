@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from memory.rounds import Post, Round, ToolCall
+
+from .facts import assignment
 
 __all__ = ["Action", "choose_lines", "find_actions", "merge_actions", "parse_action"]
 
@@ -24,11 +26,15 @@ Count = Callable[[str], int]
 
 ARROW, MORE = " → ", "…"
 _FAILED, _LAST, _LAST_FAILED, _OPEN = "failed: ", "last: ", "last failed: ", "(no result)"
+#: What stands before an outcome: (whether it failed, whether all calls of the line ended so).
+_MARKS = {_FAILED: (True, True), _LAST_FAILED: (True, False), _LAST: (False, False)}
 _BETWEEN = " · "
 
 #: Bytes of a line: its arguments and its outcome, at first and where room is short.
 _ARGUMENTS, _OUTCOME = 96, 120
 _BRIEF_ARGUMENTS, _BRIEF_OUTCOME = 60, 64
+#: The newest calls keep all their words.
+_RECENT = 3
 #: Of what failed more is kept: it is what must not be tried again.
 _FAILURE = 112
 #: What a result begins with says what kind of result it is; more of it tells little.
@@ -77,12 +83,9 @@ def parse_action(line: str) -> Action | None:
     name, bracket, inner = head.partition("(")
     if not (arrow and bracket and name and inner.endswith(")")) or " " in name:
         return None
-    for mark, failed, shared in ((_FAILED, True, True), (_LAST_FAILED, True, False), (_LAST, False, False)):
-        if outcome.startswith(mark):
-            outcome = outcome[len(mark) :]
-            break
-    else:
-        failed, shared = False, True
+    mark = next((mark for mark in _MARKS if outcome.startswith(mark)), "")
+    failed, shared = _MARKS.get(mark, (False, True))
+    outcome = outcome[len(mark) :]
     arguments = tuple(inner[:-1].split(_BETWEEN))
     return Action(name, arguments, "" if outcome == _OPEN else outcome, failed, max(1, times), shared)
 
@@ -181,198 +184,217 @@ _MAX_FIELDS = 400
 def _outcome(result: str, arguments: str, seen: set[str], taken: set[str]) -> tuple[str, bool]:
     """Return what a result comes to in a few words, and whether it says that the call failed."""
     fields = _fields(result)
-    if fields is not None:
-        return _outcome_of_fields(fields, arguments, seen, taken)
-    return _outcome_of_text(result, arguments, seen, taken)
+    if fields is None:
+        outcome, failed = _outcome_of_text(result, arguments, seen, taken)
+    else:
+        outcome, failed = _outcome_of_fields(fields, arguments, seen, taken)
+    while mark := next((mark for mark in _MARKS if outcome.startswith(mark)), ""):
+        outcome, failed = outcome[len(mark) :], failed or _MARKS[mark][0]
+    return ("" if outcome == _OPEN else outcome), failed
 
 
 def _outcome_of_fields(
     fields: list[tuple[str, str]], arguments: str, seen: set[str], taken: set[str]
 ) -> tuple[str, bool]:
-    grouped: dict[str, list[str]] = {}
-    ranked: dict[str, int] = {}
+    values: dict[str, list[str]] = {}
+    ranks: dict[str, int] = {}
     failed = False
     for key, value in fields:
-        said = _printable(value[:_LINE])
-        if not said:
-            continue
-        failure = _is_failure_field(key, said)
+        failure = _is_failure_field(key, value)
+        if len(value) > _LINE or "\n" in value:
+            said, failure = _outcome_of_text(value, arguments, seen, taken)
+            rank = 0 if failure else 3
+        else:
+            said, rank = _printable(value), 0 if failure else _rank(value, arguments, seen, taken)
+            seen.add(value)
         failed = failed or failure
-        new = value not in seen and value not in arguments
-        rank = 0 if failure else 1 if value in taken and new else 2 if new and _is_identifier(value) else 3 if new else 4
-        seen.add(value[:_WORD])
-        if rank == 4 and key in grouped:
-            continue
-        values = grouped.setdefault(key, [])
-        if said not in values and len(values) < 6:
-            values.append(_clipped(said, _OUTCOME if failure else 48))
-        ranked[key] = min(rank, ranked.get(key, 4))
-    if not grouped:
-        return "", False
-    places = {key: place for place, key in enumerate(grouped)}
-    # Of a record's new fields the last tells most: what a change adds stands at the end.
-    last = max((key for key in grouped if ranked[key] in {2, 3}), key=places.__getitem__, default="")
-    order = sorted(grouped, key=lambda key: (ranked[key] > 1 and key != last, min(ranked[key], 3), places[key]))
-    kept: list[str] = []
-    left = _OUTCOME
+        of = values.setdefault(key, []) if said else []
+        if said and said not in of and len(of) < _VALUES and (rank < _KNOWN or not of):
+            of.append(_clipped(said, _OUTCOME if rank == 0 else 48))
+            ranks[key] = min(rank, ranks.get(key, _KNOWN))
+    told = [key for key in values if ranks[key] < _KNOWN] or list(values)
+    # What a change adds to a record stands last.
+    last = next((key for key in reversed(told) if ranks[key] > 1), "")
+    order = sorted(told, key=lambda key: ranks[key] if ranks[key] < 2 else 2 if key == last else 3)
+    outcome, left = "", _OUTCOME
     for key in order:
-        text = _field_text(key, grouped[key])
-        if not kept or len(text) + 2 <= left:
-            kept.append(key)
+        text = ", ".join(values[key])
+        text = f"{_clipped(_printable(key), 40)}: {text}" if key else text
+        if not outcome or len(text) + 2 <= left:
+            outcome = f"{outcome}, {text}" if outcome else text
             left -= len(text) + 2
-    kept.sort(key=places.__getitem__)
-    return _clipped(", ".join(_field_text(key, grouped[key]) for key in kept), 2 * _OUTCOME), failed
+    return _clipped(outcome, 2 * _OUTCOME), failed
 
 
-def _field_text(key: str, values: list[str]) -> str:
-    said = ", ".join(values)
-    return f"{_clipped(_printable(key[:_WORD]), 40)}: {said}" if key else said
+#: Of fields with one name so many values are named.
+_VALUES = 6
+_KNOWN = 4
+
+
+def _rank(value: str, arguments: str, seen: set[str], taken: set[str]) -> int:
+    """Return how much a value tells, the less the more: later calls take it, it is a new id, it is new, it is known."""
+    if value in seen or value in arguments:
+        return _KNOWN
+    return 1 if value in taken else 2 if _is_identifier(value) else 3
 
 
 def _outcome_of_text(result: str, arguments: str, seen: set[str], taken: set[str]) -> tuple[str, bool]:
-    lines = _looked_at(result)
+    lines = _telling_lines(result)
     if not lines:
         return "", False
     failures = _failures(lines, arguments)
-    opening = _clipped(lines[0], _OPENING if len(lines) > 1 else _OUTCOME)
-    pieces: list[str] = []
-    if failures and failures[0] == lines[0]:
-        pieces += [_clipped(line, _OUTCOME if place == 0 else 80) for place, line in enumerate(failures[:2])]
-    else:
-        pieces += [opening, *(_clipped(line, 80) for line in failures[:2])]
-    new = _identifiers(result[:_LOOKED_AT])
-    wanted = (new & taken) - seen
-    seen |= new
-    wanted = {value for value in wanted if value not in arguments}
+    pieces = [] if lines[0] in failures else [_clipped(lines[0], _OPENING if len(lines) > 1 else _OUTCOME)]
+    pieces += [_clipped(line, 96) for line in failures]
+    found = _identifiers(result)
+    wanted = {value for value in found if value in taken and value not in seen and value not in arguments}
+    seen |= found
     for line in lines[1:]:
         if not wanted or sum(map(len, pieces)) > _OUTCOME:
             break
-        here = [value for value in wanted if value in line]
-        if here:
+        if here := [value for value in wanted if value in line]:
             wanted.difference_update(here)
             pieces.append(line if len(line) <= 60 else ", ".join(sorted(here, key=line.index)))
-    if not failures and len(lines) > 1 and (ending := _ending(lines)) and ending not in seen:
+    ending = "" if failures else _ending(lines)
+    if ending and ending not in seen:
         seen.add(ending)  # what a tool says each time tells nothing
         pieces.append(_clipped(ending, 60))
     return f" {MORE} ".join(dict.fromkeys(piece.removesuffix(MORE).rstrip() for piece in pieces)), bool(failures)
 
 
-def _looked_at(result: str) -> list[str]:
+def _telling_lines(result: str) -> list[str]:
     """Return the lines of a result's beginning and end that say something."""
-    text = result
-    if len(text) > 2 * _LOOKED_AT:
-        text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
-    lines = (_printable(line[:_LINE] if len(line) <= _LINE else f"{line[:_LINE]}") for line in text.splitlines())
+    if len(result) > 2 * _LOOKED_AT:
+        result = f"{result[:_LOOKED_AT]}\n{result[-_LOOKED_AT:]}"
+    lines = (_printable(line[:_LINE]) for line in result.splitlines())
     return [line for line in lines if any(map(str.isalnum, line))]
 
 
 def _ending(lines: list[str]) -> str:
-    """Return the last line that is more than markup or quoted from a file."""
+    """Return the last line that is more than markup or quoted from a file; empty: there is none."""
     for line in reversed(lines[-4:]):
-        if line != lines[0] and not _QUOTED.match(line) and line[0] not in "<{}[]()#|" and line.count(" ") < 24:
+        if line is not lines[0] and not _QUOTED.match(line) and line[0] not in "<{}[]()#|" and line.count(" ") < 24:
             return line
     return ""
 
 
 # --- what says that a call failed -------------------------------------------------------------------------------------
 
-#: A line of a file, as tools show it: with its number, or after its path and number.
-_NUMBERED = re.compile(r"\d{1,7}(?: ?[:|│]|  ?\S|->)")
-_QUOTED = re.compile(rf"{_NUMBERED.pattern}|[^\s:]{{1,200}}[:-]\d{{1,7}}[:-]")
-#: Words that programs say of a failure, whatever else they say.
+#: A line of a file, as tools show it: after its number, or after its path and number.
+_QUOTED = re.compile(r"\d{1,7} ?[:|│]|[^\s:]{1,200}[:-]\d{1,7}[:-]")
+#: What names an error and goes on to say what it is.
+_CAUSE = re.compile(r"(?:error|exception)(?:\(s\)|s)? ?: ?\S", re.IGNORECASE)
+#: What programs say of a failure, wherever it stands.
 _STRONG = re.compile(
-    r"error(?:\(s\)|s)?(?: ?:|!|\]| \[?[A-Z]{0,3}\d)|exception(?: ?:| in )|traceback|\bfatal\b|\bpanic(?:ked)?\b|\bfailed\b|\bfailures?\b"
-    r"|\bcommand not found|no such file|permission denied|segmentation fault|timed out|\btimeout\b"
-    r"|connection refused|\bHTTP/[\d.]{1,3} [45]\d\d\b|\b(?:exit(?:ed)?|return)[ _-]?(?:with )?(?:code|status|value)?:? ?\[?[1-9]\d{0,4}\b",
+    r"error(?:\(s\)|s)? ?[:!\]]|exception ?:|traceback \(|\b(?:fatal|panic) ?:|\bHTTP/[\d.]{1,3} [45]\d\d\b"
+    r"|\b[1-9]\d{0,5} (?:failed|failures?|errors?)\b"
+    r"|\b(?:exit(?:ed)?|return)[ _-]?(?:with )?(?:code|status|value)?:? ?\[?[1-9]\d{0,4}\b",
     re.IGNORECASE,
 )
-_SAYS_NONE = re.compile(r"\b(?:no|0|zero|without(?: any)?) (?:\w{1,20} )?(?:errors?|failures?|failed|exceptions?)\b", re.IGNORECASE)
-#: Words that say so in a message, which is short, or stands first.
-_WEAK_WORDS = """
-    error errors exception cannot can't couldn't unable denied refused invalid illegal missing unknown unexpected
-    aborted rejected forbidden unauthorized unsupported exceeded
+_SHOUTED = re.compile(r"\b(?:ERROR|FATAL|FAILED|FAILURE|CRITICAL)\b")
+#: What says so in a message: a short result, the first line of any, the last two.
+_MESSAGE = re.compile(
+    r"\b(?:errors?|exceptions?|failed|failures?|fatal|panic|aborted|timed out|timeout|cannot|can't|couldn't|unable"
+    r"|denied|refused|rejected|forbidden|unauthorized|no such|not found|segmentation fault|could not|does not exist"
+    r"|doesn't exist)\b",
+    re.IGNORECASE,
+)
+#: What says so where nothing else is said: in a short result, the first line of any.
+_WORDS = """
+    invalid illegal missing unknown unexpected unsupported exceeded
     fehler fehlgeschlagen erreur échec introuvable fallo falló erro falhou errore fallito fout mislukt niepowodzenie
     błąd chyba fel misslyckades feil fejl virhe hata başarısız ошибка сбой помилка σφάλμα gagal kesalahan
-    شیگאה שגיאה خطأ فشل خطا ناموفق त्रुटि विफल
+    שגיאה خطأ فشل خطا ناموفق त्रुटि विफल
 """
-_WEAK_PHRASES = """
-    not found|could not|does not exist|doesn't exist|not available|not enough|not allowed|not permitted|not supported
-    |not a valid|too many|too large|did not|no matching|nicht gefunden|konnte nicht|no se pudo|não encontrado|non trovato
-    |не удалось|не найден|nie znaleziono|bulunamadı|错误|失败|錯誤|失敗|未找到|不存在|无法|エラー|見つかりません|오류|실패
-    |ผิดพลาด|ล้มเหลว|lỗi|thất bại
+_PHRASES = """
+    not available|not enough|not allowed|not permitted|not supported|not a valid|too many|too large|no matching
+    |nicht gefunden|konnte nicht|no se pudo|não encontrado|non trovato|не удалось|не найден|nie znaleziono|bulunamadı
+    |错误|失败|錯誤|失敗|未找到|不存在|无法|エラー|見つかりません|오류|실패|ผิดพลาด|ล้มเหลว|lỗi|thất bại
 """
-_WEAK = re.compile(
-    rf"\b(?:{'|'.join(map(re.escape, _WEAK_WORDS.split()))})\b"
-    rf"|{'|'.join(re.escape(phrase.strip()) for phrase in _WEAK_PHRASES.split('|'))}",
+_ALONE = re.compile(
+    rf"\b(?:{'|'.join(map(re.escape, _WORDS.split()))})\b"
+    rf"|{'|'.join(re.escape(phrase.strip()) for phrase in _PHRASES.split('|'))}",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"(?:except|raise|throw|catch|return|def|class|if|for|while|print|import|from|log|logger|assert)\b|//|/\*|\* |#|[}{]")
+_SAYS_NONE = re.compile(
+    r"\b(?:no|0|zero|without(?: any)?) (?:\w{1,20} )?(?:errors?|failures?|failed|exceptions?)\b", re.IGNORECASE
+)
+_LETTERS = re.compile(r"\w+")
+_CODE = re.compile(
+    r"(?:except|raise|throw|catch|return|def|class|if|for|while|print|import|from|log|logger|assert)\b|[}{#]|//|/\*|\* "
+)
 
 
 def _failures(lines: list[str], arguments: str) -> list[str]:
     """Return the line that says first that the call failed and the one that says best why: one, two or none."""
-    message = len(lines) <= 4
-    asked = arguments.casefold()
+    asked = set(_LETTERS.findall(arguments[: 2 * _LOOKED_AT].casefold()))
     found: dict[str, int] = {}
     for place, line in enumerate(lines):
-        if _NUMBERED.match(line) or _CODE.match(line) or line[-1] in "{;,":
+        if _CODE.match(line) or line[-1] in "{;," or _SAYS_NONE.search(line):
             continue  # code that deals with errors, most likely
-        match = _STRONG.search(line)
-        quoted = _QUOTED.match(line) is not None
-        if match is None and not quoted and (message or place in {0, len(lines) - 1}):
-            match = _WEAK.search(line[:200])
-        if match is None or (quoted and not _CAUSE.search(line)):
-            continue
-        if not _SAYS_NONE.search(line) and match[0].casefold().strip(" :!]") not in asked:
+        if _QUOTED.match(line):
+            sign = None if line[0].isdigit() else _CAUSE.search(line)
+        else:
+            sign = _STRONG.search(line) or _SHOUTED.search(line)
+            if sign is None and (place == 0 or len(lines) - place <= 2 or len(lines) <= 3):
+                sign = _MESSAGE.search(line[:200])
+            if sign is None and (place == 0 or len(lines) <= 3):
+                sign = _ALONE.search(line[:200])
+        # What was searched for is no failure where it is found.
+        if sign and asked.isdisjoint(_LETTERS.findall(sign[0].casefold())):
             found.setdefault(line, 2 if _CAUSE.search(line) else 0 if line[-1] in ":：" else 1)
     if not found:
         return []
     first = next(iter(found))
     best = max(reversed(found), key=lambda line: found[line])
-    return [first] if best == first or found[first] == 2 == found[best] and _CAUSE.match(first) else [first, best]
+    return [first] if found[first] == found[best] == 2 and _leads(first) else list(dict.fromkeys((first, best)))
 
 
-#: What names the error and then says what it is.
-_CAUSE = re.compile(r"(?:\S{1,60} ){0,6}\S{0,80}(?:error|exception): ?\S", re.IGNORECASE)
-_FAILURE_KEYS = frozenset("error errors exception failure failures err fault".split())
-_SUCCESS_KEYS = frozenset("ok success successful succeeded passed".split())
-_EXIT_KEYS = frozenset("exit_code exitcode exit_status returncode return_code code".split())
-_NOTHING = frozenset(["0", "false", "none", "null", "no", "ok", ""])
+def _leads(line: str) -> bool:
+    """Whether *line* begins by naming the error."""
+    sign = _CAUSE.search(line)
+    return sign is not None and line.count(" ", 0, sign.start()) <= 1
+
+
+_FAILURE_KEYS = frozenset(["err", "errors", "exception", "failed", "failure", "failures", "fault", "iserror"])
+_SUCCESS_KEYS = frozenset(["ok", "passed", "succeeded", "success", "successful"])
+_EXIT_KEYS = frozenset(["exit_code", "exit_status", "exitcode", "return_code", "returncode"])
+_STATUS_KEYS = frozenset(["code", "outcome", "result", "state", "status", "status_code"])
+_FAILED_STATUSES = frozenset(["denied", "error", "fail", "failed", "failure", "rejected"])
+#: Values that say that there is none.
+_NOTHING = frozenset(["", "0", "false", "no", "none", "null", "ok"])
 
 
 def _is_failure_field(key: str, value: str) -> bool:
-    low, said = key.casefold(), value.casefold()
-    if low in _FAILURE_KEYS or low.endswith(("_error", "error")):
+    low, said = key.casefold(), value[:_WORD].casefold()
+    if low in _FAILURE_KEYS or low.endswith("error"):
         return said not in _NOTHING
-    if low in _SUCCESS_KEYS or low in {"is_ok"}:
-        return said in {"false", "no", "0"}
-    if low in {"is_error", "iserror", "failed"}:
-        return said not in _NOTHING
-    if low in _EXIT_KEYS - {"code"}:
+    if low in _SUCCESS_KEYS:
+        return said in _NOTHING - {"ok"}
+    if low in _EXIT_KEYS:
         return said.lstrip("-").isdecimal() and said != "0"
-    if low in {"status", "state", "result", "outcome", "code", "status_code"}:
-        return said in {"error", "failed", "failure", "fail", "denied", "rejected"} or (
-            len(said) == 3 and said.isdecimal() and said[0] in "45"
-        )
+    if low in _STATUS_KEYS:
+        return said in _FAILED_STATUSES or (len(said) == 3 and said.isdecimal() and said[0] in "45")
     return not low and _STRONG.search(value[:200]) is not None
 
 
 # --- what changes something -------------------------------------------------------------------------------------------
 
-_CHANGE_VERBS = frozenset(
-    """add append apply assign book build cancel change clear close commit copy create delete deploy disable drop edit
-    enable execute_sql insert install kill make merge mkdir modify move mv overwrite patch pay post publish purchase push
-    put refund register remove rename replace reserve reset restart revert rm rmdir save schedule send set start stop
-    store submit touch transfer undo uninstall update upgrade upload write""".split()
-)
-_LOOK_VERBS = frozenset(
-    """calculate cat check count describe explain fetch find get grep head inspect list load look ls open preview print
-    query read run_tests search select show tail test think view""".split()
-)
+_CHANGE_WORDS = """
+    add append apply assign book build cancel change clear close commit copy create delete deploy disable drop edit
+    enable insert install kill make merge mkdir modify move mv overwrite patch pay post publish purchase push put refund
+    register remove rename replace reserve reset restart revert rm rmdir save schedule send set start stop store submit
+    touch transfer undo uninstall update upgrade upload write
+"""
+_LOOK_WORDS = """
+    calculate cat check count describe explain fetch find get grep head inspect list load look ls open preview print
+    query read search select show tail test tests think view
+"""
+_CHANGE_VERBS, _LOOK_VERBS = frozenset(_CHANGE_WORDS.split()), frozenset(_LOOK_WORDS.split())
 _SHELL_CHANGES = re.compile(
-    r"(?:sudo |cd \S{1,200} && )?(?:rm|mv|cp|mkdir|rmdir|touch|chmod|chown|ln|tee|kill|pkill|patch|unzip|tar|make install|sed -i"
+    r"(?:sudo |cd \S{1,200} && )?(?:rm|mv|cp|mkdir|rmdir|touch|chmod|chown|ln|tee|kill|pkill|patch|unzip|tar|sed -i"
     r"|git (?:add|commit|push|checkout|merge|rebase|reset|apply|stash|clone|pull|rm|mv|tag|switch|restore)"
-    r"|(?:pip3?|apt|apt-get|npm|yarn|pnpm|cargo|brew|conda|gem|go|uv)(?: -\S{1,20})? (?:install|add|remove|uninstall|update|upgrade)"
+    r"|(?:pip3?|apt|apt-get|npm|yarn|pnpm|cargo|brew|conda|gem|go|uv)(?: -\S{1,20})?"
+    r" (?:install|add|remove|uninstall|update|upgrade)"
     r"|(?:docker|kubectl|systemctl|terraform) (?:run|rm|stop|start|restart|apply|delete|create|build|up|down|scale)"
     r"|insert into|update \S{1,80} set|delete from|create (?:table|index|view|database)|drop |alter )\b",
     re.IGNORECASE,
@@ -392,46 +414,64 @@ def _is_change(name: str, arguments: str) -> bool:
 
 
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[^\W\d_A-Za-z]+")
-_SHELLS = frozenset("bash shell sh exec execute run terminal command cmd powershell console sql db database query".split())
+_SHELL_NAMES = "bash cmd command console database db exec execute powershell query run sh shell sql terminal"
+_SHELLS = frozenset(_SHELL_NAMES.split())
 
 
 # --- like calls -------------------------------------------------------------------------------------------------------
 
 
 def merge_actions(actions: Iterable[Action]) -> list[Action]:
-    """Return *actions* with calls that are the same, or came to the same, as one: where the last of them stood."""
-    merged: dict[tuple[object, ...], Action] = {}
-    for action in actions:
-        same: tuple[object, ...] = (action.name, action.arguments, action.failed)
-        if (earlier := merged.pop(same, None)) is not None:
-            shared = action.shared and earlier.shared and earlier.outcome == action.outcome
-            action = replace(action, count=earlier.count + action.count, shared=shared)
-        merged[same] = action
+    """Return *actions* with those of the same call that ended the same way as one, where the last of them stood."""
+    return _merged(_merged(actions, lambda one: (one.name, one.arguments, one.failed)), _record)
+
+
+def _record(action: Action) -> Hashable:
+    """Return which record *action* looked up, where the outcome says that: its newer values replace the older."""
+    if action.failed or action.changes:
+        return None
+    said = assignment(action.outcome) if ", " in action.outcome else None
+    return said and (action.name, said.subject)
+
+
+def _merged(actions: Iterable[Action], key: Callable[[Action], Hashable]) -> list[Action]:
+    """Return *actions* with those of one *key* as one, where the last of them stood; None parts an action from all."""
+    merged: dict[Hashable, Action] = {}
+    for place, action in enumerate(actions):
+        group = key(action)
+        group = place if group is None else group
+        earlier = merged.pop(group, None)
+        merged[group] = action if earlier is None else _joined(earlier, action)
     return list(merged.values())
 
 
-def _grouped(actions: Sequence[Action]) -> list[Action]:
-    """Return *actions* with those of one tool as one line, that names the newest."""
-    groups: dict[tuple[str, bool], Action] = {}
-    for action in actions:
-        key = (action.name, action.failed)
-        earlier = groups.pop(key, None)
-        named = tuple(_clipped(argument, _NAMED_LENGTH) for argument in action.arguments if argument != MORE)
-        if earlier is not None:
-            every = [a for a in (*earlier.arguments, *named) if a != MORE]
-            every = list(dict.fromkeys(reversed(every)))[::-1]
-            left_out = MORE in earlier.arguments or len(every) > _NAMED
-            shared = earlier.shared and action.shared and earlier.outcome == action.outcome
-            arguments = ((MORE,) if left_out else ()) + tuple(every[-_NAMED:])
-            action = replace(action, arguments=arguments, count=earlier.count + action.count, shared=shared)
-        groups[key] = action
-    return list(groups.values())
+def _joined(earlier: Action, action: Action) -> Action:
+    shared = earlier.shared and action.shared and earlier.outcome == action.outcome
+    count = earlier.count + action.count
+    if earlier.arguments == action.arguments:
+        return replace(action, count=count, shared=shared)
+    named = [argument for argument in (*earlier.arguments, *action.arguments) if argument != MORE]
+    named = list(dict.fromkeys(reversed([_clipped(argument, _NAMED_LENGTH) for argument in named])))[::-1]
+    left_out = MORE in earlier.arguments or MORE in action.arguments or len(named) > _NAMED
+    return replace(action, arguments=(*([MORE] if left_out else []), *named[-_NAMED:]), count=count, shared=shared)
+
+
+def _kind(action: Action) -> Hashable:
+    """Return what calls that only look at things have in common where they differ in numbers and ids alone."""
+    if action.failed or action.changes:
+        return None
+    last = action.arguments[-1]
+    return action.name, " ".join("0" if _is_identifier(word) else word for word in _TOKEN.findall(last))
 
 
 def _brief(action: Action) -> Action:
     """Return *action* with fewer words; one that has few already as it is."""
     arguments = tuple(_clipped(argument, _BRIEF_ARGUMENTS) for argument in action.arguments)
-    return replace(action, arguments=arguments, outcome=_brief_outcome(action.outcome, _FAILURE if action.failed else _BRIEF_OUTCOME))
+    return replace(
+        action,
+        arguments=arguments,
+        outcome=_brief_outcome(action.outcome, _FAILURE if action.failed else _BRIEF_OUTCOME),
+    )
 
 
 def _brief_outcome(outcome: str, limit: int) -> str:
@@ -448,15 +488,19 @@ def _brief_outcome(outcome: str, limit: int) -> str:
 
 
 def choose_lines(actions: Sequence[Action], budget: int, count: Count) -> list[str]:
-    """Return the lines of *actions* that *budget* tokens hold: errors and changes first, then the rest, each in order."""
-    merged = merge_actions(actions)
-    chosen = merged
-    if _cost(merged, count) > budget:
-        recent = len(merged) - 3
-        shorter = [action if place >= recent else _brief(action) for place, action in enumerate(merged)]
-        chosen = shorter if _cost(shorter, count) <= budget else _best(shorter, budget, count)
+    """Return the lines of *actions* that *budget* tokens hold: errors and changes, then the rest, each in order."""
+    chosen = merge_actions(actions)
+    for shorten in (_all_brief, lambda those: _merged(those, _kind), lambda those: _best(those, budget, count)):
+        if _cost(chosen, count) <= budget:
+            break
+        chosen = shorten(chosen)
     first = [action for action in chosen if action.failed or action.changes]
     return [action.line for action in (*first, *(one for one in chosen if not (one.failed or one.changes)))]
+
+
+def _all_brief(actions: Sequence[Action]) -> list[Action]:
+    recent = len(actions) - _RECENT
+    return [action if place >= recent else _brief(action) for place, action in enumerate(actions)]
 
 
 def _cost(actions: Iterable[Action], count: Count) -> int:
@@ -468,21 +512,27 @@ def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
     costs = [count(f"- {action.line}\n") for action in actions]
     resolved = {(action.name, action.arguments) for action in actions if not action.failed}
     order = sorted(range(len(actions)), key=lambda place: -_worth(place, actions, resolved) / (costs[place] + 8))
-    kept: list[int] = []
-    left = budget * 7 // 8
+    left = budget - budget // _FOR_GROUPS
+    chosen: dict[int, Action] = {}
     for place in order:
         if costs[place] <= left:
-            kept.append(place)
+            chosen[place] = actions[place]
             left -= costs[place]
-    left += budget - budget * 7 // 8
-    chosen = {place: actions[place] for place in kept}
-    others = [action for place, action in enumerate(actions) if place not in chosen]
-    for action in reversed(_grouped(others)):
-        cost = count(f"- {action.line}\n")
+    left += budget // _FOR_GROUPS
+    groups: dict[Hashable, list[int]] = {}
+    for place in sorted(set(order).difference(chosen)):
+        groups.setdefault((actions[place].name, actions[place].failed), []).append(place)
+    for places in sorted(groups.values(), reverse=True):
+        (group,) = _merged([actions[place] for place in places], lambda _: ())
+        cost = count(f"- {group.line}\n")
         if cost <= left:
+            chosen[places[-1]] = group
             left -= cost
-            chosen[-len(chosen) - 1] = action
     return [chosen[place] for place in sorted(chosen)]
+
+
+#: One part in so many is for the lines of what is left.
+_FOR_GROUPS = 8
 
 
 def _worth(place: int, actions: Sequence[Action], resolved: set[tuple[str, tuple[str, ...]]]) -> float:
@@ -521,17 +571,17 @@ def _is_identifier(word: str) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Return *text* on one line, without what a terminal acts on; a long word by its beginning, a long path by its end."""
+    """Return *text* on one line, without what a terminal acts on; of long words the beginning, of paths the end."""
     words = _CONTROL.sub(" ", text).split()
     line = " ".join(word if len(word) <= _WORD else _short_word(word) for word in words)
     return _SURROGATE.sub("\ufffd", line).replace("→", "->").replace("·", "-").replace("<think", "[think")
 
 
 def _short_word(word: str) -> str:
-    head, slash, tail = word.rpartition("/")
+    _, slash, tail = word.rpartition("/")
     if slash and 0 < len(tail) <= _WORD:
         return f"{MORE}/{tail}"
-    if any("\u2e7f" < letter for letter in word[:8]):
+    if any(letter > "\u2e7f" for letter in word[:8]):
         return word
     return f"{word[:20]}{MORE}"
 

@@ -34,6 +34,7 @@ from memory.messages import repeats_query
 
 from ..tokens import count_tokens
 from ..transcript import quote
+from .actions import Action, choose_lines, find_actions, parse_action
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
@@ -76,11 +77,16 @@ class ExtractiveSummarizer:
         previous = request.previous.summary if request.previous else ""
         earlier = list(from_summary(previous))
         new = list(_breathing(from_rounds(request.rounds, queries=request.kind == "rounds")))
-        if earlier and not new and self._count(previous) <= target:
+        called = find_actions(request.rounds)
+        if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
+        stored = [parse_action(one.text) if one.section is Section.DONE else None for one in earlier]
+        earlier = [one for one, action in zip(earlier, stored, strict=True) if action is None]
+        actions = [*filter(None, stored), *called]
+        done = choose_lines(actions, _reserved(actions, [*earlier, *new], budget), self._count)
         lines = _weighed(_current(_distinct([*earlier, *new])), self._count)
-        text = _fit(lines, budget, self._count) if lines else _cut(NOTHING, target, self._count)
+        text = _fit(lines, budget, self._count, done) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
 
     def _worthwhile(self, request: SummaryRequest) -> int:
@@ -90,6 +96,14 @@ class ExtractiveSummarizer:
             return half
         quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
         return min(_LEAST_TOKENS, quoted * 9 // 10)
+
+
+def _reserved(actions: Sequence[Action], statements: Iterable[Statement], budget: int) -> int:
+    """Return the tokens for what was done: three fifths of *budget* where an agent works alone, half of that where the
+    user says something after each call, nothing where there are no calls."""
+    calls = sum(action.count for action in actions)
+    messages = len({statement.source for statement in statements if statement.section in {Section.GOAL, Section.SAID}})
+    return budget * 3 // 5 * calls // (calls + messages) if calls else 0
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
@@ -250,11 +264,11 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dic
 # --- what fits --------------------------------------------------------------------------------------------------------
 
 
-def _chosen(lines: Sequence[_Line], budget: int, count: Count) -> list[int]:
-    """Return the places of the lines to keep, best first, about *budget* tokens in all."""
-    choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section})
+def _chosen(lines: Sequence[_Line], budget: int, for_rules: int, count: Count, done: Sequence[str]) -> list[int]:
+    """Return the places of the lines to keep beside *done*, best first, about *budget* tokens in all."""
+    choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section}, "\n".join(done))
     rules = [place for place, line in enumerate(lines) if _is_rule(line.statement)]
-    choice.add(rules, budget // 3, budget)
+    choice.add(rules, min(for_rules, budget), budget)
     # A summary of nothing but the user's words would not say what came of them; what nobody else needs is theirs again.
     for for_user in (budget * 7 // 8, budget):
         choice.add(range(len(lines)), budget, for_user)
@@ -270,10 +284,11 @@ def _is_rule(statement: Statement) -> bool:
 class _Choice:
     """The lines chosen so far, and what they cost."""
 
-    def __init__(self, lines: Sequence[_Line], headings: dict[Section, int]) -> None:
+    def __init__(self, lines: Sequence[_Line], headings: dict[Section, int], done: str) -> None:
         self._lines = lines
         self._headings = headings  # what is not yet opened, and what opening it costs
         self._covered: set[str] = set()
+        self._done = set(content(done).terms)
         self._spent = self._spent_on_user = 0
         self.places: list[int] = []
 
@@ -289,7 +304,8 @@ class _Choice:
             cost = line.cost + self._headings.get(line.statement.section, 0)
             if self._spent + cost > budget or (by_user and self._spent_on_user + by_user > for_user):
                 continue
-            if line.gain(self._covered) < _LEAST_GAIN or self._covered.issuperset(term for term, _ in line.terms):
+            covered = self._covered_for(-place)
+            if line.gain(covered) < _LEAST_GAIN or covered.issuperset(term for term, _ in line.terms):
                 continue
             if -self._worth(-place) > worth:
                 # Others were chosen meanwhile that hold some of it; it may still be the best.
@@ -299,43 +315,56 @@ class _Choice:
             self._spent += cost
             self._spent_on_user += by_user
             self._headings.pop(line.statement.section, None)
-            self._covered.update(term for term, _ in line.terms)
+            terms = [term for term, _ in line.terms]
+            self._covered.update(terms)
+            self._done.update(terms)
 
     def _worth(self, place: int) -> float:
-        return self._lines[place].factor * self._lines[place].gain(self._covered)
+        return self._lines[place].factor * self._lines[place].gain(self._covered_for(place))
+
+    def _covered_for(self, place: int) -> set[str]:
+        """Return the terms that are there already: what was done with a thing is not what the user said of it."""
+        return self._covered if self._lines[place].statement.of_user else self._done
 
 
-def _fit(lines: Sequence[_Line], budget: int, count: Count) -> str:
-    """Return the summary: of *lines* those that are worth it, in *budget* tokens when all is counted as one text."""
+def _fit(lines: Sequence[_Line], budget: int, count: Count, done: Sequence[str] = ()) -> str:
+    """Return the summary: *done*, and of *lines* those worth it, in *budget* tokens when all is counted as one text."""
+    left = budget - count(_rendered(lines, (), done)) if done else budget
     # Where nothing is worth it, the best there is: an empty summary would be refused.
-    chosen = _chosen(lines, budget, count) or sorted(range(len(lines)), key=lambda place: lines[place].rank)
-    text = _filled(lines, chosen, budget, count)
+    chosen = _chosen(lines, left, budget // 3, count, done)
+    if not (chosen or done):
+        chosen = sorted(range(len(lines)), key=lambda place: lines[place].rank)
+    text = _filled(lines, chosen, budget, count, done)
     ending = count(_ENDING)
     if budget > 2 * ending and is_reply(text):
         # Somebody's offer of help, quoted as the last of a few lines, passes for the summarizer's own.
-        return _filled(lines, chosen, budget - ending, count) + _ENDING
+        return _filled(lines, chosen, budget - ending, count, done) + _ENDING
     return text
 
 
 _ENDING = f"\n\n{END}"
 
 
-def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count) -> str:
-    """Return as many of *chosen*, best first, as fit into *budget* tokens; the beginning of the first if none does."""
+def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count, done: Sequence[str]) -> str:
+    """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens; the beginning of the first if
+    none does."""
     low, high = 0, len(chosen)
     tried = high
     while low < high:
-        low, high = (tried, high) if count(_rendered(lines, chosen[:tried])) <= budget else (low, tried - 1)
+        low, high = (tried, high) if count(_rendered(lines, chosen[:tried], done)) <= budget else (low, tried - 1)
         tried = (low + high + 1) // 2
-    if low:
-        return _rendered(lines, chosen[:low])
+    if low or (done and count(_rendered(lines, (), done)) <= budget):
+        return _rendered(lines, chosen[:low], done)
+    if not lines:
+        return _cut(done[0], budget, count)
     return _clipped(min(lines, key=lambda line: line.rank).statement, budget, count)
 
 
-def _rendered(lines: Sequence[_Line], places: Iterable[int]) -> str:
+def _rendered(lines: Sequence[_Line], places: Iterable[int], done: Sequence[str]) -> str:
     found: dict[Section, list[str]] = {section: [] for section in Section}
     for section, items in _items([lines[place].statement for place in sorted(places)]):
         found[section] += (f"- {item}" for item in items)
+    found[Section.DONE] += (f"- {line}" for line in done)
     return "\n\n".join("\n".join([section, *items]) for section, items in found.items() if items)
 
 

@@ -251,9 +251,6 @@ def _posted(post: Post, calls: dict[str, str], plans: set[str], number: int, sou
             yield Statement(f'{sender}: "{line}"', Section.FACTS, weight, number, source)
     for attachment in post.attachment_list:
         yield from _attached(attachment, plans, number, source)
-    for call in post.tool_calls:
-        for line in _call_lines(call, calls[call.id]):
-            yield Statement(line, Section.DONE, _CALL, number, source)
 
 
 def _attached(attachment: Attachment, plans: set[str], number: int, source: int) -> Iterator[Statement]:
@@ -300,14 +297,6 @@ def _call_label(call: ToolCall) -> str:
     lines = found[0] if found else []
     brief = _printable(lines[0]) if lines else ""
     return f"{_name(call.name)}({brief})" if 0 < len(brief) <= 60 else _name(call.name)
-
-
-def _call_lines(call: ToolCall, label: str) -> Iterator[str]:
-    if label[-1] == ")" or not any(map(str.isalnum, call.arguments)):
-        yield label
-        return
-    for line in sentences(call.arguments, _LINE):
-        yield f"{label} → {line}"
 
 
 def _result_lines(text: str, label: str) -> Iterator[str]:

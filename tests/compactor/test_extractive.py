@@ -368,10 +368,10 @@ def test_any_conversation_gives_a_summary_within_its_bounds(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(any_round, max_size=4), st.integers(10, 200))
 def test_no_number_is_made_up(rounds: list[Round], target: int) -> None:
-    """Every number in the summary stands in the conversation."""
+    """Every number in the summary stands in the conversation, but for how many like calls a line stands for."""
     source = source_of(rounds)
     source += source.replace("\0", "").replace("\x1b[31m", "")
-    for number in re.findall(r"\d+", summarise(rounds, target=target)):
+    for number in re.findall(r"(?<!×)\d+", summarise(rounds, target=target)):
         assert number in source
 
 

@@ -183,19 +183,6 @@ def result(text: str) -> Post:
     return Post(send_from="tool", send_to="assistant", message=text, tool_call_id="c1")
 
 
-def test_calls_are_what_was_done() -> None:
-    assert texts(posted(call('{"id": 5}')), Section.DONE) == ["get_order(id: 5)"]
-    assert texts(posted(call("{}")), Section.DONE) == ["get_order"]
-    assert texts(posted(call("not json")), Section.DONE) == ["get_order → not json"]
-
-
-def test_long_arguments_are_lines() -> None:
-    found = posted(
-        call('{"code": "import os\\nos.remove(\'/tmp/a_file_with_a_long_name\')\\nprint(42 + 42 + 42 + 42)"}')
-    )
-    assert texts(found, Section.DONE)[1] == "get_order → os.remove('/tmp/a_file_with_a_long_name')"
-
-
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
