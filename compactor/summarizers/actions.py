@@ -9,9 +9,10 @@ is left out) and ``(no result)``. A stored line reads back as the action that it
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,11 +33,11 @@ _BETWEEN = " · "
 
 #: Bytes of a line: its arguments and its outcome, at first and where room is short.
 _ARGUMENTS, _OUTCOME = 96, 120
-_BRIEF_ARGUMENTS, _BRIEF_OUTCOME = 60, 64
+_BRIEF_ARGUMENTS, _BRIEF_OUTCOME, _BRIEF_OPENING = 54, 56, 28
+#: The same of what failed: it must not be tried again.
+_BRIEF_FAILURE, _BRIEF_SIGN = 124, 68
 #: The newest calls keep all their words.
 _RECENT = 3
-#: Of what failed more is kept: it is what must not be tried again.
-_FAILURE = 112
 #: What a result begins with says what kind of result it is; more of it tells little.
 _OPENING = 40
 #: Arguments that a group of like calls names, and how long each may be.
@@ -52,7 +53,7 @@ class Action:
     """A call and what came of it, or several like calls."""
 
     name: str
-    #: What it was called with, shortened; of several like calls one each, the newest last.
+    #: What it was called with, shortened; of several like calls the first and the newest.
     arguments: tuple[str, ...]
     #: Empty: nothing came back, or nothing yet.
     outcome: str
@@ -155,15 +156,20 @@ def _short_arguments(arguments: str) -> str:
 
 
 def _fields(text: str) -> list[tuple[str, str]] | None:
-    """Return the scalars of a JSON text in order, each with the name of its field; None where it is no JSON."""
-    if text[:1] not in {"{", "["} and text.lstrip()[:1] not in {"{", "["}:
+    """Return the scalars of JSON in order, each with the name of its field; None where *text* is no JSON."""
+    if text[:1] not in {"{", "["} and text[:_LINE].lstrip()[:1] not in {"{", "["}:
         return None
+    values: list[object] = []
+    rest = text
     try:
-        value = json.loads(text, strict=False)
+        while rest and len(values) < _MAX_VALUES:
+            value, end = _DECODER.raw_decode(rest := rest.lstrip())
+            values.append(value)
+            rest = rest[end:].lstrip()
     except (ValueError, RecursionError):
         return None
     found: list[tuple[str, str]] = []
-    waiting: list[tuple[str, object]] = [("", value)]
+    waiting: list[tuple[str, object]] = [("", value) for value in reversed(values)]
     while waiting and len(found) < _MAX_FIELDS:
         key, item = waiting.pop()
         if isinstance(item, dict):
@@ -175,7 +181,8 @@ def _fields(text: str) -> list[tuple[str, str]] | None:
     return found
 
 
-_MAX_FIELDS = 400
+_MAX_FIELDS, _MAX_VALUES = 400, 100
+_DECODER = json.JSONDecoder(strict=False)
 
 
 # --- what came of it --------------------------------------------------------------------------------------------------
@@ -199,13 +206,16 @@ def _outcome_of_fields(
     values: dict[str, list[str]] = {}
     ranks: dict[str, int] = {}
     failed = False
+    # What it is about, unless that was asked for.
+    about = next((value for _, value in fields[:3] if _is_identifier(value)), "")
     for key, value in fields:
         failure = _is_failure_field(key, value)
         if len(value) > _LINE or "\n" in value:
             said, failure = _outcome_of_text(value, arguments, seen, taken)
             rank = 0 if failure else 3
         else:
-            said, rank = _printable(value), 0 if failure else _rank(value, arguments, seen, taken)
+            rank = 0 if failure else _rank(value, arguments, seen, taken)
+            said, rank = _printable(value), 1 if rank and value == about and value not in arguments else rank
             seen.add(value)
         failed = failed or failure
         of = values.setdefault(key, []) if said else []
@@ -272,7 +282,7 @@ def _telling_lines(result: str) -> list[str]:
 def _ending(lines: list[str]) -> str:
     """Return the last line that is more than markup or quoted from a file; empty: there is none."""
     for line in reversed(lines[-4:]):
-        if line is not lines[0] and not _QUOTED.match(line) and line[0] not in "<{}[]()#|" and line.count(" ") < 24:
+        if line is not lines[0] and line[0] not in "<{}[]()#|-=" and not _QUOTED.match(line) and line.count(" ") < 24:
             return line
     return ""
 
@@ -298,7 +308,7 @@ _MESSAGE = re.compile(
     r"|doesn't exist)\b",
     re.IGNORECASE,
 )
-#: What says so where nothing else is said: in a short result, the first line of any.
+#: What says so at the beginning of a result.
 _WORDS = """
     invalid illegal missing unknown unexpected unsupported exceeded
     fehler fehlgeschlagen erreur échec introuvable fallo falló erro falhou errore fallito fout mislukt niepowodzenie
@@ -337,8 +347,8 @@ def _failures(lines: list[str], arguments: str) -> list[str]:
             sign = _STRONG.search(line) or _SHOUTED.search(line)
             if sign is None and (place == 0 or len(lines) - place <= 2 or len(lines) <= 3):
                 sign = _MESSAGE.search(line[:200])
-            if sign is None and (place == 0 or len(lines) <= 3):
-                sign = _ALONE.search(line[:200])
+            if sign is None and place == 0 and line[0] not in "-*•":
+                sign = _ALONE.search(line[:80])
         # What was searched for is no failure where it is found.
         if sign and asked.isdisjoint(_LETTERS.findall(sign[0].casefold())):
             found.setdefault(line, 2 if _CAUSE.search(line) else 0 if line[-1] in ":：" else 1)
@@ -450,37 +460,50 @@ def _joined(earlier: Action, action: Action) -> Action:
     count = earlier.count + action.count
     if earlier.arguments == action.arguments:
         return replace(action, count=count, shared=shared)
-    named = [argument for argument in (*earlier.arguments, *action.arguments) if argument != MORE]
-    named = list(dict.fromkeys(reversed([_clipped(argument, _NAMED_LENGTH) for argument in named])))[::-1]
-    left_out = MORE in earlier.arguments or MORE in action.arguments or len(named) > _NAMED
-    return replace(action, arguments=(*([MORE] if left_out else []), *named[-_NAMED:]), count=count, shared=shared)
+    first, *others = earlier.arguments
+    # What is left of another group's arguments can only be read behind their own first.
+    added = [_behind(first, argument) for argument in action.arguments[:1] if argument != first]
+    left_out = MORE in others or len(action.arguments) > 1
+    others = [*(other for other in others if other != MORE and other not in added), *added]
+    left_out = left_out or len(others) >= _NAMED
+    arguments = (_clipped(first, _BRIEF_ARGUMENTS), *([MORE] if left_out else []), *others[1 - _NAMED :])
+    return replace(action, arguments=arguments, count=count, shared=shared)
 
 
-def _kind(action: Action) -> Hashable:
-    """Return what calls that only look at things have in common where they differ in numbers and ids alone."""
-    if action.failed or action.changes:
-        return None
-    last = action.arguments[-1]
-    return action.name, " ".join("0" if _is_identifier(word) else word for word in _TOKEN.findall(last))
+def _behind(first: str, argument: str) -> str:
+    """Return *argument* as it is named behind *first*: without what both begin with."""
+    same = next((place for place, (one, other) in enumerate(zip(first, argument, strict=False)) if one != other), 0)
+    begin = max(argument.rfind(" ", 0, same), argument.rfind("/", 0, same)) + 1
+    return _clipped(f"{MORE}{argument[begin:]}" if begin > 6 else argument, _NAMED_LENGTH)
+
+
+def _same_outcome(action: Action) -> Hashable:
+    """Return what calls that only look at things have in common where they came to the same."""
+    return None if action.failed or action.changes or not action.shared else (_tool(action), action.outcome)
+
+
+def _tool(action: Action) -> tuple[str, str, bool]:
+    """Return what *action* was done with: of a shell the program."""
+    words = _NAME_WORD.findall(action.name)
+    shell = bool(words) and words[0].casefold() in _SHELLS
+    return action.name, action.arguments[0].partition(" ")[0] if shell else "", action.failed
 
 
 def _brief(action: Action) -> Action:
     """Return *action* with fewer words; one that has few already as it is."""
     arguments = tuple(_clipped(argument, _BRIEF_ARGUMENTS) for argument in action.arguments)
-    return replace(
-        action,
-        arguments=arguments,
-        outcome=_brief_outcome(action.outcome, _FAILURE if action.failed else _BRIEF_OUTCOME),
-    )
+    limit, sign = (_BRIEF_FAILURE, _BRIEF_SIGN) if action.failed else (_BRIEF_OUTCOME, _BRIEF_OPENING)
+    return replace(action, arguments=arguments, outcome=_brief_outcome(action.outcome, limit, sign))
 
 
-def _brief_outcome(outcome: str, limit: int) -> str:
-    if len(outcome.encode()) <= limit:
+def _brief_outcome(outcome: str, limit: int, first: int) -> str:
+    """Return at most *limit* bytes of *outcome*, at most *first* of its opening where more follows."""
+    if len(outcome.encode()) <= limit + _SLACK:
         return outcome
     opening, between, rest = outcome.partition(f" {MORE} ")
-    if not between or len(opening) > limit // 2:
+    if not between:
         return _clipped(outcome, limit)
-    opening = _clipped(opening, 28).removesuffix(MORE).rstrip()
+    opening = _clipped(opening, first).removesuffix(MORE).rstrip()
     return f"{opening}{between}{_clipped(rest, limit - len(opening.encode()) - 5)}"
 
 
@@ -490,7 +513,7 @@ def _brief_outcome(outcome: str, limit: int) -> str:
 def choose_lines(actions: Sequence[Action], budget: int, count: Count) -> list[str]:
     """Return the lines of *actions* that *budget* tokens hold: errors and changes, then the rest, each in order."""
     chosen = merge_actions(actions)
-    for shorten in (_all_brief, lambda those: _merged(those, _kind), lambda those: _best(those, budget, count)):
+    for shorten in (_older_brief, _all_brief, lambda those: _best(those, budget, count)):
         if _cost(chosen, count) <= budget:
             break
         chosen = shorten(chosen)
@@ -498,9 +521,12 @@ def choose_lines(actions: Sequence[Action], budget: int, count: Count) -> list[s
     return [action.line for action in (*first, *(one for one in chosen if not (one.failed or one.changes)))]
 
 
+def _older_brief(actions: Sequence[Action]) -> list[Action]:
+    return [*map(_brief, actions[:-_RECENT]), *actions[-_RECENT:]]
+
+
 def _all_brief(actions: Sequence[Action]) -> list[Action]:
-    recent = len(actions) - _RECENT
-    return [action if place >= recent else _brief(action) for place, action in enumerate(actions)]
+    return _merged(map(_brief, actions), _same_outcome)
 
 
 def _cost(actions: Iterable[Action], count: Count) -> int:
@@ -511,7 +537,12 @@ def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
     """Return those of *actions* that are worth most for what they cost, and what is left of each tool as one line."""
     costs = [count(f"- {action.line}\n") for action in actions]
     resolved = {(action.name, action.arguments) for action in actions if not action.failed}
-    order = sorted(range(len(actions)), key=lambda place: -_worth(place, actions, resolved) / (costs[place] + 8))
+    forms = Counter(_form(action) for action in actions)
+    worths = [
+        _worth(action, resolved) * (0.5 + 0.5 * (place + 1) / len(actions)) / forms[_form(action)] ** 0.5
+        for place, action in enumerate(actions)
+    ]
+    order = sorted(range(len(actions)), key=lambda place: -worths[place] / (costs[place] + 8))
     left = budget - budget // _FOR_GROUPS
     chosen: dict[int, Action] = {}
     for place in order:
@@ -521,7 +552,7 @@ def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
     left += budget // _FOR_GROUPS
     groups: dict[Hashable, list[int]] = {}
     for place in sorted(set(order).difference(chosen)):
-        groups.setdefault((actions[place].name, actions[place].failed), []).append(place)
+        groups.setdefault(_tool(actions[place]), []).append(place)
     for places in sorted(groups.values(), reverse=True):
         (group,) = _merged([actions[place] for place in places], lambda _: ())
         cost = count(f"- {group.line}\n")
@@ -535,15 +566,21 @@ def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
 _FOR_GROUPS = 8
 
 
-def _worth(place: int, actions: Sequence[Action], resolved: set[tuple[str, tuple[str, ...]]]) -> float:
-    action = actions[place]
-    recency = 0.5 + 0.5 * (place + 1) / len(actions)
-    weight = 3.0 if action.failed or action.changes else 1.0
+def _worth(action: Action, resolved: set[tuple[str, tuple[str, ...]]]) -> float:
+    weight = _FAILED_WEIGHT if action.failed else _CHANGE_WEIGHT if action.changes else 1.0
     if action.failed and (action.name, action.arguments) in resolved:
-        weight = 2.0
-    if not action.outcome:
-        weight *= 0.5
-    return weight * recency
+        weight = _CHANGE_WEIGHT
+    return weight * (1.0 if action.outcome else 0.5) * math.sqrt(min(action.count, _NAMED))
+
+
+def _form(action: Action) -> Hashable:
+    """Return what outcomes of a tool have in common that differ in numbers alone: the next one tells less."""
+    return action if action.failed or action.changes else (action.name, _DIGITS.sub("0", action.outcome))
+
+
+_DIGITS = re.compile(r"\d+")
+#: What failed counts most unless the same call went well later, then what changed something.
+_FAILED_WEIGHT, _CHANGE_WEIGHT = 5.0, 3.0
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -590,12 +627,16 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufef
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+#: What is longer by so much is not worth cutting: half a name is none.
+_SLACK = 12
+
+
 def _clipped(text: str, limit: int) -> str:
-    """Return *text*, or its beginning of at most *limit* bytes with a mark, cut between words where there are.
+    """Return *text*, or its beginning of about *limit* bytes with a mark, cut between words where there are.
 
     Bytes and not characters: in most scripts a character of three bytes costs about three times as many tokens.
     """
-    if 3 * len(text) <= limit or len(encoded := text.encode()) <= limit:
+    if 3 * len(text) <= limit or len(encoded := text.encode()) <= limit + _SLACK:
         return text
     cut = encoded[: limit - 1].decode(errors="ignore")
     space = cut.rfind(" ")

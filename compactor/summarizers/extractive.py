@@ -99,11 +99,11 @@ class ExtractiveSummarizer:
 
 
 def _reserved(actions: Sequence[Action], statements: Iterable[Statement], budget: int) -> int:
-    """Return the tokens for what was done: three fifths of *budget* where an agent works alone, half of that where the
+    """Return the tokens for what was done: about half of *budget* where an agent works alone, half of that where the
     user says something after each call, nothing where there are no calls."""
     calls = sum(action.count for action in actions)
     messages = len({statement.source for statement in statements if statement.section in {Section.GOAL, Section.SAID}})
-    return budget * 3 // 5 * calls // (calls + messages) if calls else 0
+    return budget * 11 // 20 * calls // (calls + messages) if calls else 0
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
