@@ -15,7 +15,7 @@ from .checks.standing import STANDING, lost, restored
 from .messages.clipping import clip_message, clip_text
 from .messages.kept_rounds import own
 from .messages.pieces import By, Draft, Fitted, Head, Piece, Reduced, ends, note
-from .messages.rungs import RUNGS, shortened
+from .messages.rungs import LAST, RUNGS, shortened, shows_preview
 from .messages.units import PROMPT_TOKENS, Message, Unit, count_message, reading
 from .view import View
 
@@ -35,7 +35,7 @@ SHORTEST_CLIP = 24
 #: What has to be shorter still is clipped to a multiple of so many: so it does not change with every message.
 CLIP_STEP = 8
 #: What each of ``RUNGS`` does to a text.
-_DONE_BY: tuple[By, ...] = ("offloaded", "cleared")
+_DONE_BY: tuple[By, ...] = ("offloaded", "offloaded", "cleared")
 
 
 class Ladder:
@@ -288,7 +288,11 @@ class Ladder:
         pieces = self._pieces_from(first)
         within = self._within(pieces, boundary)
         for rung in range(len(RUNGS)):
-            for number in within:
+            # Nobody is to see less of a small result than of a large one: of that, all but a line goes first.
+            ordered = (
+                sorted(within, key=lambda number: not shows_preview(pieces[number].unit)) if rung == LAST else within
+            )
+            for number in ordered:
                 if target <= 0:
                     break
                 piece = pieces[number]

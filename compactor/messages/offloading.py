@@ -39,6 +39,10 @@ class OffloadRule:
     role: str = ASSISTANT
     #: Whether what the user said is offloaded as well.
     users_too: bool = False
+    #: What is longer is left to another rule; None: nothing is.
+    up_to: int | None = None
+    #: Whether what was offloaded before is shortened further.
+    again: bool = False
 
     def __post_init__(self) -> None:
         for name in ("threshold", "preview"):
@@ -49,9 +53,9 @@ class OffloadRule:
     ) -> Reduction | None:
         """Return the ``offloaded`` reduction of a large *post*, None for the round's query. None for any other post.
 
-        None also where it would not be shorter, in tokens; where *post* is an overlay's; where its round is in no log,
-        so that nothing reloads it; and where it holds what is no text, an image say, which no reference gives back.
-        *cost* is what its message takes, where that was counted before.
+        None also where it would not be shorter, in tokens; where *post* is an overlay's, unless ``again``; where its
+        round is in no log, so that nothing reloads it; and where it holds what is no text, an image say, which no
+        reference gives back. *cost* is what its message takes, where that was counted before.
         """
         text = self.large_text(round_, post, count)
         if text is None:
@@ -61,6 +65,8 @@ class OffloadRule:
         if shown:
             size = size_of(len(text) - len(shown), max(before - count(shown), 1))
             shorter = f"{shown}\n{kept_line(size, reference)}"
+        elif post is not None and OVERLAY in post.extra:
+            shorter = f"[Left out; reload {reference}]"  # how long it was is not known here
         else:
             shorter = f"[{len(text):,} characters left out; reload {reference}]"
         return Reduction.over(round_, [post], "offloaded", shorter) if count(shorter) < before else None
@@ -70,11 +76,14 @@ class OffloadRule:
         text = round_.user_query if post is None else text_of(post)
         if not text or (not self.tokens and len(text) <= self.threshold) or not self._covers(round_, post):
             return None
-        return text if not self.tokens or count(text) > self.threshold else None
+        size = count(text) if self.tokens else len(text)
+        return text if self.threshold < size and (self.up_to is None or size <= self.up_to) else None
 
     def _covers(self, round_: Round, post: Post | None) -> bool:
         extra = round_.extra if post is None else post.extra
-        if OVERLAY in extra or not round_.number or not only_text(extra):
+        if not round_.number or not only_text(extra):
+            return False
+        if OVERLAY in extra and not (self.again and extra[OVERLAY] == "offloaded"):
             return False
         if post is None or post.send_from == USER:
             return self.users_too

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from memory.messages import text_of
 from memory.rounds import Post, Round
 
 from ..tokens import TokenCounter
 from .offloading import OffloadRule, is_result
+from .overlaid import OVERLAY
 from .pieces import Piece
 from .units import Message, Unit, count_message, reading
 
-__all__ = ["RUNGS", "Shortened", "costs_by_rung", "is_pinned", "lighter", "shortened"]
+__all__ = ["LAST", "RUNGS", "Shortened", "costs_by_rung", "is_pinned", "lighter", "shortened", "shows_preview"]
 
-#: From light to heavy: large payloads are offloaded, then tool results cleared. The strategies are the same rules, run
-#: in the background.
-RUNGS = (OffloadRule(), OffloadRule(threshold=120, preview=0, kinds=("tool_result",)))
+#: From light to heavy: large payloads are offloaded, then smaller tool results, then tool results are cleared, previews
+#: of large ones as well: so that of no small one less is shown than of a large one. The strategies are the same rules,
+#: run in the background.
+_LARGE = OffloadRule()
+RUNGS = (
+    _LARGE,
+    OffloadRule(threshold=400, up_to=_LARGE.threshold, kinds=("tool_result",)),
+    OffloadRule(threshold=120, preview=0, kinds=("tool_result",), again=True),
+)
+
+
+#: The place of the heaviest.
+LAST = len(RUNGS) - 1
 
 
 class Shortened(NamedTuple):
@@ -60,6 +72,12 @@ def lighter(round_: Round, unit: Unit, costs: Sequence[int], count: TokenCounter
         unit, costs, _ = shortened(round_, unit, costs, rule, count)
         found.append(tuple(costs))
     return tuple(found)
+
+
+def shows_preview(unit: Unit) -> bool:
+    """Return whether the first rung, or a strategy before, has left but the beginning of a result in *unit*."""
+    results = [post for post in unit.posts if post is not None and is_result(post)]
+    return any(OVERLAY in post.extra or len(text_of(post)) > _LARGE.threshold for post in results)
 
 
 def _may_be_long(post: Post | None) -> bool:

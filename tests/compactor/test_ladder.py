@@ -104,17 +104,20 @@ def was_clipped(prompt: Prompt) -> int:
 
 
 def test_the_rungs_are_taken_in_order_and_only_as_far_as_needed() -> None:
-    """As one budget gets tighter: all of it, large payloads as previews, old results as a line, then less of it."""
+    """As one budget gets tighter: all of it, large payloads as previews, small ones too, old results as a line, then less
+    of it."""
     memory = mixed()
     full = compose(memory, budget=AMPLE).tokens
-    prompts = [compose(memory, budget=budget) for budget in (full, full - 10, 2_400, 1_080, 880)]
+    prompts = [compose(memory, budget=budget) for budget in (full, full - 10, 2_400, 2_000, 1_080, 880)]
 
     shown = [(was_offloaded(prompt), was_cleared(prompt), prompt.report.omitted_rounds) for prompt in prompts]
 
     assert shown[:2] == [(0, 0, ()), (1, 0, ())]
-    assert shown[2] == (1, 2, ()), "the oldest large one and a small one are cleared, the newer large one offloaded"
-    assert shown[3] == (0, 9, (1,))
-    assert shown[4][2] == (1, 2, 3)
+    assert shown[2] == (4, 0, ()), "two large ones and two small ones read as their beginnings"
+    assert shown[3][0] > 0
+    assert shown[3][1] > 0, "the large ones are cleared before any small one is"
+    assert shown[4][2] == (1,)
+    assert shown[5][:2] == (0, 9)
 
 
 @pytest.mark.parametrize("budget", range(700, 9_300, 430))
@@ -142,17 +145,18 @@ def test_large_payloads_are_offloaded_first() -> None:
 
 
 def test_old_results_are_cleared_when_offloading_is_not_enough() -> None:
-    """The oldest results read as one line each; calls stay, and so does everything that is new."""
+    """The largest and oldest results read as one line each; calls stay, and so does everything that is new."""
     memory = mixed()
     full = compose(memory, budget=AMPLE)
 
-    prompt = compose(memory, budget=2_400)
+    prompt = compose(memory, budget=2_000)
 
     assert re.fullmatch(r"\[11,999 characters left out; reload r3.p2\]", contents(prompt)[6])
     assert len(prompt.messages) == len(full.messages)
     assert contents(prompt)[:6] == contents(full)[:6]
-    assert contents(prompt)[11:] == contents(full)[11:]
-    assert [memory.reload(reduced.ref) for reduced in prompt.report.reductions] == [LARGE, SMALL, LARGE]
+    assert contents(prompt)[23:] == contents(full)[23:]
+    originals = [memory.reload(reduced.ref) for reduced in prompt.report.reductions]
+    assert originals[:5] == [LARGE, SMALL, LARGE, SMALL, SMALL]
 
 
 def test_then_the_oldest_rounds_are_left_out_and_then_posts_of_the_open_one() -> None:
@@ -585,15 +589,41 @@ def test_what_was_published_makes_room_before_the_ladder_is_needed() -> None:
     assert prompt.report.omitted_rounds == ()
 
 
-def test_what_was_offloaded_already_is_not_offloaded_again() -> None:
-    """The ladder leaves the text of an overlay alone, or leaves it out with the rest."""
+def test_what_was_offloaded_already_is_cleared_before_any_small_result() -> None:
+    """The ladder leaves its text alone while it offloads; but of no small result less is shown than of a large one."""
     memory = agent_run(20, tokens=100)
-    reduce(memory, 0, [posts_of(memory, 0)[1]], "offloaded", f"{words(80)} reload r1.p2")
+    preview = f"{words(80)} reload r1.p2"
+    reduce(memory, 0, [posts_of(memory, 0)[1]], "offloaded", preview)
+    full = compose(memory, budget=AMPLE).tokens
 
-    prompt = compose(memory, budget=1_500)
+    for budget in range(600, full, 100):
+        shown = contents(compose(memory, budget=budget))
+        assert preview not in shown or not was_cleared(compose(memory, budget=budget))
+        assert_legal(compose(memory, budget=budget), budget)
 
-    assert "r1.p2" not in [reduced.ref for reduced in prompt.report.reductions]
-    assert_legal(prompt, 1_500)
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("budget", range(300, 6_000, 150))
+def test_of_a_small_result_no_less_is_shown_than_of_a_large_one(budget: int, published: bool) -> None:
+    """Among those that are as old: where one has but a line left, a larger one before it has no more."""
+    sizes = [684, 6_000, 684, 12_000, 3_000, 684, 20_000, 200, 684]
+    memory = Memory()
+    memory.append(user("Look."))
+    for number, size in enumerate(sizes):
+        step(memory, number, words(size)[:size])
+    memory.append(answer("So far."))
+    if published:
+        for number in (1, 3, 6):
+            text = f"{memory.reload(f'r1.p{2 * number + 2}')[:200]}\n[left out; reload r1.p{2 * number + 2}]"
+            reduce(memory, 0, [posts_of(memory, 0)[2 * number + 1]], "offloaded", text)
+    results = [
+        str(message["content"]) for message in compose(memory, budget=budget).messages if message["role"] == "tool"
+    ]
+    shown = list(zip(sizes[len(sizes) - len(results) :], results, strict=True))
+    bare = [place for place, (_, text) in enumerate(shown) if text.startswith("[")]
+    for place in bare:
+        before = [text for size, text in shown[:place] if size > shown[place][0]]
+        assert all(text.startswith("[") for text in before)
 
 
 # -- the compaction itself --------------------------------------------------------------------------------------------

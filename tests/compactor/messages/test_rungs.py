@@ -13,7 +13,7 @@ from memory import Memory, Round
 
 LARGE = "\n".join(f"{number:04} one row of a large table" for number in range(400))
 SMALL = "\n".join(f"{number:04} a small one" for number in range(40))
-OFFLOAD, CLEAR = RUNGS
+OFFLOAD, _, CLEAR = RUNGS
 
 
 def round_of(*messages: dict[str, object]) -> Round:
@@ -93,7 +93,7 @@ def test_each_rung_has_its_costs() -> None:
     round_ = round_of(user(), calls("a", "b"), result("a", LARGE), result("b", SMALL))
     unit = units_of(round_, "assistant")[1]
 
-    first, second = lighter(round_, unit, costs_of(unit), count_tokens)
+    first, _, second = lighter(round_, unit, costs_of(unit), count_tokens)
 
     assert costs_of(unit)[2] == first[2] > second[2]
     assert costs_of(unit)[1] > first[1] > second[1]
