@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +26,31 @@ Result = TypeVar("Result")
 #: How often the same is done where a connection breaks or is too old: the pool may hold several that a restart of the
 #: server broke, or that were made when a file could only be read.
 TRIES = 3
+#: And where it gave way to another's transaction, which is done by then.
+TRIES_IN_TURN = 10
+
+
+class _User:
+    """Somebody who is at work with a connection."""
+
+
+class _Turns:
+    """Whose turn it is. ``with turns.wait(seconds)`` has it, or raises ``Empty``.
+
+    Of C alone: where Python takes a lock, an interrupt may come when it has it and knows nothing of it, and nobody ever
+    gets it again. For the same reason nothing here is entered that is a generator, or a condition.
+    """
+
+    def __init__(self) -> None:
+        self._free: SimpleQueue[object] = SimpleQueue()
+        self._free.put(None)
+
+    def wait(self, seconds: float) -> AbstractContextManager[object]:
+        enter, leave = partial(self._free.get, True, seconds), self._free.put  # which ignores what it is left with
+        made: AbstractContextManager[object] = type(
+            "Turn", (), {"__enter__": staticmethod(enter), "__exit__": staticmethod(leave)}
+        )()
+        return made
 
 
 class Connections:
@@ -43,13 +70,15 @@ class Connections:
 
     def _after_fork(self) -> None:
         self._wrote = self._log_stays = False
-        self._turn = threading.Condition()  # guards _users, _paused, _closed
-        self._users = 0
+        self._lock = threading.Lock()  # guards _users, _paused, _closed; entered itself, see _Turns
+        self._turn = threading.Condition(self._lock)
+        self._users: WeakSet[_User] = WeakSet()  # who is interrupted at the wrong moment is none any more, all the same
         self._paused = False
         self._engine: Engine = self.dialect.engine()
         self._keeper: Closeable | None = None  # keeps the last connection from moving the log into the database
-        self._writing = threading.Lock()  # held while writing where there is one writer: it waits without polling
-        self._writer: Connection | None = None  # for whoever writes next; guarded by _writing
+        self._writing = _Turns()  # had while writing where there is one writer: it waits without polling
+        self._writer: Connection | None = None  # for whoever writes next; that and _left are had with the turn
+        self._left = True  # whether whoever wrote last left it with no transaction
 
     def look(self, work: Callable[[Connection], Result]) -> Result | None:
         """Return what *work* returns of a database that nothing of this changes; None where there is nothing to see."""
@@ -79,24 +108,41 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections, once those who use one are done."""
-        with self._turn:
+        with self._lock:
             self._closed = True
         self._let_go()
 
     def _done(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool) -> Result:
-        sent = False
-        for left in reversed(range(TRIES)):
+        sent, tries, user = False, 0, _User()
+        while True:
+            tries += 1
             try:
-                with self._used(), self._connected(writes=writes) as connection:
+                self._use(user)
+                if not (writes and self.dialect.one_writer):
+                    self.dialect.require_same()
+                    with self._engine.connect() as connection:
+                        sent = True
+                        return self._worked(connection, work, begin=begin)
+                with self._writing.wait(self.dialect.patience):
+                    self.dialect.require_same()
                     sent = True
-                    result = self._worked(connection, work, begin=begin)
-                    self._wrote |= writes
-                    return result
+                    return self._write(work, begin=begin)
+            except Empty:
+                raise StoreBusy(
+                    f"other threads wrote to {self.dialect.where} for more than {self.dialect.patience:g} s;"
+                    f" nothing was written: try again"
+                ) from None
             except (SQLAlchemyError, UnicodeDecodeError) as error:
-                if left and isinstance(error, DBAPIError) and self.dialect.another_may(error):
+                if isinstance(error, DBAPIError) and tries < self._tries(error):
                     continue
                 raise self._fault(error, unsure=sent and writes) from error
-        raise AssertionError
+            finally:
+                self._leave(user)
+
+    def _tries(self, error: DBAPIError) -> int:
+        if self.dialect.another_may(error):
+            return TRIES
+        return TRIES_IN_TURN if self.dialect.gave_way(error) else 1
 
     def _worked(self, connection: Connection, work: Callable[[Connection], Result], *, begin: bool) -> Result:
         try:
@@ -145,67 +191,60 @@ class Connections:
         if self._keeper is not None:
             _keepers.add(self._keeper)
 
-    @contextmanager
-    def _connected(self, *, writes: bool) -> Iterator[Connection]:
-        if not (writes and self.dialect.one_writer):
-            self.dialect.require_same()
-            with self._engine.connect() as connection:
-                yield connection
-            return
-        if not self._writing.acquire(timeout=self.dialect.patience):
-            raise StoreBusy(
-                f"other threads wrote to {self.dialect.where} for more than {self.dialect.patience:g} s;"
-                f" nothing was written: try again"
-            )
+    def _write(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
+        """Return what *work* returns of the one connection that writes; for whoever has the turn."""
+        if not self._left:  # somebody was interrupted, and once more while he cleared up
+            self._drop_writer(broken=True)
+        # Kept for the next write: the pool's way there and back takes half as long as the writing itself.
+        if self._writer is None:
+            self._writer = self._engine.connect()
+        self._left = False
         try:
-            self.dialect.require_same()
-            # Kept for the next write: the pool's way there and back takes half as long as the writing itself.
-            connection, self._writer = self._writer or self._engine.connect(), None
-            try:
-                yield connection
-                if connection.in_transaction():
-                    connection.commit()
-            except BaseException:
-                connection.close()
-                raise
-            if self._paused or self._closed:
-                connection.close()
-            else:
-                self._writer = connection
-        finally:
-            self._writing.release()
+            result = self._worked(self._writer, work, begin=begin)
+            if self._writer.in_transaction():
+                self._writer.commit()
+            self._wrote = self._left = True
+        except BaseException as error:
+            self._drop_writer(broken=not isinstance(error, Exception))
+            raise
+        if self._paused or self._closed:
+            self._drop_writer()
+        return result
+
+    def _drop_writer(self, *, broken: bool = False) -> None:
+        if self._writer is not None:
+            if broken:
+                # Two steps: what was interrupted within SQLAlchemy may be in no state to be closed.
+                with suppress(Exception):
+                    self._writer.invalidate()
+            with suppress(Exception if broken else SQLAlchemyError):
+                self._writer.close()
+            self._writer = None
+        self._left = True
 
     # -- closing and forking -------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        turn = self._turn
-        with turn:
+    def _use(self, user: _User) -> None:
+        with self._lock:
             if self._paused:
-                turn.wait_for(lambda: not self._paused)
+                self._turn.wait_for(lambda: not self._paused)
             if self._closed:
                 raise StoreClosed(f"the store on {self.dialect.where} was closed; open another on the same URL")
-            self._users += 1
-        try:
-            yield
-        finally:
-            with turn:
-                self._users -= 1
-                if not self._users:
-                    turn.notify_all()
+            self._users.add(user)
+
+    def _leave(self, user: _User) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                self._turn.notify_all()
 
     def _let_go(self) -> None:
         # What is in use for longer is closed with its last use. In a child it stays open for ever, as it must:
         # for SQLite, to close it there would be to let go of the parent's locks.
-        with self._turn:
+        with self._lock:
             self._turn.wait_for(lambda: not self._users, timeout=self.dialect.patience)
-        if self._writing.acquire(blocking=False):
-            try:
-                if self._writer is not None:
-                    self._writer.close()
-                self._writer = None
-            finally:
-                self._writing.release()
+        with suppress(Empty), self._writing.wait(0):
+            self._drop_writer()
         if not self._wrote:
             self.keep_log()
         self._engine.dispose()
@@ -215,12 +254,12 @@ class Connections:
             self._keeper = None
 
     def _before_fork(self) -> None:
-        with self._turn:
+        with self._lock:
             self._paused = True
         self._let_go()
 
     def _after_fork_in_parent(self) -> None:
-        with self._turn:
+        with self._lock:
             self._paused = False
             self._turn.notify_all()
         if self._log_stays:

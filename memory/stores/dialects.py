@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from ..errors import (
@@ -96,6 +96,9 @@ class Dialect(Protocol):
     def keep_log(self) -> Closeable | None:
         """Return what keeps a log beside the database as it is, until it is closed after all connections."""
 
+    def require_fit(self, connection: Connection) -> None:
+        """Raise where the database cannot hold every text."""
+
     def note_opened(self) -> None:
         """Take note of which database this is, now that there is one."""
 
@@ -116,6 +119,9 @@ class Dialect(Protocol):
 
     def another_may(self, error: DBAPIError) -> bool:
         """Return whether what failed with *error* may go well on a new connection, at once."""
+
+    def gave_way(self, error: DBAPIError) -> bool:
+        """Return whether nothing of it happened because another's transaction did, so that it may go well at once."""
 
     def fault(self, error: DBAPIError) -> StoreError:
         """Return *error* as one of ours."""
@@ -292,6 +298,9 @@ class Sqlite:
             raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
         return size > 0
 
+    def require_fit(self, connection: Connection) -> None:
+        """Each of SQLite's encodings can."""
+
     def note_opened(self) -> None:
         self._opened = self._present()
 
@@ -355,6 +364,9 @@ class Sqlite:
     def another_may(self, error: DBAPIError) -> bool:
         # One that was made while the file could only be read stays so.
         return _code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+    def gave_way(self, error: DBAPIError) -> bool:
+        return _extended(error.orig) == sqlite3.SQLITE_BUSY_SNAPSHOT  # what it had read is another by now
 
     def fault(self, error: DBAPIError) -> StoreError:
         return self._fault(error.orig)
@@ -424,7 +436,9 @@ def _size(path: Path) -> int:
 def _said(error: BaseException | None) -> str:
     """Return what SQLite said where that is its own words alone: others quote texts and names out of the file."""
     said = str(error)
-    return said if said in _OWN_WORDS else getattr(error, "sqlite_errorname", "") or type(error).__name__
+    if said in _OWN_WORDS or re.fullmatch(r"no such (table|column): [\w.]{1,100}", said):
+        return said
+    return getattr(error, "sqlite_errorname", "") or type(error).__name__
 
 
 def _extended(error: BaseException | None) -> int:
@@ -477,10 +491,7 @@ class Postgres:
         try:
             self._url = make_url(f"postgresql+psycopg://{place}{mark}{options}")
         except Exception:  # noqa: BLE001  (whatever it is, its message may show the password)
-            raise StoreError(
-                "a PostgreSQL URL is postgresql+psycopg://user:password@host:port/database; in a password write"
-                " %40 for @, %2F for /, %3A for : and %23 for #"
-            ) from None
+            raise StoreError(f"the URL {_URL_IS_WRONG}") from None
         patience = self._url.query.get("timeout", str(PATIENCE))
         self.patience = _seconds("timeout", patience if isinstance(patience, str) else patience[-1])
         self._url = self._url.difference_update_query(["timeout"])
@@ -529,6 +540,8 @@ class Postgres:
             raise StoreError(
                 'psycopg, the driver for PostgreSQL, is not installed: pip install "context-compactor[postgresql]"'
             ) from error
+        except ArgumentError:  # whose message may show the password
+            raise StoreError(f"the URL of {self.where} {_URL_IS_WRONG}") from None
         made = connection_class(self.patience + SILENCE)
         event.listen(engine, "do_connect", lambda _dialect, _record, place, options: made.connect(*place, **options))
         event.listen(engine, "connect", self._connected)
@@ -553,6 +566,14 @@ class Postgres:
 
     def keep_log(self) -> None:
         """A server's log is its own."""
+
+    def require_fit(self, connection: Connection) -> None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.where} has the encoding {encoding}, which does not hold every text; nothing was changed: make"
+                f" another with createdb --encoding=UTF8 --template=template0, and name that"
+            )
 
     def note_opened(self) -> None:
         """A server says itself where a database is gone."""
@@ -583,6 +604,9 @@ class Postgres:
             return not getattr(error.orig, "silent", False)  # else everybody would wait as long again
         return getattr(error.orig, "sqlstate", None) == "25006"
 
+    def gave_way(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in _GAVE_WAY
+
     def fault(self, error: DBAPIError) -> StoreError:
         code = getattr(error.orig, "sqlstate", None) or ""
         said = str(error.orig).strip().partition("\n")[0]
@@ -594,6 +618,8 @@ class Postgres:
                 f"{self.where} cannot be connected to ({said}); nothing was changed: check the URL's user, password and"
                 f" options and what the server allows, or make the database with createdb"
             )
+        if code in _HELD_UP or (connecting and _TOO_MANY.search(said)):
+            return StoreBusy(f"{self.where} was held up by others ({said}); nothing was written: try again")
         if connecting:
             return StoreUnreachable(
                 f"{self.where} does not answer ({said}); try again once the server is back, or check the URL if it has"
@@ -605,8 +631,6 @@ class Postgres:
             return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
         if code in _NOT_ALLOWED:
             return StoreReadOnly(f"{self.where} cannot be written to ({said}); nothing was written: allow it there")
-        if code in _HELD_UP:
-            return StoreBusy(f"{self.where} was held up by others ({said}); nothing was written: try again")
         if code in _UNREADABLE or code[:2] == "XX":
             return StoreDamaged(
                 f"{self.where} cannot be read as a store ({said}); nothing was changed: restore a backup, or name"
@@ -615,6 +639,10 @@ class Postgres:
         return StoreError(f"PostgreSQL could not read or write {self.where}: {said}")
 
 
+_URL_IS_WRONG = (
+    "is not postgresql+psycopg://user:password@host:port/database, whose port is a number; in a password write %40 for"
+    " @, %2F for /, %3A for : and %23 for #"
+)
 #: invalid_catalog_name, invalid_authorization_specification, invalid_password.
 _NO_ENTRY = ("3D000", "28000", "28P01")
 #: The same, and what else no waiting mends, in the words of a server and a libpq that speak English: neither gives a
@@ -623,6 +651,8 @@ _REFUSED = re.compile(
     r"does not exist|no password supplied|authentication failed|pg_hba\.conf|permission denied for database"
     r"|not permitted to log in|does not support SSL|invalid (?:port number|\w+ value)"
 )
+#: What passes by itself, of a server that is there.
+_TOO_MANY = re.compile(r"too many (?:connections|clients)|remaining connection slots are reserved")
 #: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped; idle_in_transaction_session_timeout.
 _GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
 #: read_only_sql_transaction, insufficient_privilege.
@@ -631,5 +661,7 @@ _NOT_ALLOWED = ("25006", "42501")
 _HELD_UP = ("55P03", "57014", "40001", "40P01", "53300")
 #: Classes of data exceptions and violated constraints, whose messages quote what is stored or was to be.
 _QUOTING = ("22", "23")
+#: serialization_failure, deadlock_detected.
+_GAVE_WAY = ("40001", "40P01")
 #: undefined_table, undefined_column, data_corrupted, index_corrupted (and all of XX).
 _UNREADABLE = ("42P01", "42703")

@@ -111,6 +111,7 @@ class SqlStore:
         connections, dialect, newest = self._connections, self._dialect, len(migrations)
 
         def version(connection: Connection) -> int:
+            dialect.require_fit(connection)
             return version_of(connection, dialect, newest)
 
         def up_to_date(connection: Connection) -> None:

@@ -7,12 +7,15 @@ import os
 import socket
 import sqlite3
 import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from executors import SOON
 from postgres import Postgres as Server
 from sql_stores import bodies, entry, on, on_connecting, opened, sqlite_url
 from sqlalchemy import Connection
@@ -306,3 +309,78 @@ def test_what_a_server_complains_about_is_told_apart(postgres_url: str, state: s
     with opened(postgres_url) as store, pytest.raises(StoreError) as raised:
         on(store, f"DO $$ BEGIN RAISE EXCEPTION 'so' USING ERRCODE = '{state}'; END $$")
     assert type(raised.value) is fault
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "WIN1252"])
+def test_a_database_that_does_not_hold_every_text_is_refused(postgres_server: Server, encoding: str) -> None:
+    """When it is opened, with nothing made in it: later, one character would keep a whole session from being found."""
+    postgres_server.execute(f"CREATE DATABASE narrow ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    try:
+        for migrate in (True, False):
+            with pytest.raises(StoreError, match=rf"encoding {encoding}.*createdb --encoding=UTF8"):
+                open_store(postgres_server.url("narrow"), migrate=migrate)
+        with closing(Connections(Postgres(postgres_server.url("narrow")))) as connections:
+            tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'compactor%%'"
+            assert connections.read(lambda connection: connection.exec_driver_sql(tables).scalar()) == 0
+    finally:
+        postgres_server.execute("DROP DATABASE narrow WITH (FORCE)")
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+def test_what_gave_way_to_another_is_done_again(postgres_url: str, state: str) -> None:
+    """At once, all of it and once: nobody hears of it."""
+    with opened(postgres_url) as store:
+        on(store, "CREATE SEQUENCE tried")  # no transaction that is undone takes back what this has counted
+        body = f"BEGIN IF nextval(''tried'') < 3 THEN RAISE EXCEPTION ''so'' USING ERRCODE = ''{state}''; END IF;"
+        on(store, f"CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS '{body} RETURN NEW; END'")
+        on(store, "CREATE TRIGGER fail BEFORE INSERT ON compactor_entries FOR EACH ROW EXECUTE FUNCTION fail()")
+        entries = [entry(), entry()]
+        assert store.append("s", entries, after=0) == 2
+        on(store, "SELECT setval('tried', 1)")
+        assert store.append("s", [entry()], after=2) == 3
+        assert list(store.read("s"))[:2] == entries
+
+
+@pytest.mark.parametrize("level", ["serializable", "repeatable read"])
+def test_writers_on_a_strict_server_lose_nothing(postgres_url: str, level: str) -> None:
+    """Where each transaction is isolated from all others, those that clash are done again."""
+    with opened(f"{postgres_url}?options=-cdefault_transaction_isolation%3D{level.replace(' ', '%5C%20')}") as store:
+
+        def write(session: str) -> None:
+            for after in range(0, 20, 2):
+                store.append(session, [entry(), entry()], after)
+
+        with ThreadPoolExecutor() as threads:
+            for done in [threads.submit(write, f"s{number}") for number in range(4)]:
+                done.result(SOON)
+        assert [len(bodies(store, session)) for session in store.sessions()] == [20] * 4
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "ada:s3cr3t@host:port/db",
+        "ada:s3cr3t@host:/db",
+        "ada:s3cr3t@/db?host=h1:x&host=h2:5",
+        "ada:s3cr3t@host/db?port=x",
+    ],
+)
+def test_a_wrong_port_is_one_of_our_errors(place: str) -> None:
+    """With how a URL is written, and without the password."""
+    with pytest.raises(StoreError) as raised:
+        open_store(f"postgresql+psycopg://{place}")
+    assert "s3cr3t" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("limit", ["ROLE few CONNECTION LIMIT 0", "DATABASE few CONNECTION LIMIT 0"])
+def test_too_many_connections_are_others_and_no_outage(postgres_server: Server, limit: str) -> None:
+    """The server is there, and waiting helps."""
+    postgres_server.execute("CREATE ROLE few LOGIN")
+    postgres_server.execute("CREATE DATABASE few OWNER few TEMPLATE template0")
+    try:
+        postgres_server.execute(f"ALTER {limit}")
+        with pytest.raises(StoreBusy, match=r"too many connections for (role|database).*try again"):
+            open_store(f"postgresql+psycopg://few@127.0.0.1:{postgres_server.port}/few")
+    finally:
+        postgres_server.execute("DROP DATABASE few")
+        postgres_server.execute("DROP ROLE few")

@@ -1,0 +1,85 @@
+"""An interrupt in the middle of a write: wherever it comes, the next write works, and what was interrupted is whole or
+not there."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from executors import SOON
+from sql_stores import entry, opened, sqlite_url
+
+from memory.stores.sql import SqlStore
+
+
+def interrupted(work: Callable[[], object], at: int) -> bool:
+    """Return whether *work* was still running when it came to its line number *at*, counted in all that it calls, and
+    an interrupt came before that line."""
+    left = at
+
+    def trace(frame: FrameType, happens: str, _argument: Any) -> Any:
+        nonlocal left
+        if happens == "line" and not _leaves_with(frame):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+def _leaves_with(frame: FrameType) -> bool:
+    """Return whether *frame* is about to leave a ``with``: there is a line, and Python lets no signal in there."""
+    steps = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 8 : 2]
+    return steps.removeprefix(bytes([dis.opmap["SWAP"]])).startswith(bytes([dis.opmap["LOAD_CONST"]] * 3))
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_an_interrupt_at_any_line_of_an_append_leaves_the_store_usable(tmp_path: Path, length: int) -> None:
+    """By this thread and by others; and what was appended is there as a whole or not at all."""
+    with opened(sqlite_url(tmp_path, "?synchronous=normal&timeout=0.2")) as store:
+        store.append("s", [entry("begin")], 0)
+        at, end = 1, 1
+        while True:
+            entries = [entry(f"{at}") for _ in range(length)]
+            if not interrupted(partial(store.append, "s", entries, end), at):
+                break
+            end = went_on(store, end, entries)
+            at += 1
+        assert at > 100
+        assert [one.number for one in store.read("s")] == [*range(1, end + len(entries) + 1)]
+
+
+def went_on(store: SqlStore, end: int, entries: list[Any]) -> int:
+    """Append from another thread and from this one, and return where the log ends."""
+    found = [one.id for one in store.read("s", after=end)]
+    assert found in ([], [one.id for one in entries])
+    end += len(found)
+    faults: list[BaseException] = []
+
+    def append() -> None:
+        try:
+            store.append("s", [entry("other")], end)
+        except BaseException as fault:
+            faults.append(fault)
+
+    other = threading.Thread(target=append)
+    other.start()
+    other.join(SOON)
+    assert not faults
+    return store.append("s", [entry("this")], end + 1)
