@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -17,9 +18,10 @@ import pytest
 import tiktoken
 import tiktoken_ext.openai_public
 import toktok
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compactor import tokens
 from compactor.tokens import (
     DEFAULT_ENCODING,
     TokenCounter,
@@ -252,6 +254,59 @@ def test_a_million_equal_characters_are_quick(character: str) -> None:
 
     assert tokens > 1_000
     assert time.perf_counter() - began < 5  # what is quadratic takes minutes
+
+
+# -- runs without white space -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let eleven characters be too many to be counted exactly."""
+    monkeypatch.setattr(tokens, "MAX_EXACT_RUN", 10)
+
+
+runs = st.lists(
+    st.one_of(
+        st.text(st.sampled_from("aQ9é漢🎉\u0e01\u0301.!/'-_\ud800"), min_size=1, max_size=30),
+        st.text(st.sampled_from(" \n\r\t\u2028\x1c\xa0"), max_size=4),
+        st.sampled_from(["'s", "word", "\n\n", "  ", "//", "!!\n"]),
+    )
+).map("".join)
+
+
+@pytest.mark.usefixtures("short_runs")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs)
+def test_what_is_too_long_to_be_counted_never_counts_too_little(text: str) -> None:
+    """Budgets are hard."""
+    assert count_tokens(text) >= tokens._exactly(text, DEFAULT_ENCODING)
+
+
+@pytest.mark.usefixtures("short_runs")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs, st.integers(0, 60))
+def test_what_is_too_long_to_be_counted_is_clipped_to_what_fits(text: str, limit: int) -> None:
+    kept = clip_to_tokens(text, limit)
+    assert text.startswith(kept)
+    assert count_tokens(kept) <= limit
+
+
+def test_a_million_characters_without_a_space_are_not_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for text that no budget holds; what stands beside it is counted exactly."""
+    truncate, asked = tokens._truncate(), []
+
+    def counted(text: str, limit: int, encoding: str) -> tuple[str, int]:
+        asked.append(len(text))
+        return truncate(text, limit, encoding)
+
+    monkeypatch.setattr(tokens, "_truncate", lambda: counted)
+    noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=1_000_000))
+    assert count_tokens(f"Before {noise}\nand after.") == 1 + 1_000_002 + count_tokens("and after.")
+    assert sum(asked) < 100
+    assert len(clip_to_tokens(noise, 100)) < 1_000
+    assert sum(asked) < 200_000
+    whole = "with spaces " * 100_000
+    assert count_tokens(whole) == truncate(whole, sys.maxsize, DEFAULT_ENCODING)[1]
 
 
 def test_threads_count_alike() -> None:
