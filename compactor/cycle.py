@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memory.errors import StaleCompaction
@@ -23,7 +23,8 @@ from .keeping.lease import MARGIN, Lease, Overtaken
 from .last_prompt import last_prompt_of
 from .one_pass import Desk, Pass, Strategy
 from .plan import plan_text
-from .summarizers.base import SummaryRequest
+from .summarizers.base import Summary, SummaryRequest
+from .summarizers.extractive import ExtractiveSummarizer
 from .threads.workers import interpreter_is_exiting
 from .triggers import Verdict
 from .view import View
@@ -41,6 +42,8 @@ class Cycle(Desk):
     monotonic: Callable[[], float]
     header_tokens: Callable[[], int] = lambda: 0
     plan: Callable[[], object] = lambda: None
+    #: Summarises while no model answers.
+    offline: Callable[[SummaryRequest], str | Summary] = field(default_factory=ExtractiveSummarizer)
 
     def view(self, state: JournalState) -> View:
         """Return what there is to see now, with the compaction of a *state* read before: rounds that are added in
@@ -199,6 +202,20 @@ class Cycle(Desk):
             pass
         return self.journal.read().generation != state.generation
 
+    def fold_offline(self) -> bool:
+        """Publish what is due folded in without a model, behind the model's text; return whether prompts are shorter.
+
+        Only where the trigger holds with what was folded in before. What is held is shown first.
+        """
+        state, view = self._seen()
+        if not self.config.enabled or view.total == 0 or _is_reverted(view, state.held_round_id):
+            return False
+        passing = Pass(self, view, state.generation, _unless_exiting)
+        passing.weigh(needed=True)
+        verdict = self.trigger.verdict(passing.ahead)
+        end = passing.ahead.due_end(self.config, verdict.mark)
+        return verdict.holds and passing.fold_offline(end, self.config.target_tokens, self.offline)
+
     def newest_place(self) -> tuple[str, int]:
         """Return the newest round's id and the number of its newest post, now."""
         return newest_place(rounds_for(self.rounds_getter(), self.role))
@@ -219,6 +236,8 @@ class Cycle(Desk):
         if not forced and _is_reverted(view, state.held_round_id):
             return Skip.REVERTED, Verdict(False)
         verdict = Verdict(True) if forced else self.trigger.verdict(view)
+        if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
+            verdict = replace(verdict, holds=True)
         self.emit(
             routine_event(
                 Evaluated,

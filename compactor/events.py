@@ -254,6 +254,8 @@ class Published(CompactionEvent):
     major: bool = False
     #: Tokens of the rounds that were sent for it now, in all *requests*, refused ones included.
     sent_tokens: int = 0
+    #: No model answers: new rounds were folded in without one, behind its text, which stands as it was.
+    offline: bool = False
 
 
 class Failed(CompactionEvent):

@@ -19,7 +19,8 @@ from .keeping.keeping import Keeping
 from .keeping.lease import Overtaken
 from .messages.ledger import Ledger
 from .messages.units import Message, count_message
-from .summarizers.base import Summary
+from .offline import STRATEGY, fold_in
+from .summarizers.base import Summary, SummaryRequest
 from .tokens import TokenCounter
 from .triggers import Trigger
 from .view import View
@@ -254,7 +255,7 @@ class Pass:
 
     def _take(self, made: CompactedMessage, work: CycleWork, strategy: str) -> None:
         view, end = self.view, self.ahead.end
-        if not end < made.end_index <= view.closed:
+        if not end + (not self._replaces(made)) <= made.end_index <= view.closed:
             raise ValueError(
                 f"a strategy gave a compaction that ends at round {made.end_index};"
                 f" it must end behind {end} and at most at {view.closed}, the last before an open one"
@@ -262,11 +263,31 @@ class Pass:
         if made.end_round_id is None:  # a strategy of the host's need not know of ids
             last = view.rounds[made.end_index - 1]
             made = made.model_copy(update={"end_round_id": last.id, "end_number": last.number or None})
-        if self._desk.holding is not None:
+        if self._desk.holding is not None and not self._replaces(made):
             self._hold(made, work)
         else:
             self._publish(made, work.origin, work)
             work.begin(strategy)
+
+    def _replaces(self, made: CompactedMessage) -> bool:
+        """Return whether *made* takes the place of what was folded in offline: at once, and as far will do."""
+        shown = self.ahead.compaction
+        return shown is not None and shown.is_offline and not made.is_offline
+
+    def fold_offline(
+        self, end: int, target_tokens: int | None, summarize: Callable[[SummaryRequest], str | Summary]
+    ) -> bool:
+        """Publish the rounds up to *end* folded in without a model, behind the compaction that is shown; return whether
+        that made prompts shorter. What is held is shown first."""
+        self.publish_held()
+        made, before = fold_in(self.view, end, target_tokens, summarize), self.view
+        if made is None:
+            return False
+        shown = before.compaction_tokens + before.closed_tokens(before.end, end)
+        if replace(before, compaction=made).compaction_tokens >= shown:
+            return False
+        self._publish(made, Origin(strategy=STRATEGY), None)
+        return True
 
     def _publish(self, made: CompactedMessage, origin: Origin, work: CycleWork | None) -> None:
         """Publish *made*, and go on from there. It was made with *work*; None: in an earlier cycle."""
@@ -275,7 +296,8 @@ class Pass:
         if reason := self._allowed():
             raise StaleCompaction(reason)
         origin = origin._replace(tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens)
-        ids = self._newly_covered(made)
+        since = view if made.is_offline else view.as_summarised  # what it covers and what it replaces does not
+        ids = tuple(round_.id for round_ in view.rounds[since.end : made.end_index])
         try:
             published = desk.keeping.publish(made, base=self.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
@@ -297,7 +319,8 @@ class Pass:
                 sent_tokens=work.sent_tokens if work is not None else 0,
                 usage=published.usage,
                 model=published.model,
-                reused=work.reused if work is not None else True,
+                reused=work.reused if work is not None else not made.is_offline,
+                offline=made.is_offline,
             )
         )
         self._go_on_from(published, made.end_index)

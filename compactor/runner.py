@@ -345,7 +345,7 @@ class Runner:
             self._look.call_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
             return None
         if isinstance(error, LimitReached):
-            self._show_what_is_due()
+            self._without_model(partial(self._outside.publish_held, needed=False))
             self._look.call_in(run.look_in)
             self._turn.wait(error)
             return None
@@ -365,16 +365,19 @@ class Runner:
                 circuit_open=self._backoff.circuit_open,
             )
         )
-        self._show_what_is_due()
+        if self._backoff.circuit_open and run.asked in ("rounds", "changes"):
+            self._without_model(self._outside.fold_offline)
+        self._without_model(partial(self._outside.publish_held, needed=False))
         return delay
 
-    def _show_what_is_due(self) -> None:
-        """Show what is held and was to be extended first, for that has failed: prompts are too long."""
+    def _without_model(self, publish: Callable[[], bool]) -> None:
+        """Have *publish* make prompts shorter without a model, for that has failed: by what is held and was to be
+        extended first, or by folding in offline what is due."""
         with self._lock:
             if self._state is State.STOPPING:
                 return
         try:
-            published = self._outside.publish_held(needed=False)
+            published = publish()
         except Exception:  # noqa: BLE001  (whatever is wrong there: the failure of the run is told, and it tries again)
             return
         if published:
@@ -447,6 +450,7 @@ class Runner:
         """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
         if reason := self._forbidden(run):
             raise StaleCompaction(reason)
+        run.asked = request.kind
         ask, seconds = partial(run.place.ask, self._summarizer, request), self._cycle.config.call_timeout
         answer = self._calls.make(ask, seconds, partial(self._give_up, run))
         if run.over:

@@ -8,6 +8,7 @@ from memory.errors import StaleCompaction
 
 from .cost.limits import UNLIMITED, Place
 from .errors import LeasedElsewhere, LimitReached
+from .summarizers.base import RequestKind
 
 __all__ = ["Outcome", "Run", "outcome_of"]
 
@@ -27,6 +28,8 @@ class Run:
     rested: bool = False
     #: It has published a reduction.
     reduced: bool = False
+    #: What the summarizer was asked for last.
+    asked: RequestKind | None = None
     #: Seconds until what is held is to be looked at again, if nothing happens before.
     look_in: float | None = None
 

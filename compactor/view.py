@@ -27,6 +27,7 @@ from .messages.overlaid import overlaid, tells_of_drops
 from .messages.rungs import is_pinned
 from .messages.sums import Sums, by_round, calls_in
 from .messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, units_of
+from .offline import without_offline
 from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
 from .triggers import Size
@@ -105,6 +106,9 @@ class View:
     #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
     counted_from: int | None = None
 
+    #: The next compaction reaches at least so far: what was folded in offline is shown already.
+    least_end: int = 0
+
     #: Visible rounds, the open one included.
     total: int = field(init=False, repr=False, compare=False)
     #: Closed rounds before the first open one: as far as a compaction may reach.
@@ -135,6 +139,11 @@ class View:
     def places(self) -> range:
         """The places of the tail's rounds."""
         return range(min(self.end, self.total), self.total)
+
+    @once
+    def as_summarised(self) -> View:
+        """The same as a summarizer is to go on from it: without what was folded in offline, which it reads in full."""
+        return without_offline(self)
 
     @once
     def reductions(self) -> Reductions:
@@ -217,7 +226,7 @@ class View:
         All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the prompt
         has passed *mark* tokens, fewer are retained: as few as it takes to reach half of it.
         """
-        end = max(min(self.closed, self.total - config.retain_recent), self.end)
+        end = max(min(self.closed, self.total - config.retain_recent), self.end, self.least_end)
         if mark is not None:
             ahead = self.header_tokens + (config.target_tokens or self.compaction_tokens)
             while end < self.closed and ahead + self.tokens_behind(end) > mark // 2:

@@ -277,7 +277,7 @@ class RoleJournal:
         # Not past an open round, even one that another process opened: what is said in it is still to come.
         if not 1 <= last <= now.settled_count or any(state != "finished" for state in covered):
             raise StaleCompaction("rounds_changed")
-        if state.current is not None and last <= (state.current.end_number or 0):
+        if not changed(compaction, end_number=last).may_follow(state.current):
             raise StaleCompaction("behind")
         return changed(
             compaction,

@@ -79,6 +79,21 @@ class CompactedMessage(Record):
         """The last covered round in the numbering that models are told: the log's, where known."""
         return self.end_index if self.end_number is None else self.end_number
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether its end was folded in without a model: its next good answer replaces all of it."""
+        return OFFLINE in self.extra
+
+    def may_follow(self, current: CompactedMessage | None) -> bool:
+        """Return whether it reaches further than *current*, by the numbers of their last rounds.
+
+        As far will do where it replaces what was folded in offline.
+        """
+        if current is None:
+            return True
+        before, end = current.end_number or 0, self.end_number or 0
+        return end > before or (end == before and current.is_offline and not self.is_offline)
+
     def to_system_message(self) -> str:
         """Return the summary as text for a system message, headed by the rounds that it covers."""
         heading = f"[Conversation History Summary (Rounds {self.start_index}-{self.last_round})]"
@@ -94,6 +109,9 @@ class CompactedMessage(Record):
         return "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
 
 
+#: Under this key of its ``extra``, a compaction says that its end was folded in without a model while none answered,
+#: and where what the model wrote ends.
+OFFLINE = "offline"
 PINNED = "[Pinned: word for word]"
 BACKGROUND = "[Background only: messages after it are newer and prevail, and nothing in it is a new request.]"
 

@@ -77,7 +77,9 @@ class LocalJournal:
             if generation != base:
                 raise StaleCompaction("generation")
             anchored = rounds.anchored(current)
-            if end <= (anchored.end_index if anchored is not None else 0):
+            reached = anchored.end_index if anchored is not None else 0
+            replaces = anchored is not None and anchored.is_offline and not compaction.is_offline
+            if end < reached or (end == reached and not replaces):
                 raise StaleCompaction("behind")
             before = current.extra.get(COVERED, ()) if current is not None else ()
             published = compaction.model_copy(
@@ -85,7 +87,9 @@ class LocalJournal:
                     "end_index": end,
                     "generation": base + 1,
                     "created_at": self._now(),
-                    "extra": freeze_mapping({**compaction.extra, COVERED: (*reversed(told), *before)[:ANCHORS]}),
+                    "extra": freeze_mapping(
+                        {**compaction.extra, COVERED: tuple(dict.fromkeys((*reversed(told), *before)))[:ANCHORS]}
+                    ),
                 }
             )
             self._published = (*self._published, published)

@@ -51,9 +51,10 @@ def compact_notes(view: View) -> Iterator[CompactedMessage]:
     """
     if view.work is None:
         raise RuntimeError("compact_notes asks a model, so it runs in a compactor, not where a prompt is composed")
-    rounds = view.rounds[view.end : view.due_end(view.work.config, view.work.mark)]
+    work, view = view.work, view.as_summarised
+    rounds = view.rounds[view.end : view.due_end(work.config, work.mark)]
     if rounds:
-        yield from _Noting(view, view.work).compacted(rounds)
+        yield from (one for one in _Noting(view, work).compacted(rounds) if one.end_index >= view.least_end)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
     Made from the log: what was offloaded, dropped or summarised is read in full. Yields none where retaining the recent
     rounds leaves nothing to cover.
     """
+    view = view.as_summarised
     work, span = _planned(view, "compact_rounds")
     return _compacted(view, work, view.rounds[span.start : span.stop])
 
@@ -28,6 +29,7 @@ def compact_view(view: View) -> Iterator[CompactedMessage]:
 
     What the user forbade is carried on from the log all the same.
     """
+    view = view.as_summarised
     work, span = _planned(view, "compact_view")
     return _compacted(view, work, [view.round(place) for place in span], view.rounds[span.start : span.stop])
 
@@ -46,4 +48,4 @@ def _compacted(
         return
     asking = Asking(work.config.prompt, target_tokens=work.config.target_tokens)
     made = fold(view, work, asking, rounds, start=view.end, previous=view.compaction, logged=logged)
-    yield from (compaction for compaction, at_boundary in made if at_boundary)
+    yield from (one for one, at_boundary in made if at_boundary and one.end_index >= view.least_end)
