@@ -22,8 +22,9 @@ from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, Summ
 from compactor.background import State
 from compactor.events import Failed, Published, Reverted
 from compactor.testing import FakeClock
-from memory import Memory
+from memory import CompactedMessage, Memory
 from memory.events import Event
+from memory.overlays import OFFLINE
 
 CONFIG = CompactorConfig(threshold=3, summarizer_input_tokens=1_000, target_tokens=None, circuit_failures=3)
 #: What the summarizer answers, if it is not what it should; exceptions are raised.
@@ -59,6 +60,12 @@ def numbers_in(summary: str) -> list[int]:
     """Which rounds a good summary covers, by their numbers in the log."""
     spans = [span.split("-") for span in re.findall(r"\d+-\d+", summary)]
     return [number for first, last in spans for number in range(int(first), int(last) + 1)]
+
+
+def text_of(compaction: CompactedMessage) -> str:
+    """Return what the model wrote of it: the rest was folded in without one."""
+    place = compaction.extra.get(OFFLINE)
+    return compaction.summary if place is None else compaction.summary[: place["characters"]]
 
 
 def good_summary(request: SummaryRequest) -> str:
@@ -113,6 +120,15 @@ class Compaction(RuleBasedStateMachine):
         if start:
             self._start()
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether what was current before the newest publication may be replaced by one that reaches no further."""
+        records = [one for one in self.memory.journal(ROLE).history() if one.happened == "published"]
+        before = {
+            (one.compaction.end_number, one.compaction.summary): one.compaction for one in records if one.compaction
+        }
+        return bool(self.kept) and before[self.kept[-1]].is_offline
+
     # -- what it is told, and asked
 
     def note(self, event: Event) -> None:
@@ -133,14 +149,18 @@ class Compaction(RuleBasedStateMachine):
         if isinstance(event, Published):
             assert self.wanted or self.asked, "nothing is published after stop()"
             assert self.asked or not self._held(), "after a revert it waits for a newer round"
-            if not event.reused:
+            if not event.reused and not event.offline:
                 assert not self.answered.stopped, "an answer to a call that was in flight at stop() is only kept"
                 assert not self.answered.late, "one that comes after its deadline is discarded"
             assert current is not None
-            new = set(numbers_in(current.summary)) - set(numbers_in(self.kept[-1][1] if self.kept else ""))
+            assert event.offline is current.is_offline
+            if event.offline:
+                assert self.compactor.status().circuit_open, "the published summary stays while retries run"
+            new = set(numbers_in(text_of(current))) - set(numbers_in(self.kept[-1][1] if self.kept else ""))
             assert not [number for number in new if self.states[number - 1] == "failed"], "nothing that failed is shown"
             assert current.end_number is not None
-            assert current.end_number > (self.kept[-1][0] if self.kept else 0), "the end never goes back"
+            at_least = self.kept[-1][0] + (not self.replaceable or event.offline) if self.kept else 1
+            assert current.end_number >= at_least, "the end never goes back"
             self.kept.append((current.end_number, current.summary))
             self.reverted_at = 0
         elif isinstance(event, Reverted):
@@ -283,7 +303,11 @@ class Compaction(RuleBasedStateMachine):
         visible = [number for number, state in enumerate(self.states, 1) if state != "failed"]
         assert [round_.number for round_ in rounds] == visible
         end = compaction.end_index if compaction else 0
-        covered = numbers_in(compaction.summary) if compaction else []
+        covered = numbers_in(text_of(compaction)) if compaction else []
+        if compaction is not None and compaction.is_offline:  # behind the model's text, what was folded in since
+            folded = compaction.extra[OFFLINE]["rounds"]
+            assert folded == end - len(covered)
+            covered += visible[len(covered) : end]
         assert len(covered) == len(set(covered)), "no round twice"
         assert covered == visible[:end], "and none that has failed"
         assert [round_.number for round_ in rounds[end:]] == visible[end:]
@@ -319,6 +343,8 @@ class Compaction(RuleBasedStateMachine):
         rounds, compaction = self.memory.get_role_rounds(ROLE)
         if self._held():
             return False
+        if compaction is not None and compaction.is_offline:  # until a good answer replaces it
+            return True
         end = compaction.end_index if compaction else 0
         planned = min(rounds.settled, len(rounds) - self.config.retain_recent)
         return len(rounds) - end > CONFIG.threshold and planned > end
