@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, overload
 
@@ -66,6 +66,11 @@ class Rounds(Sequence[Round]):
     def redactions(self) -> int:
         """How often something was erased from the log: closed rounds stay as they are but for that."""
         return self._snapshot.redactions
+
+    @property
+    def erased(self) -> Mapping[str, int]:
+        """How often something was erased in a round, by its id; it reads the same as long as that is the same."""
+        return self._snapshot.erased
 
     @property
     def usage(self) -> Usage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,11 @@ class KeptRounds:
     def limit_to(self, round_ids: Collection[str]) -> None:
         """Let go of all but the rounds of those ids."""
         for round_id in [one for one in self._rounds if one not in round_ids]:
+            self._drop(round_id)
+
+    def limit_by(self, reads_so: Callable[[Cost], bool]) -> None:
+        """Let go of all but the rounds that still read as they were counted."""
+        for round_id in [one for one, kept in self._rounds.items() if not reads_so(kept.cost)]:
             self._drop(round_id)
 
     def _drop(self, round_id: str) -> None:

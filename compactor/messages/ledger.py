@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,6 +25,8 @@ __all__ = ["Ledger", "ledger_of"]
 
 #: Rounds that are counted in one go between two looks at the lock.
 COUNTED_AT_ONCE = 64
+#: At least as many costs of closed rounds are remembered as there are in the sums, twice, and so many.
+MIN_COSTS = 1_024
 #: Costs of open rounds' units that are remembered; more, and all are forgotten.
 MOST_OPEN_UNITS = 20_000
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
@@ -73,8 +75,10 @@ class Ledger:
 
     def _renew(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        self._lock = threading.Lock()  # guards _summed and its sums, and _kept; never held while counting
+        self._lock = threading.Lock()  # guards _summed, all sums, _costs and _kept; never held while counting
         self._summed = _Summed(Sums())
+        #: What was counted of closed rounds, by their numbers: also of such as lie before the sums' origin.
+        self._costs: dict[int, Cost] = {}
         self._kept = KeptRounds()
 
     _after_fork = _renew
@@ -93,49 +97,63 @@ class Ledger:
             summed = self._summed
         if summed.seen == seen and origin == summed.origin and summed.sums.stop >= settled:  # as most of the time
             return summed.sums
-        pinned = by_round(pins)
+        pinned, erased = by_round(pins), rounds.erased
 
         def overlaid_with(round_id: str) -> Overlaid:
-            over = reductions.of(round_id)
-            if not over and round_id not in pinned:
+            over, times = reductions.of(round_id), erased.get(round_id, 0)
+            if not over and not times and round_id not in pinned:
                 return PLAIN
-            return Overlaid(over, pinned.get(round_id, frozenset()))
+            return Overlaid(over, pinned.get(round_id, frozenset()), times)
 
-        def read(place: int) -> tuple[Cost, list[Piece]]:
+        def reads_so(cost: Cost) -> bool:
+            return overlaid_with(cost.round_id) == cost.overlaid
+
+        def read(place: int) -> tuple[Cost, list[Piece] | None]:
+            known = self._costs.get(rounds.number_at(place)) if isinstance(rounds, Rounds) else None
+            if known is not None and reads_so(known):
+                return known, None
             round_ = rounds[place]
             return self._read(round_, overlaid_with(round_.id))
 
         def cost_at(place: int) -> Cost:
             return read(place)[0]
 
+        # Worked out once: whoever counts another moment's rounds meanwhile puts others in the place of these sums, and
+        # what is counted here is still right.
+        if summed.seen == seen:
+            sums = beginning_at(origin, settled, summed.sums, summed.origin, cost_at)
+        else:
+            sums = shared(summed.sums, rounds, range(origin, settled), overlaid_with, cost_at)
+        if sums is summed.sums and sums.stop >= settled and origin == summed.origin:
+            return sums
         while True:
-            with self._lock:
-                summed = self._summed
-            if summed.seen == seen:
-                sums = beginning_at(origin, settled, summed.sums, summed.origin, cost_at)
-            else:
-                old = (
-                    summed.sums if summed.seen.redactions == seen.redactions else Sums()
-                )  # what was erased is not looked for
-                sums = shared(old, rounds, range(origin, settled), overlaid_with, cost_at)
             done = sums.stop
-            if sums is summed.sums and done >= settled and origin == summed.origin:
-                return sums
             fresh = [read(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
             with self._lock:
-                if sums is summed.sums and (self._summed.sums is not sums or sums.stop != done):
-                    continue  # another thread was here meanwhile; go on from what it has counted
-                if summed.seen.redactions != seen.redactions:  # something was erased
-                    self._kept = KeptRounds()
+                if sums.stop != done:
+                    continue  # another thread adds to the same sums; go on from what it has counted
                 for cost, pieces in fresh:
                     sums.add(cost)
-                    if isinstance(rounds, Rounds):  # nobody promises that another host's stay as they are
+                    if pieces is not None and isinstance(
+                        rounds, Rounds
+                    ):  # nobody promises that others' stay as they are
+                        self._costs[cost.number] = cost
                         self._kept.add(KeptRound.of(cost, pieces))
-                if origin != summed.origin:
-                    self._kept.limit_to({cost.round_id for cost in sums.costs[max(origin - sums.start, 0) :]})
-                self._summed = _Summed(sums, seen, origin)
                 if sums.stop >= settled:
+                    self._keep(_Summed(sums, seen, origin), reads_so)
                     return sums
+
+    def _keep(self, summed: _Summed, reads_so: Callable[[Cost], bool]) -> None:
+        """Make *summed* what the next call goes on from; let go of what it has no use for. Called with the lock."""
+        before, self._summed = self._summed, summed
+        sums, origin = summed.sums, summed.origin
+        if before.seen.redactions != summed.seen.redactions:  # something was erased: no note is kept of that
+            self._kept.limit_by(reads_so)
+            self._costs = {number: cost for number, cost in self._costs.items() if reads_so(cost)}
+        if origin != before.origin:
+            self._kept.limit_to({cost.round_id for cost in sums.costs[max(origin - sums.start, 0) :]})
+        if len(self._costs) > 2 * len(sums.costs) + MIN_COSTS:
+            self._costs = {cost.number: cost for cost in sums.costs}
 
     def kept_of(self, costs: Sequence[Cost]) -> list[KeptRound | None]:
         """Return the rounds that *costs* are of, as they read in prompts; None where one must be read and made anew."""

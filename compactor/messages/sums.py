@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import add
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,8 @@ class RoundsByPlace(Protocol):
     def epoch(self) -> object: ...
     @property
     def redactions(self) -> int: ...
+    @property
+    def erased(self) -> Mapping[str, int]: ...
 
 
 class Overlaid(NamedTuple):
@@ -45,6 +47,8 @@ class Overlaid(NamedTuple):
     reductions: tuple[Reduction, ...]
     #: Numbers of its pinned posts; 0 is the query.
     pinned: frozenset[int]
+    #: How often something in it was erased.
+    erased: int = 0
 
 
 PLAIN = Overlaid((), frozenset())

@@ -96,7 +96,9 @@ def unfinished(present: Round, record: PostRedacted) -> bool:
 
 def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     """Return *now* without the text, and without all that was made from it."""
-    return withdrawn(now, record).without_posts(now.numbers[record.round_id], record.numbers)
+    times = now.erased.get(record.round_id, 0) + 1
+    after = withdrawn(now, record).but(erased={**now.erased, record.round_id: times})
+    return after.without_posts(now.numbers[record.round_id], record.numbers)
 
 
 def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:

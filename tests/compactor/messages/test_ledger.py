@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.host_rounds import HostRounds
+from compactor.messages import ledger as ledgers
 from compactor.messages.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, ledger_of
-from compactor.messages.sums import Before, Cost, Sums, calls_in
+from compactor.messages.pieces import Piece
+from compactor.messages.sums import Before, Cost, Overlaid, Sums, calls_in
 from compactor.messages.units import PROMPT_TOKENS, count_message, units_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
@@ -392,6 +394,52 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
 
     assert sums is overtaken[0]
     assert told(sums) == told(fresh(rounds))
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_anew(withdrawn: bool) -> None:
+    """However they take turns, each round is counted once, and what was erased once more for each of the moments."""
+    memory = chat(400)
+    older, _ = memory.get_role_rounds("assistant")
+    for number in range(10, 20):
+        memory.redact(f"r{number}.p1")
+    newer, _ = memory.get_role_rounds("assistant")
+    read: list[str] = []
+
+    class Watched(Ledger):
+        def _read(self, raw: Round, over: Overlaid) -> tuple[Cost, list[Piece]]:
+            read.append(raw.id)
+            assert len(read) < 2_000, "each has the other begin anew"
+            if len(read) % 50 == 0:  # in the middle of a count: the other one comes in, and is through before
+                rounds, origin = (older, 300 if withdrawn else 0) if len(read) % 100 else (newer, 0)
+                turn(rounds, origin)
+            return super()._read(raw, over)
+
+    inside: list[bool] = []
+
+    def turn(rounds: Rounds, origin: int) -> None:
+        if not inside:
+            inside.append(True)
+            sums_of(ledger, rounds, origin)
+            inside.pop()
+
+    ledger = Watched("assistant", len)
+    for _ in range(5):
+        assert told(sums_of(ledger, newer)) == told(fresh(newer))
+        assert told(sums_of(ledger, older, 300), 300) == told(fresh(older, origin=300))
+    assert len(read) <= 2 * 400 + 10 * 20
+
+
+def test_what_is_remembered_of_closed_rounds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice what the sums hold, and a little: what lies far before their origin is let go."""
+    monkeypatch.setattr(ledgers, "MIN_COSTS", 10)
+    memory, ledger = chat(5), Ledger("assistant", len)
+    for number in range(5, 200):
+        memory.append(user(f"q{number}"))
+        memory.append(answer("a"))
+        rounds, _ = memory.get_role_rounds("assistant")
+        sums = sums_of(ledger, rounds, max(0, rounds.settled - 5))
+        assert len(ledger._costs) <= 2 * len(sums.costs) + 10
 
 
 # -- open rounds ------------------------------------------------------------------------------------------------------
