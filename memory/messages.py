@@ -216,6 +216,14 @@ def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**extra, KEPT: fields, _ABSENT: absent}
 
 
+def without_calls(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``extra`` of a post without the calls as its message had them: its own field says them then."""
+    kept = extra.get(KEPT)
+    if not isinstance(kept, Mapping) or "tool_calls" not in kept:
+        return dict(extra)
+    return {**extra, KEPT: {key: value for key, value in kept.items() if key != "tool_calls"}}
+
+
 def _kept_blocks(post: Post) -> tuple[Any, ...]:
     kept = post.extra.get(KEPT)
     return _blocks(kept.get("content")) if isinstance(kept, Mapping) else ()

@@ -212,7 +212,11 @@ def _unit_key(round_: Round, unit: Unit) -> _UnitKey:
 
 
 def _name(round_: Round, post: Post | None) -> tuple[int, int]:
-    return (post.number, hash(post.message)) if post is not None else (0, hash(round_.user_query))
+    if post is None:
+        return 0, hash(round_.user_query)
+    if post.tool_calls:  # whose arguments may be offloaded while the words stay
+        return post.number, hash((post.message, *[call.arguments for call in post.tool_calls]))
+    return post.number, hash(post.message)
 
 
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memory.graphemes import cut_before
+from memory.graphemes import cut_after, cut_before
 from memory.messages import ASSISTANT, FUNCTION, KEPT, text_of
 from memory.overlays import Reduction
 from memory.reading.references import post_reference
@@ -14,7 +15,7 @@ from memory.rounds import USER, Post, Round
 
 from ..config import whole_number
 from ..tokens import TokenCounter
-from .overlaid import OVERLAY
+from .overlaid import ARGUMENTS, OVERLAY
 
 __all__ = ["ATTACHMENT", "OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
 
@@ -43,9 +44,13 @@ class OffloadRule:
     up_to: int | None = None
     #: Whether what was offloaded before is shortened further.
     again: bool = False
+    #: The length of the end that is shown, in the same measure: errors stand there.
+    ending: int = 0
+    #: Whether the arguments of tool calls are offloaded as well, each by itself; they stay valid JSON.
+    arguments: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "preview"):
+        for name in ("threshold", "preview", "ending"):
             whole_number(name, getattr(self, name))
 
     def applied(
@@ -57,19 +62,44 @@ class OffloadRule:
         round is in no log, so that nothing reloads it; and where it holds what is no text, an image say, which no
         reference gives back. *cost* is what its message takes, where that was counted before.
         """
-        text = self.large_text(round_, post, count)
-        if text is None:
+        text, arguments = self.large_text(round_, post, count), self._large_arguments(round_, post, count)
+        if text is None and not arguments:
             return None
-        before, reference = count(text) if cost is None else cost, post_reference(round_, post)
-        shown = beginning(text, self.preview, count if self.tokens else None)
-        if shown:
-            size = size_of(len(text) - len(shown), max(before - count(shown), 1))
-            shorter = f"{shown}\n{kept_line(size, reference)}"
-        elif post is not None and OVERLAY in post.extra:
-            shorter = f"[Left out; reload {reference}]"  # how long it was is not known here
+        reference = post_reference(round_, post)
+        if text is None:
+            shown: str | None = None
         else:
-            shorter = f"[{len(text):,} characters left out; reload {reference}]"
-        return Reduction.over(round_, [post], "offloaded", shorter) if count(shorter) < before else None
+            before = count(text) if cost is None else cost
+            shown = self._shorten(text, before, reference, count, again=post is not None and OVERLAY in post.extra)
+            shown = shown if count(shown) < before else None
+        if shown is None and not arguments:
+            return None
+        left = {str(number): left_out(call, self.preview, reference) for number, call in arguments.items()}
+        said = "" if post is None else text_of(post)
+        extra = {ARGUMENTS: left} if left else {}
+        return Reduction.over(round_, [post], "offloaded", said if shown is None else shown, extra=extra)
+
+    def _shorten(self, text: str, tokens: int, reference: str, count: TokenCounter, *, again: bool) -> str:
+        """Return what is shown of *text*, of so many *tokens*; *again*: how long it was at first is not known."""
+        measure = count if self.tokens else None
+        head = beginning(text, self.preview, measure)
+        tail = end_of(text[len(head) :], self.ending, measure)
+        if not head and not tail and again:
+            return f"[Left out; reload {reference}]"
+        if not head and not tail:
+            return f"[{len(text):,} characters left out; reload {reference}]"
+        size = size_of(len(text) - len(head) - len(tail), max(tokens - count(head) - count(tail), 1))
+        return "\n".join(part for part in (head, kept_line(size, reference), tail) if part)
+
+    def _large_arguments(self, round_: Round, post: Post | None, count: TokenCounter) -> dict[int, str]:
+        """Return the arguments of *post*'s calls that are large, by the call's number."""
+        if not self.arguments or post is None or not post.tool_calls or not self._covers(round_, post):
+            return {}
+        return {
+            number: call.arguments
+            for number, call in enumerate(post.tool_calls)
+            if len(call.arguments) > self.threshold or (self.tokens and count(call.arguments) > self.threshold)
+        }
 
     def large_text(self, round_: Round, post: Post | None, count: TokenCounter) -> str | None:
         """Return the whole text of *post* where the rule covers it and it is large; else None."""
@@ -90,6 +120,14 @@ class OffloadRule:
         if self.kinds is None:
             return post.send_from not in _INSTRUCTIONS
         return any(is_kind(post, kind, self.role) for kind in self.kinds)
+
+
+def left_out(arguments: str, preview: int, reference: str) -> str:
+    """Return what stands for a call's *arguments*: JSON with their beginning, their size and the reference."""
+    shown = {"left_out": f"{len(arguments):,} characters; reload {reference}"}
+    if begins := beginning(arguments, preview):
+        shown["begins"] = begins
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def is_kind(post: Post, kind: str, role: str) -> bool:
@@ -136,6 +174,17 @@ def _rounded(number: int) -> int:
     """Return *number* to two digits: models count tokens each in their own way."""
     digits = len(str(number))
     return round(number, min(2 - digits, 0))
+
+
+def end_of(text: str, length: int, count: TokenCounter | None = None) -> str:
+    """Return at most the last *length* characters of *text*, or *length* tokens by *count*, cut between characters."""
+    size = min(len(text), length if count is None else 6 * length)
+    while size:
+        shown = text[cut_after(text, len(text) - size) :]
+        if count is None or (found := count(shown)) <= length:
+            return shown
+        size = min(size - 1, size * length // found)
+    return ""
 
 
 def beginning(text: str, length: int, count: TokenCounter | None = None) -> str:

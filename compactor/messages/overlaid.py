@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import is_
 
 from memory.frozen import freeze_mapping
-from memory.messages import repeats_query, without_content
+from memory.messages import repeats_query, without_calls, without_content
 from memory.overlays import Reduction
 from memory.reading.references import post_reference
 from memory.rounds import Post, Round
 
-__all__ = ["EPHEMERAL", "OVERLAY", "TOLD", "is_summary", "overlaid", "tells_of_drops"]
+__all__ = ["ARGUMENTS", "EPHEMERAL", "OVERLAY", "TOLD", "is_summary", "overlaid", "tells_of_drops"]
 
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
 OVERLAY = "compactor.overlay"
+#: Under this key of its ``extra``, a reduction has what stands for the arguments of calls, by the call's number from 0.
+ARGUMENTS = "arguments"
 #: How the kind of a post begins that leaves the prompt after the next model call: ``ephemeral:screenshot``. The newest
 #: ``extra["keep"]`` of a name, none by default, stay until their round is closed.
 EPHEMERAL = "ephemeral:"
@@ -37,7 +39,7 @@ def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round
         if reduction is None:
             posts.append(post)
         elif reduction.kind == "offloaded":
-            posts.append(_reading(post, reduction.text, reduction.kind))
+            posts.append(_reading(_with_arguments(post, reduction), reduction.text, reduction.kind))
         elif reduction.kind == "summarised" and not (posts and posts[-1].id == _summary_id(reduction)):
             posts.append(_summary(reduction, round_, role))
     kept = _without_ephemeral(round_, posts, role)
@@ -75,6 +77,18 @@ def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
             )
             return changed.model_copy(update={"post_list": round_.post_list[1:]}) if again else changed
     return round_
+
+
+def _with_arguments(post: Post, reduction: Reduction) -> Post:
+    """Return *post* with the arguments of its calls as they read now."""
+    left = reduction.extra.get(ARGUMENTS)
+    if not isinstance(left, Mapping):
+        return post
+    calls = tuple(
+        call.model_copy(update={"arguments": left.get(str(number), call.arguments)})
+        for number, call in enumerate(post.tool_calls)
+    )
+    return post.model_copy(update={"tool_calls": calls, "extra": freeze_mapping(without_calls(post.extra))})
 
 
 def _reading(post: Post, text: str, why: str) -> Post:

@@ -16,6 +16,8 @@ from ..checks.standing import lost
 from ..config import whole_number
 from ..errors import SummaryRejected
 from ..messages.offloading import OffloadRule
+from ..messages.overlaid import ARGUMENTS
+from ..tokens import TokenCounter
 from ..transcript import answered_calls
 from ..view import View, Work
 from .folding import Asking, fold, quote_query
@@ -33,6 +35,8 @@ def offload_large(
     keep_last: int = 0,
     preview: int = 200,
     *,
+    ending: int = 0,
+    arguments: bool = True,
     tokens: bool = False,
     kinds: str | Iterable[str] | None = None,
     summarize: bool = False,
@@ -43,18 +47,21 @@ def offload_large(
 
     It does nothing where the trigger goes by the number of messages alone, which it does not lower.
 
-    What is shown instead is the first *preview* characters, the size and the reference; both numbers are tokens with
-    *tokens*. The newest *keep_last* posts stay, and so does the latest answer to the user. *kinds* are those of
-    ``OffloadRule``; None: all. *users_too*: what the user said goes as well, whatever its kind, but never the newest
-    query, after all else, and only while the prompt is over the number of tokens that the trigger names, if it does.
-    Sentences in which he forbids something stay word for word.
+    What is shown instead is the first *preview* characters, the size and the reference, and the last *ending*
+    characters, where errors stand; all these numbers are tokens with *tokens*. *arguments*: those of tool calls that
+    are as large are offloaded likewise, and stay JSON.
+
+    The newest *keep_last* posts stay, and so does the latest answer to the user. *kinds* are those of ``OffloadRule``;
+    None: all. *users_too*: what the user said goes as well, whatever its kind, but never the newest query, after all
+    else, and only while the prompt is over the number of tokens that the trigger names, if it does. Sentences in which
+    he forbids something stay word for word.
 
     With *summarize* a model is asked by *prompt*, a shipped name, a file or a template, and its summary stands there
     instead of the beginning; the beginning all the same where the summary is refused. Then the strategy raises what the
     summarizer raises, and ``RuntimeError`` where no model may be asked.
     """
     chosen = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
-    rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too)
+    rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
     kept = whole_number("keep_last", keep_last)
     template = prompt if isinstance(prompt, PromptTemplate) else load(prompt) if summarize else None
 
@@ -74,17 +81,26 @@ def offload_large(
             reduction = mine.applied(placed.round_, post, count)
             if reduction is None:
                 continue
-            if template is not None and work is not None:
-                reduction = _summarised(view, work, template, placed, post) or reduction
+            if template is not None and work is not None and reduction.text != placed.text_of(post):
+                made = _summarised(view, work, template, placed, post)
+                reduction = reduction if made is None else made.model_copy(update={"extra": reduction.extra})
             if sentences := lost(placed.forbids, [reduction.text]):
                 reduction = reduction.model_copy(update={"text": with_sentences(reduction.text, sentences)})
-            less = count(placed.text_of(post)) - count(reduction.text)
+            less = _saving(placed, post, reduction, count)
             if less > 0:
                 over -= less
                 yield reduction
 
     strategy.__name__ = strategy.__qualname__ = "offload_large"
     return strategy
+
+
+def _saving(placed: Placed, post: Post | None, reduction: Reduction, count: TokenCounter) -> int:
+    """Return how many tokens shorter *post* reads with *reduction*."""
+    less = count(placed.text_of(post)) - count(reduction.text)
+    for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
+        less += count(post.tool_calls[int(number)].arguments) - count(shown) if post is not None else 0
+    return less
 
 
 def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[Placed, Post | None]]:

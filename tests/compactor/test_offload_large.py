@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from views import messages_of, reduced, spans, view_of
 
-from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
+from compactor import (
+    CompactorConfig,
+    ExtractiveSummarizer,
+    Summary,
+    SummaryRejected,
+    SummaryRequest,
+    budget_status,
+    compose,
+)
 from compactor.acceptance import Source
 from compactor.host_rounds import HostRounds
 from compactor.messages.offloading import OffloadRule
@@ -569,3 +578,55 @@ def test_whatever_is_said_nothing_is_lost(said: list[Message], options: dict[str
         assert reloaded.startswith(post.message if post else round_.user_query)
         assert (round_ is not newest) or (post is not None and post.send_from != "User")
     assert reduced(memory, offload_large(**options)) == []
+
+
+# -- the end of a text, and the arguments of calls --------------------------------------------------------------------
+
+
+def test_the_end_stands_behind_the_line_where_it_is_asked_for() -> None:
+    """Errors stand at the end; the characters in between are counted."""
+    memory = with_result("begin " + "x" * 9_000 + " Error: E42")
+    (reduction,) = reduced(memory, offload_large(preview=6, ending=10))
+    head, line, end = reduction.text.split("\n")
+    assert (head, end) == ("begin ", "Error: E42")
+    assert line.startswith("[9,001 characters, about ")
+    assert line.endswith("reload r1.p2]")
+
+
+@given(st.text(min_size=1, max_size=80), st.integers(0, 30), st.integers(0, 30))
+def test_beginning_and_end_never_overlap(text: str, preview: int, ending: int) -> None:
+    """Together they hold no character twice, and no more than was asked for."""
+    long = text + "x" * 6_000 + text
+    (reduction,) = reduced(with_result(long), offload_large(preview=preview, ending=ending))
+    head, _, tail = reduction.text.partition("[")[0], *reduction.text.rpartition("]")[1:]
+    assert len(tail.removeprefix("\n")) <= ending
+    assert long.endswith(tail.removeprefix("\n"))
+    assert "[" in text or long.startswith(head.removesuffix("\n"))
+
+
+def with_arguments(arguments: str, **more: Any) -> Memory:
+    call = {"id": "a", "type": "function", "function": {"name": "write_file", "arguments": arguments}, **more}
+    wrote = {"role": "assistant", "content": "I write it.", "tool_calls": [call]}
+    return memory_of(user("Write."), wrote, result("a", "ok"), answer("Done."), user("And now?"))
+
+
+@pytest.mark.parametrize("more", [{}, {"index": 0}], ids=["plain", "with a field of the host's own"])
+def test_large_arguments_of_a_call_are_offloaded(more: dict[str, Any]) -> None:
+    """They stay JSON, say how long they were, and the reference gives them back; what was said with them stays."""
+    arguments = json.dumps({"path": "a.py", "text": "print(1)\n" * 3_000})
+    memory = with_arguments(arguments, **more)
+    before = budget_status(memory).total
+    assert len(reduced(memory, offload_large())) == 1
+    assert budget_status(memory).total < before / 10
+    message = next(one for one in compose(memory, budget=100_000).messages if one.get("tool_calls"))
+    (call,) = message["tool_calls"]
+    shown = json.loads(call["function"]["arguments"])
+    assert (message["content"], call["id"], call["function"]["name"]) == ("I write it.", "a", "write_file")
+    assert shown["left_out"] == f"{len(arguments):,} characters; reload r1.p1"
+    assert arguments.startswith(shown["begins"])
+    assert arguments in memory.reload("r1.p1")
+
+
+def test_arguments_stay_where_that_is_asked_for() -> None:
+    arguments = json.dumps({"text": "print(1)\n" * 3_000})
+    assert not list(reduced(with_arguments(arguments), offload_large(arguments=False)))
