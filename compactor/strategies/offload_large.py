@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from memory.overlays import Reduction
+from memory.overlays import Reduction, ReductionKind
 from memory.reading.references import post_reference
 from memory.rounds import Post
 from prompts import PromptTemplate, load
@@ -15,7 +15,7 @@ from prompts import PromptTemplate, load
 from ..checks.standing import lost
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..messages.offloading import OffloadRule
+from ..messages.offloading import OffloadRule, is_result
 from ..messages.overlaid import ARGUMENTS
 from ..tokens import TokenCounter
 from ..transcript import answered_calls
@@ -57,7 +57,8 @@ def offload_large(
     he forbids something stay word for word.
 
     With *summarize* a model is asked by *prompt*, a shipped name, a file or a template, and its summary stands there
-    instead of the beginning; the beginning all the same where the summary is refused. Then the strategy raises what the
+    instead of the beginning, never as what the role said; the beginning all the same where the summary is refused, and
+    where the role's words go with a call. Then the strategy raises what the
     summarizer raises, and ``RuntimeError`` where no model may be asked.
     """
     chosen = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
@@ -117,11 +118,15 @@ def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tupl
 def _summarised(
     view: View, work: Work, template: PromptTemplate, placed: Placed, post: Post | None
 ) -> Reduction | None:
-    """Return the reduction by which *post* reads as its summary; None where that is refused, or saves nothing."""
+    """Return the reduction by which *post* reads as its summary; None where that is refused, or saves nothing, and
+    where it would stand among the role's own words."""
+    own = post is not None and post.send_from == view.role and not is_result(post)
+    if own and post is not None and post.tool_calls:
+        return None
     text, count = placed.text_of(post), view.ledger.count
     tokens = count(text)
     target = max(min(tokens // 10, MOST_SUMMARY), min(tokens // 2, LEAST_SUMMARY))
-    # Without the calls, which stay as they are.
+    # Without the calls of others, which stay as they are.
     alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
     try:
         asking = Asking(template, "large_post", target, "" if post is None else quote_query(placed.round_))
@@ -129,8 +134,9 @@ def _summarised(
         *_, (made, _) = fold(view, work, asking, [alone], start=placed.place, calls=calls)
     except SummaryRejected:
         return None
-    stands_for = f"the {size_of(len(text), tokens)}, that stood here"
+    stands_for = f"the {size_of(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"
     shown = summary_text(made.summary, stands_for, post_reference(placed.round_, post))
     if count(shown) >= tokens:
         return None
-    return Reduction.over(placed.round_, [post], "offloaded", shown, usage=made.usage, model=made.model)
+    kind: ReductionKind = "summarised" if own else "offloaded"
+    return Reduction.over(placed.round_, [post], kind, shown, usage=made.usage, model=made.model)

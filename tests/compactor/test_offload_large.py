@@ -399,19 +399,6 @@ def test_a_summary_takes_the_place_of_the_preview() -> None:
     assert work.sources[0].previous_tokens == 0
 
 
-def test_the_summary_of_words_with_a_call_is_made_from_the_words() -> None:
-    """The call stays beside it, word for word, and need not be told again."""
-    memory = memory_of(
-        user("q"), {**calls("a", arguments='{"secret": 1}'), "content": BIG}, result("a", "r"), answer("x")
-    )
-    work = Asked()
-    (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
-
-    assert spans([reduction]) == [(1, 1)]
-    assert "secret" not in str(work.requests[0].messages)
-    assert '{"secret": 1}' in str(messages_of(view_of(memory)))
-
-
 def test_the_summary_of_a_query_is_made_from_the_query() -> None:
     """And not from what was answered."""
     memory = memory_of(user(BIG), answer("x"), user("y"), answer("z"))
@@ -630,3 +617,42 @@ def test_large_arguments_of_a_call_are_offloaded(more: dict[str, Any]) -> None:
 def test_arguments_stay_where_that_is_asked_for() -> None:
     arguments = json.dumps({"text": "print(1)\n" * 3_000})
     assert not list(reduced(with_arguments(arguments), offload_large(arguments=False)))
+
+
+# -- the voice --------------------------------------------------------------------------------------------------------
+
+
+def test_a_summary_of_what_the_assistant_said_is_no_words_of_its_own() -> None:
+    """It is quoted to the agent, with what it is, as summaries of calls are: agents repeat their own words to users."""
+    memory = memory_of(user(), answer(BIG), user(), answer("x"), user())
+    (reduction,) = reduced(memory, offload_large(summarize=True), work=Asked())
+    _, shown, *_ = messages_of(view_of(memory))
+
+    assert reduction.kind == "summarised"
+    assert shown["role"] == "user"
+    assert shown["content"].startswith("[Summary of the ")
+    assert "that assistant said here" in shown["content"]
+    assert memory.reload("r1.p1") == BIG
+
+
+def test_words_with_a_call_keep_their_beginning() -> None:
+    """The call stays the assistant's, and so does the message: then only its own words may stand in it."""
+    memory = memory_of(user(), {**calls("a"), "content": BIG}, result("a"), answer("x"), user(), answer("y"))
+    work = Asked()
+    (reduction,) = reduced(memory, offload_large(summarize=True), work=work)
+
+    assert work.requests == []
+    assert reduction.text.startswith(BIG[:200] + "\n[")
+    assert [call["id"] for call in messages_of(view_of(memory))[1]["tool_calls"]] == ["a"]
+
+
+def test_in_no_prompt_does_the_assistant_say_a_summary() -> None:
+    """Of any of its posts, by any step of the preset, whoever made the reduction."""
+    talk = [user("q"), answer(BIG), {**calls("a"), "content": BIG}, result("a", BIG), answer(BIG), calls("w")]
+    memory = memory_of(user(), answer(BIG), user(), *talk)
+    for strategy in (offload_large(summarize=True, users_too=True),):
+        reduced(memory, strategy, work=Asked(("A table of 400 rows.",)))
+
+    said = [message for message in messages_of(view_of(memory)) if message["role"] == "assistant"]
+    assert [message for message in said if "400 rows" in str(message["content"])] == []
+    assert any("400 rows" in str(message["content"]) for message in messages_of(view_of(memory)))
