@@ -15,12 +15,11 @@ from memory.rounds import USER, Post, Round
 
 from ..config import whole_number
 from ..tokens import TokenCounter
+from .kinds import ATTACHMENT
 from .overlaid import ARGUMENTS, OVERLAY
 
-__all__ = ["ATTACHMENT", "OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
+__all__ = ["OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
 
-#: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
-ATTACHMENT = "attachment:"
 #: Instructions, however long; they are offloaded only where a rule names their kind.
 _INSTRUCTIONS = ("system", "developer")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
+from ..messages.kinds import kind_named
 from ..strategies import compact_rounds, drop
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
@@ -20,8 +21,6 @@ THRESHOLD_RATIO = 0.8
 #: Once it is due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's
 #: prefix cache is of use in between.
 ENOUGH = 0.75
-#: What the same kinds are called elsewhere.
-_KNOWN_AS = {"assistant_message": "assistant", "user_message": "user"}
 
 Rules = Mapping[str, int | None] | Iterable[tuple[str, int]]
 
@@ -47,11 +46,12 @@ def selective(
     that of *windows*, by the beginning of the model's name; else the known one, or 128,000 tokens.
 
     *rules* change the number of newest posts that stay, by kind, None for all of them: ``{"tool_result": 8}``; given in
-    order of priority, ``[("tool_result", 8), ("user", 2)]``, they are all the rules. Kinds are those of ``drop``. Each
-    is a strategy of its own, so it stops as soon as enough is gone; then, with *fallback_to_full_summary*, all closed
-    rounds become the one summary. A summary that is refused is asked for again *summary_retry_attempts* times; after
-    *cooldown_failures* failures in a row nothing is tried for *cooldown_seconds*. What else there is to set comes from
-    *config*, and so does the model where none is given. Raises ``ConfigError`` for nonsense.
+    order of priority, ``[("tool_result", 8), ("user", 2)]``, they are all the rules. Kinds are those of ``drop``,
+    spelled anyhow. Each is a strategy of its own, so it stops as soon as enough is gone; then, with
+    *fallback_to_full_summary*, all closed rounds become the one summary. A summary that is refused is asked for again
+    *summary_retry_attempts* times; after *cooldown_failures* failures in a row nothing is tried for *cooldown_seconds*.
+    What else there is to set comes from *config*, and so does the model where none is given. Raises ``ConfigError`` for
+    nonsense.
     """
     if (
         isinstance(threshold_ratio, bool)
@@ -86,7 +86,19 @@ def selective(
 def _ordered(rules: Rules | None) -> list[tuple[str, int]]:
     """Return the rules in order of priority."""
     if rules is not None and not isinstance(rules, Mapping):
-        return [(_KNOWN_AS.get(kind, kind), kept) for kind, kept in rules]
-    changed = {_KNOWN_AS.get(kind, kind): kept for kind, kept in (rules or {}).items()}
+        return [(_kind(kind), kept) for kind, kept in rules]
+    changed: dict[str, int | None] = {}
+    for given, kept in (rules or {}).items():
+        kind = _kind(given, stays=kept is None)
+        if kind in changed:
+            raise ConfigError((f"rules.{given}", f"sets the same as another spelling of {kind!r}; keep one"))
+        changed[kind] = kept
     every = dict(RULES) | changed
     return [(kind, kept) for kind, kept in every.items() if kept is not None]
+
+
+def _kind(name: object, *, stays: bool = False) -> str:
+    try:
+        return kind_named(name, stays=stays)
+    except ValueError as error:
+        raise ConfigError((f"rules.{name}", str(error))) from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from itertools import groupby
+from typing import Any
 
 from memory.messages import text_of
 from memory.overlays import Reduction
@@ -11,7 +13,8 @@ from memory.reading.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number
-from ..messages.offloading import ATTACHMENT, is_kind, is_result
+from ..messages.kinds import ATTACHMENT, kind_named
+from ..messages.offloading import is_kind, is_result
 from ..messages.overlaid import is_summary
 from ..messages.units import Unit
 from ..view import View
@@ -21,7 +24,7 @@ from .wording import attachments_line
 __all__ = ["drop"]
 
 
-def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callable[[View], Iterator[Reduction]]:
+def drop(kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callable[[View], Iterator[Reduction]]:
     """Return the strategy that drops the posts of *kind* but the newest *keep_recent*, oldest first.
 
     *kind* is one of
@@ -32,19 +35,17 @@ def drop(kind: str | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callabl
     * ``attachment:<type>``: the posts stay, and read without those attachments and with a line that reloads them;
     * a host's own ``Post.kind``: those posts; a call goes with its results where it, or each of them, is of that kind;
 
-    or several rules ``(kind, keep_recent)`` in order of priority. What stays whatever the rules say: the newest query,
-    the latest answer to the user, the newest post of an open round, summaries, what is pinned, and calls that wait.
+    in any spelling (``TOOL_RESULT``), or several rules ``(kind, keep_recent)`` in order of priority. What stays
+    whatever the rules say: the newest query, the latest answer to the user, the newest post of an open round,
+    summaries, what is pinned, calls that wait, and results that the role has yet to read.
 
     All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
     rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
     """
-    rules = [(kind, keep_recent)] if isinstance(kind, str) else list(kind)
-    if not isinstance(kind, str) and keep_recent:
+    rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else list(kind)
+    if not isinstance(kind, str | Enum) and keep_recent:
         raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
-    for name, kept in rules:
-        if not isinstance(name, str) or not name.removeprefix(ATTACHMENT):
-            raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
-        whole_number("keep_recent", kept)
+    rules = [(kind_named(name), whole_number("keep_recent", kept)) for name, kept in rules]
     types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
 
     def strategy(view: View) -> Iterator[Reduction]:

@@ -15,6 +15,7 @@ from prompts import PromptTemplate, load
 from ..checks.standing import lost
 from ..config import whole_number
 from ..errors import SummaryRejected
+from ..messages.kinds import kind_named
 from ..messages.offloading import OffloadRule, is_result
 from ..messages.overlaid import ARGUMENTS
 from ..tokens import TokenCounter
@@ -61,7 +62,7 @@ def offload_large(
     where the role's words go with a call. Then the strategy raises what the
     summarizer raises, and ``RuntimeError`` where no model may be asked.
     """
-    chosen = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
+    chosen = None if kinds is None else tuple(map(kind_named, (kinds,) if isinstance(kinds, str) else kinds))
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
     kept = whole_number("keep_last", keep_last)
     template = prompt if isinstance(prompt, PromptTemplate) else load(prompt) if summarize else None

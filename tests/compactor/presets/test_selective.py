@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
-from chats import Message, answer, calls, note_of, result, user, words
+from chats import Message, answer, calls, memory_of, note_of, result, user, words
 from executors import ManualExecutor
 from scene import of_kind, text_of
+from views import view_of
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, compose
 from compactor.background import State
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
 from compactor.presets.selective import RULES, selective
+from compactor.strategies import drop, offload_large
 from compactor.summarizers import SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
@@ -366,3 +370,86 @@ def test_once_it_is_due_more_leaves_than_it_takes() -> None:
     memory.append(user("And now?"))
     executor.run_all()
     assert len(of_kind(compactor.events, Reduced)) == published
+
+
+# -- how types are spelled --------------------------------------------------------------------------------------------
+
+
+class ItemType(Enum):
+    """As hosts of other libraries have them."""
+
+    TOOL_RESULT = "tool_result"
+    ASSISTANT_MESSAGE = "assistant_message"
+
+
+@pytest.mark.parametrize(
+    ("spelled", "kind"),
+    [
+        ("TOOL_RESULT", "tool_result"),
+        ("ToolResult", "tool_result"),
+        ("tool-results", "tool_result"),
+        ("Tool Result", "tool_result"),
+        (ItemType.TOOL_RESULT, "tool_result"),
+        (ItemType.ASSISTANT_MESSAGE, "assistant"),
+        ("USER_MESSAGE", "user"),
+        ("AssistantMessage", "assistant"),
+        ("SKILL_PROMPT", "skill_prompt"),
+        ("SKILL_METADATA", "skill_metadata"),
+        ("my_note", "my_note"),
+        ("ATTACHMENT:Plan", "attachment:Plan"),
+    ],
+)
+def test_any_spelling_of_a_type_is_understood(spelled: Any, kind: str) -> None:
+    """In rules that change some, in rules that are all there are, and in ``drop`` and ``offload_large``."""
+    changed = [strategy.__name__ for strategy in selective(rules={spelled: 8})["strategies"]]
+    assert changed == [strategy.__name__ for strategy in selective(rules={kind: 8})["strategies"]]
+    (only, _) = selective(rules=[(spelled, 8)])["strategies"]
+    assert only.__name__ == drop(spelled).__name__ == f"drop({kind})"
+    offload_large(kinds=[spelled])
+
+
+def test_a_rule_by_another_spelling_keeps_as_many() -> None:
+    """``TOOL_RESULT`` was passed over in silence."""
+    memory = worked_of(12)
+    kept = [shown_results(memory, rules) for rules in ({"TOOL_RESULT": 8}, {"tool_result": 8}, {"TOOL_RESULT": 2})]
+    assert kept == [8, 8, 2]
+
+
+def worked_of(count: int) -> Memory:
+    messages = [message for number in range(count) for message in (calls(f"c{number}"), result(f"c{number}"))]
+    return memory_of(user(), *messages, answer())
+
+
+def shown_results(memory: Memory, rules: Any) -> int:
+    first = selective(rules=rules)["strategies"][0]
+    gone = sum(
+        one.first_number <= post.number <= one.last_number and post.tool_call_id is not None
+        for one in first(view_of(memory))
+        for post in memory.conversation.rounds[0].post_list
+    )
+    return 12 - gone
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"TOOL_RESLT": 8}, "did you mean 'tool_result'"),
+        ({"asistant": 8}, "did you mean 'assistant'"),
+        ({"NOTHING_LIKE_IT": 8}, "there are tool_result, assistant, user, skill_prompt, skill_metadata"),
+        ({"SYSTEM_PROMPT": 8}, "stays whatever a rule says"),
+        ([("COMPACTION_SUMMARY", 0)], "stays whatever a rule says"),
+        ({"TOOL_RESULT": 8, "tool_result": 3}, "keep one"),
+        ({"": 8}, "a kind is a name"),
+        ({7: 8}, "a kind is a name"),
+    ],
+)
+def test_a_type_that_nobody_knows_is_an_error_that_says_which_there_are(rules: Any, said: str) -> None:
+    """When the preset is made, not never."""
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        selective(rules=rules)
+
+
+def test_what_never_leaves_may_be_named_with_no_number() -> None:
+    """As the rules of other libraries do."""
+    names = [strategy.__name__ for strategy in selective(rules={"SYSTEM_PROMPT": None})["strategies"]]
+    assert names == [strategy.__name__ for strategy in selective()["strategies"]]
