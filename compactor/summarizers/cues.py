@@ -1,0 +1,324 @@
+"""Cues: phrases by which a sentence is known, in any language, looked for in time that grows with its length alone.
+
+A table of phrases is data (``cues.yaml`` says how one is written). Nothing is tried twice at a place and no phrase looks
+further than ``MAX_GAP`` words ahead, so that no text makes it slow.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["EXCEPT", "Cues", "words_in"]
+
+#: The kind of what looks like a cue and is none: it is not told of, and takes the place of shorter phrases.
+EXCEPT = "except"
+#: So many words, or letters where these stand for words, may be where a phrase has dots.
+MAX_GAP, MAX_LETTERS = 8, 24
+#: A sentence has no more characters; what is longer is judged by its beginning.
+MAX_SENTENCE = 4_000
+#: So many different words are known at a time.
+MAX_KNOWN = 50_000
+
+#: Scripts that are written without spaces: each letter is taken for a word.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+#: Signs that belong to a letter, which ``\w`` is not true of.
+_SIGNS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0d7f"
+#: What ends a clause.
+_BREAKS = ',;:()"«»„“”—–…!?.،؛؟，、；：。！？「」『』（）।·•*'
+# What stands before an apostrophe is a word of its own, as in l'avion and I'd.
+_WORD = re.compile(rf"[{_UNSPACED},]|(?:(?![{_UNSPACED}])[\w{_SIGNS}])+'?")
+_ASCII_WORD = re.compile(r"\w+'?|,")
+#: Spelt in several ways, and read as one; and what stands between letters without being one.
+_SAME = str.maketrans(
+    {
+        **dict.fromkeys("’‘ʼ`´", "'"),
+        **dict.fromkeys("أإآٱ", "ا"),
+        **dict.fromkeys("يىئ", "ی"),
+        **dict.fromkeys("ؤ", "و"),
+        **dict.fromkeys("كڪ", "ک"),
+        **dict.fromkeys("ہۀة", "ه"),
+        "ё": "е",
+        "Ё": "е",
+        **dict.fromkeys(_BREAKS, ","),
+        "İ": "i",
+        "ſ": "s",
+        **dict.fromkeys(
+            [*range(0x064B, 0x0653), *range(0x0591, 0x05C8), 0x0640, 0x00AD, *range(0x200B, 0x2010), 0x2060, 0xFEFF]
+        ),
+    }
+)
+_ASCII_SAME = str.maketrans(dict.fromkeys(filter(str.isascii, _BREAKS), ","))
+#: Stands where a clause ends; it is no word.
+BREAK = ","
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of *text* in small letters, spelt alike, and ``BREAK`` where a clause ends."""
+    if text.isascii():
+        return _ASCII_WORD.findall(_apart(text.lower()).translate(_ASCII_SAME))
+    return _WORD.findall(_apart(unicodedata.normalize("NFC", text).translate(_SAME).lower()))
+
+
+def _apart(text: str) -> str:
+    """Return *text* with what English writes as one word in two: "don't" is "do not"."""
+    return text.replace("n't", " not").replace("cannot", "can not")
+
+
+class _Word(NamedTuple):
+    """What one word of a phrase may be."""
+
+    exact: frozenset[str]
+    beginnings: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    #: Beginnings, each with the ending that goes with it.
+    frames: tuple[tuple[str, str], ...] = ()
+    #: Any word at all.
+    free: bool = False
+    #: Nothing but what is exact.
+    plain: bool = True
+
+    @classmethod
+    def read(cls, written: Iterable[str]) -> _Word:
+        """Read the alternatives *written* for a word."""
+        exact, beginnings, endings, parts, frames, free = [], [], [], [], [], False
+        for one in written:
+            bare = one.strip("*")
+            if not bare:
+                free = True
+            elif "*" in bare:
+                beginning, _, ending = bare.partition("*")
+                frames.append((beginning, ending))
+            elif one.startswith("*") and one.endswith("*"):
+                parts.append(bare)
+            elif one.endswith("*"):
+                beginnings.append(bare)
+            elif one.startswith("*"):
+                endings.append(bare)
+            else:
+                exact.append(one)
+        wild = bool(beginnings or endings or parts or frames or free)
+        return cls(frozenset(exact), tuple(beginnings), tuple(endings), tuple(parts), tuple(frames), free, not wild)
+
+    def is_one(self, word: str) -> bool:
+        if word in self.exact:
+            return True
+        if self.plain or word == BREAK:
+            return False
+        return (
+            self.free
+            or word.startswith(self.beginnings)
+            or (word.endswith(self.endings) and word not in self.endings)
+            or any(part in word for part in self.parts)
+            or any(word.startswith(begun) and word.endswith(ended) for begun, ended in self.frames)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Phrase:
+    kind: str
+    #: The words that follow each other; between two such runs there may be others.
+    runs: tuple[tuple[_Word, ...], ...]
+    #: Where it has to begin: ``^`` the sentence, ``,`` a clause, or anywhere.
+    begins: str
+    ends: bool
+    #: Words of which one has to be in the sentence, where the phrase alone might be of another language.
+    marks: frozenset[str]
+    #: Which word of the first run it is looked up by.
+    anchor: int
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.runs))
+
+    def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
+        """Return where the phrase ends that begins at *start*; -1 where it does not. *anywhere*: wherever it ends."""
+        place = start
+        for number, run in enumerate(self.runs):
+            found = self._find(words, place, run, searching=number > 0)
+            if found < 0:
+                return -1
+            place = found + len(run)
+        if self.ends and not anywhere and any(word != BREAK for word in words[place : place + 4]):
+            return -1
+        return place
+
+    def _find(self, words: Sequence[str], place: int, run: tuple[_Word, ...], *, searching: bool) -> int:
+        first, *others = run
+        left: float = MAX_GAP
+        for start in range(place, len(words) - len(others)):
+            word = words[start]
+            if first.is_one(word):
+                for at, other in enumerate(others, start + 1):
+                    if not other.is_one(words[at]):
+                        break
+                else:
+                    return start
+            left -= 1 if len(word) > 1 else MAX_GAP / MAX_LETTERS
+            if not searching or left < 0 or word == BREAK:
+                break
+        return -1
+
+
+class Cues:
+    """Phrases of several kinds and languages; of two that overlap in a sentence, the one of more words counts."""
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Sequence[str]]], kinds: Sequence[str]) -> None:
+        """Take a table for each language: the phrases of each of *kinds*, and beside them ``begin``, ``marks`` and
+        lists of words that phrases name."""
+        self._exact: dict[str, list[_Phrase]] = {}
+        self._wild: list[_Phrase] = []
+        self._openers: set[str] = set()
+        for table in tables.values():
+            self._openers.update(word for said in table.get("begin", ()) for word in words_in(said))
+            marks = frozenset(word for said in table.get("marks", ()) for word in words_in(said))
+            for kind in (EXCEPT, *kinds):
+                for written in table.get(kind, ()):
+                    for phrase in _read(kind, written, table, marks):
+                        self._file(phrase)
+        self._known: dict[str, tuple[_Phrase, ...]] = {}
+
+    def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the kinds of which a phrase stands in *sentence* that no longer one overlaps; none where none of those
+        *wanted* does."""
+        words = words_in(sentence[:MAX_SENTENCE])
+        filed = self._phrases_at(words)
+        if not any(phrase.kind in wanted and self._ends(words, at, phrase) for at, found in filed for phrase in found):
+            return frozenset()
+        found = [
+            (-phrase.length, phrase.kind != EXCEPT, at - phrase.anchor, end, phrase.kind)
+            for at, phrases in filed
+            for phrase in phrases
+            if (end := self._ends(words, at, phrase))
+        ]
+        taken = bytearray(len(words))
+        kinds = set()
+        for _, _, start, end, kind in sorted(found):
+            if not any(taken[start:end]):
+                kinds.add(kind)
+                taken[start:end] = b"\1" * (end - start)
+        return frozenset(kinds - {EXCEPT})
+
+    def may_stand_in(self, text: str, wanted: frozenset[str]) -> bool:
+        """Return whether a phrase of the kinds *wanted* may stand in a sentence of *text*; False is certain."""
+        words = words_in(text)
+        return any(
+            phrase.kind in wanted and self._ends(words, at, phrase, anywhere=True)
+            for at, found in self._phrases_at(words)
+            for phrase in found
+        )
+
+    def _phrases_at(self, words: Sequence[str]) -> list[tuple[int, tuple[_Phrase, ...]]]:
+        """Return the phrases that are looked up by one of *words*, by its place."""
+        known = self._known
+        for word in set(words).difference(known):
+            self._learn(word)
+        return [(at, found) for at, word in enumerate(words) if (found := known.get(word, ()))]
+
+    def _ends(self, words: Sequence[str], at: int, phrase: _Phrase, *, anywhere: bool = False) -> int:
+        """Return where *phrase* ends that is looked up by the word *at*; 0 where it does not stand there. *anywhere*:
+        it need not be where a sentence or clause begins or ends."""
+        start = at - phrase.anchor
+        if start < 0 or not (anywhere or not phrase.begins or self._may_begin(words, start, phrase.begins)):
+            return 0
+        end = phrase.end_at(words, start, anywhere=anywhere)
+        return end if end > 0 and (not phrase.marks or any(_shows(word, phrase.marks) for word in words)) else 0
+
+    def _may_begin(self, words: Sequence[str], start: int, where: str) -> bool:
+        if not where or start == 0 or (where == "," and words[start - 1] == BREAK):
+            return True
+        if where == ",":
+            return words[start - 1] in self._openers
+        before = start - 1
+        while before >= 0 and (words[before] == BREAK or words[before] in self._openers):
+            before -= 1
+            if start - before > MAX_GAP:
+                return False
+        return before < 0
+
+    def _learn(self, word: str) -> None:
+        """Note the phrases that are looked up by *word*."""
+        wild = (phrase for phrase in self._wild if phrase.runs[0][phrase.anchor].is_one(word)) if word != BREAK else ()
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[word] = (*self._exact.get(word, ()), *wild)
+
+    def _file(self, phrase: _Phrase) -> None:
+        anchor = phrase.runs[0][phrase.anchor]
+        if not anchor.plain:
+            self._wild.append(phrase)
+        else:
+            for word in anchor.exact:
+                self._exact.setdefault(word, []).append(phrase)
+
+
+def _shows(word: str, marks: frozenset[str]) -> bool:
+    """Return whether *word* is one of *marks*, or has a letter that is one."""
+    return word in marks or not marks.isdisjoint(word)
+
+
+def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]) -> Iterator[_Phrase]:
+    """Give the phrases that *written* stands for."""
+    sure = written.startswith("?")
+    begins = next((sign for sign in "^," if written.lstrip("? ").startswith(sign)), "")
+    body = written.lstrip("?^, ")
+    ends = body.endswith("$")
+    for said in _expanded(body.rstrip("$ ").split()):
+        runs = tuple(tuple(_words(run, table)) for run in _runs(said))
+        if not all(runs):
+            raise ValueError(f"the cue {written!r} has no words, or begins or ends with dots")
+        anchor = max(range(len(runs[0])), key=lambda at: _specific(runs[0][at]))
+        if not any(_specific(runs[0][anchor])):
+            raise ValueError(f"the cue {written!r} begins with any words at all; say which")
+        yield _Phrase(kind, runs, begins, ends, marks if sure else frozenset(), anchor)
+
+
+def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
+    """Give *parts* with and without each that stands in round brackets."""
+    ways: list[list[str]] = [[]]
+    for part in parts:
+        bare = part[1:-1] if part.startswith("(") and part.endswith(")") else ""
+        ways = [[*way, bare or part] for way in ways] + ([list(way) for way in ways] if bare else [])
+    yield from ways
+
+
+def _runs(parts: Sequence[str]) -> Iterator[list[str]]:
+    run: list[str] = []
+    for part in parts:
+        if part == "...":
+            yield run
+            run = []
+        else:
+            run.append(part)
+    yield run
+
+
+def _words(run: Iterable[str], table: Mapping[str, Sequence[str]]) -> Iterator[_Word]:
+    for part in run:
+        if part.startswith("<"):
+            yield _Word.read(one for named in table[part.strip("<>")] for one in _alternatives(named))
+            continue
+        if part == "/":
+            yield _Word(frozenset((BREAK,)))
+        elif "|" in part or "*" in part:
+            yield _Word.read(_alternatives(part))
+        else:
+            for word in words_in(part):
+                yield _Word(frozenset((word,)))
+
+
+def _alternatives(part: str) -> Iterator[str]:
+    for one in part.split("|"):
+        bare = "*".join("".join(words_in(piece)) for piece in one.strip("*").split("*"))
+        yield f"{'*' * one.startswith('*')}{bare}{'*' * (one.endswith('*') and len(one) > 1)}" if bare else "*"
+
+
+def _specific(word: _Word) -> tuple[int, int]:
+    """Return how well *word* is looked up: best where it is written out, and long."""
+    if word.free or BREAK in word.exact:
+        return (0, 0)
+    return (2, min(map(len, word.exact))) if word.plain else (1, 0)
