@@ -129,9 +129,12 @@ def test_the_installed_packages_are_those_of_the_wheel(installed: Installed, tmp
 
 
 def test_the_installed_library_reads_its_data(installed: Installed, tmp_path: Path) -> None:
-    """Shipped prompts are found, and tokens are counted, where there is nothing but the wheel."""
-    code = "import prompts, compactor; print(len(prompts.shipped()), compactor.count_tokens('hello world'))"
-    assert installed.run(installed.python, "-c", code, folder=tmp_path).stdout.split() == ["7", "2"]
+    """Shipped prompts are found, tokens are counted and cues read, where there is nothing but the wheel."""
+    code = (
+        "import prompts, compactor; from compactor.summarizers.instructions import is_prohibition;"
+        "print(len(prompts.shipped()), compactor.count_tokens('hello world'), is_prohibition('Never pay.'))"
+    )
+    assert installed.run(installed.python, "-c", code, folder=tmp_path).stdout.split() == ["7", "2", "True"]
 
 
 def test_the_command_works_in_a_folder_with_a_memory_module(installed: Installed, host: Path) -> None:

@@ -46,7 +46,9 @@ LONGEST = 400
 HEADING = Section.INSTRUCTIONS.value
 
 #: The headings that say: these are the user's words.
-_ATTRIBUTING = {"".join(filter(str.isalnum, one.casefold())): one for one in (Section.INSTRUCTIONS, Section.SAID)}
+_ATTRIBUTING = {
+    "".join(filter(str.isalnum, one.casefold())): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)
+}
 #: A longer line is no heading, in characters.
 _LONGEST_HEADING = 80
 _LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,4}[.)])\s+(?=\S)", re.ASCII)

@@ -1,7 +1,7 @@
 """Cues: phrases by which a sentence is known, in any language, looked for in time that grows with its length alone.
 
-A table of phrases is data (``cues.yaml`` says how one is written). Nothing is tried twice at a place and no phrase looks
-further than ``MAX_GAP`` words ahead, so that no text makes it slow.
+A table of phrases is data (``cues.yaml`` says how one is written). No phrase looks further than ``MAX_GAP`` words
+ahead at each of its gaps, so that no text makes it slow.
 """
 
 from __future__ import annotations

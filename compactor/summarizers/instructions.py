@@ -22,8 +22,8 @@ _POLITE = re.compile(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you
 #: What code is full of, and hardly any other line has.
 _CODE_SIGNS = frozenset("(){}[]=<>;_/\\$#|+*&%^~`@")
 _CODE = re.compile(
-    r"(?:#|//|/\*|\*/|<[/!a-z]|@\w|\$ |>>>|\{|\}|(?:def|class|import|from|return|const|let|var|function|async|elif|else|try"
-    r"|raise|throw|except|public|private|export|select|insert|update|create|curl|pip|npm|git|sudo)\b(?=.*[(){};=:]))"
+    r"(?:#|//|/\*|\*/|<[/!a-z]|@\w|\$ |>>>|\{|\}|(?:def|class|import|from|return|const|let|var|function|async|elif"
+    r"|else|try|raise|throw|except|public|private|export|select|insert|update|create|curl|pip|npm|git|sudo)\b(?=.*[(){};=:]))"
 )
 
 

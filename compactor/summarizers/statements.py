@@ -123,8 +123,8 @@ _BLOB = 160
 def from_summary(summary: str) -> Iterator[Statement]:
     """Yield the statements of an earlier summary: this module's own items as they were, other text by sentences."""
     section = Section.EARLIER
-    lines = [line for line in map(str.strip, summary.split("\n")) if line]
-    for number, line in enumerate(lines):
+    lines = summary.strip().split("\n")
+    for number, line in enumerate(map(str.strip, lines)):
         source = number - len(lines)
         if (heading := line.lstrip("# ").removesuffix(":")) in _HEADINGS:
             section = _HEADINGS[heading]
@@ -287,8 +287,10 @@ def _newest_plans(rounds: Sequence[Round]) -> set[str]:
 
 
 def _name(name: str) -> str:
-    """Return a role's, tool's or attachment's name as a label: one short line, whatever the host called it."""
-    return _printable(name[:80])[:40] or "unnamed"
+    """Return a role's, tool's or attachment's name as a label: one short line, whatever the host called it, and not the
+    user's name, which says whose words follow."""
+    label = _printable(name[:80])[:40].rstrip(": ") or "unnamed"
+    return f"{label} (not the user)" if label == USER_SAYS.rstrip(": ") else label
 
 
 def _call_label(call: ToolCall) -> str:
