@@ -217,7 +217,8 @@ class ContextCompactor:
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is discarded.
 
-        Waits at most *timeout* seconds for a call in flight, one that was given up included. From a hook of this
+        Waits for a call in flight, one that was given up included, until that has taken *timeout* seconds in all: of
+        several compactors whose calls hang, the second is waited for no longer than the first. From a hook of this
         compactor it does not wait at all.
         """
         return self._runner.stop(timeout)

@@ -130,6 +130,8 @@ class Runner:
             self._waiters.resolve(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             cancel_look = self._look.cancel
             self._wake.notify_all()
+            if timeout is not None:  # a call has so long in all, so that several that hang are waited for together
+                until = min(until, self._calls.newest_begun + timeout)
             at_rest = self._wake.wait_for(self._at_rest, bounded(until - time.monotonic()))
         cancel_look()
         self._turn.leave()

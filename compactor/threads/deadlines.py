@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -23,6 +25,8 @@ T = TypeVar("T")
 class Call:
     """One call. It changes with the lock held."""
 
+    #: When it was made, by ``time.monotonic``.
+    begun: float = field(default_factory=time.monotonic)
     #: It has returned or raised: from here on it is too late to give it up.
     ended: bool = False
 
@@ -45,6 +49,11 @@ class BoundedCalls:
     def in_flight(self) -> int:
         """How many have not ended, given up or not."""
         return len(self._in_flight)
+
+    @property
+    def newest_begun(self) -> float:
+        """When the newest call in flight was made (``time.monotonic``); infinity without one. Called with the lock."""
+        return max((call.begun for call in self._in_flight), default=math.inf)
 
     def make(self, call: Callable[[], T], seconds: float, expired: Callable[[Call], None]) -> T:
         """Return what *call* returns, however long that takes. After so many *seconds*, *expired* is called, on the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 
 import pytest
@@ -10,6 +11,7 @@ from scene import (
     CONFIG,
     ROLE,
     SOON,
+    Calls,
     Heard,
     add_round,
     end_of,
@@ -297,3 +299,21 @@ def test_wait_idle_gives_up_in_time() -> None:
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         assert compactor.wait_idle(0.01) is False
+
+
+def test_compactors_whose_calls_hang_stop_together() -> None:
+    """A call has *timeout* seconds in all, from when it was made: the second and third are waited for no longer."""
+    calls = Calls()
+    compactors = [ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, calls, clock=FakeClock()) for _ in range(3)]
+    for compactor in compactors:
+        compactor.start()
+        assert calls.begun.acquire(timeout=SOON)
+    timeout, waited = 2.0, []
+    for compactor in compactors:
+        before = time.monotonic()
+        assert compactor.stop(timeout) is False
+        waited.append(time.monotonic() - before)
+    # Each for itself would be waited for two seconds more.
+    assert sum(waited[1:]) < timeout
+    calls.go_on.set()
+    assert all(compactor.stop(SOON) for compactor in compactors)
