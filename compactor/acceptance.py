@@ -42,8 +42,10 @@ from .summarizers.replies import is_reply
 from .tokens import TokenCounter
 
 __all__ = [
+    "ALL_COPIED",
     "CHECKS",
     "LEAST_SAVING",
+    "MAX_ALL_COPIED_OF_SOURCE",
     "MAX_COPIED",
     "MAX_COPIED_OF_SOURCE",
     "MAX_STRETCH",
@@ -69,9 +71,12 @@ MOST_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
 MOST_INVENTED = 3
 MOST_INVENTED_SHARE = 0.25
-#: Over this share of a summary may not be copied where it is this share of the source as well.
+#: Over this share of a summary may not be copied where it is over that share of the source as well; of one that is
+#: copied all but entirely, less.
 MAX_COPIED = 0.75
 MAX_COPIED_OF_SOURCE = 0.3
+ALL_COPIED = 0.9
+MAX_ALL_COPIED_OF_SOURCE = 0.18
 #: Nor may one stretch, over this many posts or more, be this share of the summary; that is a piece of the conversation.
 MAX_STRETCH = 0.6
 MIN_STRETCH_POSTS = 4
@@ -265,7 +270,8 @@ def _is_copied(made: _Candidate) -> bool:
     copied = measure_copied(made.new, made.source.text)
     if copied.of_words < MIN_MEASURED_WORDS or copied.share <= min(MAX_COPIED, MAX_STRETCH):
         return False
-    whole = copied.share > MAX_COPIED and copied.of_source > MAX_COPIED_OF_SOURCE
+    most = MAX_ALL_COPIED_OF_SOURCE if copied.share > ALL_COPIED else MAX_COPIED_OF_SOURCE
+    whole = copied.share > MAX_COPIED and copied.of_source > most
     return whole or (copied.stretch > MAX_STRETCH and copied.posts >= MIN_STRETCH_POSTS)
 
 

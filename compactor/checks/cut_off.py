@@ -9,6 +9,7 @@ __all__ = ["is_cut_off"]
 
 _FENCE = ("```", "~~~")
 _END = frozenset(".!?…。！？।۔:;)]}\"'”’»」』`*_>|")
+_FULL_STOP = frozenset(".!?…。！？।۔")
 _PAIRS = (("(", ")"), ("[", "]"), ("“", "”"), ("「", "」"), ("«", "»"))
 #: What no sentence ends with.
 _GOES_ON_WORDS = """
@@ -76,4 +77,4 @@ def _is_piece(word: str, text: str, source: str) -> bool:
 def _others_end(lines: list[str], words: int) -> bool:
     """Return whether the lines before one of *words* words show that here sentences end in a full stop."""
     said = [line.rstrip() for line in lines if len(line.split()) >= _SENTENCE]
-    return words >= _SENTENCE and len(said) >= _OTHERS and all(line[-1] in _END for line in said)
+    return words >= _SENTENCE and len(said) >= _OTHERS and all(line[-1] in _FULL_STOP for line in said)

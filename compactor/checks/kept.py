@@ -66,14 +66,18 @@ def _prohibitions(text: str) -> Iterator[str]:
 
 def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
     """Return those of *lost* in whose place stands what is *new*."""
-    lines = [terms for terms in _lines(after.text) if (terms.identifiers | terms.numbers) & new]
+    lines = [(terms, values) for terms in _lines(after.text) if (values := (terms.identifiers | terms.numbers) & new)]
     found: set[str] = set()
-    if not lines:
-        return found
-    for line in _lines(before.text):
-        here = (line.identifiers | line.numbers) & lost
-        if here and line.words and any(_says(other.words, line.words) for other in lines):
-            found |= here
+    for line in _lines(before.text) if lines else ():
+        here = sorted((line.identifiers | line.numbers) & lost)
+        if not here or len(line.words) < _FEW:
+            continue
+        alike = max(lines, key=lambda one: len(one[0].words & line.words))
+        if _says(alike[0].words, line.words):
+            found.update(here[: len(alike[1])])
+            lines.remove(alike)  # it stands in the place of one
+            if not lines:
+                break
     return found
 
 

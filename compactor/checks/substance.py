@@ -21,12 +21,14 @@ _SHARE, _SHARE_OF_ERROR = 0.25, 0.6
 #: An answer with as many terms of its source is no chance.
 _ENOUGH = 5
 #: The new part names so many things, and a summary says none of them.
-_MANY_NEW = 12
+_MANY_NEW = 20
 
 _ERROR = re.compile(
     r"""\s{0,40}(?: <!doctype | <\?xml | <html | <head | <body | traceback\ \(most
       | (?:\w{1,40}[. ]){0,4}\w{0,40}(?:error|exception|failure)\b | (?:error|code|status)\W{1,3}\d
       | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d\b | rate\ limit | upstream\b | too\ many\ requests
+      | (?:this|the)\ model['’]s\ maximum | maximum\ context | context[ _]length | (?:access|permission)\ denied
+      | (?:bad|invalid|unauthorized|forbidden)\ \w | failed\ to\b | unauthorized | connection\ \w
       | (?:the\ )?(?:request|server|service|model|engine|api)\ (?:was|is|had|has|failed|could|timed|does)\b )""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -38,12 +40,35 @@ _ERROR_FIELDS = """
 _ERROR_KEYS = frozenset(_ERROR_FIELDS.split())
 
 
+#: What programs write for a text that they have not.
+_NO_ANSWER = frozenset(
+    [
+        "done",
+        "ok",
+        "none",
+        "null",
+        "nil",
+        "nan",
+        "undefined",
+        "true",
+        "false",
+        "n",
+        "a",
+        "na",
+        "todo",
+        "completed",
+        "json",
+    ]
+)
+_WORD = re.compile(r"\w+")
+
+
 def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     """Return whether *said* says next to nothing of *sources*, *known* of whose identifiers it names. False where that
     cannot be measured: where there is hardly a word to name, or where it is said in another language."""
     words = frozenset[str]().union(*(source.words for source in sources))
-    if len(words) < MIN_SOURCE_WORDS:
-        return False
+    if len(words) < MIN_SOURCE_WORDS:  # only what says nothing of anything is known
+        return _NO_ANSWER.issuperset(_WORD.findall(said.text.casefold())) or (looks_like_error(said.text) and not known)
     own = said.words | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)

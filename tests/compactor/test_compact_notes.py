@@ -319,11 +319,12 @@ def test_changes_are_no_rewrite(changes: str) -> None:
     assert scene.made.notes == read_notes(full, (1, 8))
 
 
-def test_small_talk_may_leave_nothing_to_note() -> None:
-    """There are no notes yet that could be lost."""
-    scene = Scene(["None."]).add(5)
-    assert scene.kinds == ["rounds"]
-    assert texts(scene.made.notes) == ["None."]
+def test_none_is_no_summary() -> None:
+    """Where all notes are asked for, it is asked for again: only changes may be none."""
+    scene = Scene(["None.", "The user asked what items cost."]).add(5)
+    assert scene.kinds == ["rounds", "rounds"]
+    assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == ["hollow"]
+    assert texts(scene.made.notes) == ["The user asked what items cost."]
 
 
 def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
@@ -439,8 +440,14 @@ def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
 
 def test_where_no_length_is_wished_for_notes_take_a_share_of_a_request() -> None:
     """Else they would push the conversation out of it, sooner or later."""
+
+    def keeping(request: SummaryRequest) -> str:
+        if request.kind == "changes":
+            return lengthy(request)
+        return "## Done\n- Looked at: " + ", ".join(f"item-{number}" for number in range(4, request.end_index + 1, 4))
+
     config = CONFIG.merged(target_tokens=None, summarizer_input_tokens=1_500)
-    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(61)
+    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=keeping)).add(61)
     assert [event.major for event in scene.published].count(True) >= 1
     assert scene.summarizer.requests[0].target_tokens is None
     assert count_tokens(scene.made.summary) < 600

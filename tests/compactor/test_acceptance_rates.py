@@ -1,0 +1,155 @@
+"""Of answers made by rule, which are refused and which are shown: in our own conversations, and in real ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from benchmarks.acceptance import STYLES, Case, bad_answers, cases_of, check_of, honest_answers, talks
+from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, count_tokens
+from compactor.acceptance import Source, accept
+from compactor.asking import FAULTS, asked_again
+from compactor.errors import SummaryRejected
+from memory import Memory
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def own_cases(*seeds: int) -> list[Case]:
+    return [case for seed in seeds for name, said in talks(seed) for case in cases_of(name, said)]
+
+
+def counted(cases: list[Case]) -> tuple[int, list[str]]:
+    """Return how many honest summaries there are, and those refused."""
+    told = [(case, case.source, style, said) for case in cases for style, said in honest_answers(case)]
+    checked = [(check_of(said, case, source), case.name, style) for case, source, style, said in told]
+    return len(told), [str(one) for one in checked if one[0]]
+
+
+def test_of_hollow_copied_broken_off_and_error_answers_none_is_shown() -> None:
+    """Over 300, made by rule."""
+    cases = own_cases(2)
+    answers = [(case, kind, said) for case in cases for kind, said in bad_answers(case)]
+    kinds = Counter(kind for _, kind, _ in answers)
+    assert len({said for _, _, said in answers}) >= 300
+    assert min(kinds.values()) >= 50
+    assert set(kinds) == {"hollow", "error", "echo", "partial"}
+    sources = {case.name: case.source for case in cases}
+    assert [(kind, said[-200:]) for case, kind, said in answers if not check_of(said, case, sources[case.name])] == []
+
+
+def test_of_honest_summaries_hardly_any_is_refused() -> None:
+    """In fourteen styles and lengths, with a summary before them and without: at most one in a hundred."""
+    total, refused = counted(own_cases(0, 2, 3))
+    assert len(STYLES) >= 12
+    assert total >= 200
+    assert len(refused) <= total / 100, refused
+
+
+def test_of_honest_summaries_of_real_dialogues_hardly_any_is_refused(data: list[dict[str, Any]]) -> None:
+    """Of the airline's, one in twelve; ``python -m benchmarks.acceptance`` looks at all."""
+    cases = [
+        case
+        for place, one in enumerate(data[::12])
+        for case in cases_of(str(place), [said for said in one["messages"] if said["role"] != "system"])
+    ]
+    total, refused = counted(cases)
+    assert total >= 100
+    assert len(refused) <= max(1, total / 100), refused
+
+
+@pytest.mark.parametrize(
+    ("said", "summary"),
+    [
+        (("Hi!", "How are you today?", "Fine, thanks.", "Lovely weather."), "They greeted and spoke of the weather."),
+        (("你好，我想预订去上海的火车票。", "好的，什么时候出发？", "明天早上八点，靠窗的座位。"), "用户想预订明早八点去上海的火车票，要靠窗座位。"),
+        (("ฉันอยากจองตั๋วรถไฟไปเชียงใหม่พรุ่งนี้เช้า ขอที่นั่งริมหน้าต่าง",), "ผู้ใช้ต้องการจองตั๋วรถไฟไปเชียงใหม่"),
+        (("Хочу заказать билет на поезд до Казани на завтра, место у окна.",), "Пользователь заказывает билет до Казани."),
+        (("मुझे कल सुबह दिल्ली जाने वाली ट्रेन का टिकट चाहिए, खिड़की वाली सीट।",), "यात्री को दिल्ली की ट्रेन का टिकट चाहिए।"),
+        (("أريد حجز تذكرة قطار إلى القاهرة غدا صباحا بجانب النافذة.",), "يريد المستخدم حجز تذكرة قطار إلى القاهرة."),
+        (("明日の朝、京都行きの新幹線を予約したいです。窓側の席でお願いします。",), "利用者は京都行きの新幹線の窓側を予約したい。"),
+    ],
+)  # fmt: skip
+def test_languages_and_small_talk_pass(said: tuple[str, ...], summary: str) -> None:
+    """Whatever letters they are written in, and where nothing is named."""
+    messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said * 4)]
+    case = Case("talk", Memory.from_messages(messages).conversation.rounds[:])
+    assert check_of(summary, case) == ""
+
+
+def test_a_summary_in_another_language_cannot_be_compared() -> None:
+    """It passes if it says anything; a page of an error does not."""
+    case = own_cases(2)[0]
+    said = (
+        "Покупатель ждёт посылку, курьер отдал её соседу; он просит вернуть лишнее списание и писать только на почту."
+    )
+    assert check_of(said, case) == ""
+    assert check_of("Внутренняя ошибка.", case) == "hollow"
+
+
+def test_newer_values_are_not_missing() -> None:
+    """What the new rounds have superseded need not stand there again."""
+    before = "\n".join(f"- The price of the {thing} in stock is {n} euros" for n, thing in enumerate(_THINGS, 40))
+    rounds = Memory.from_messages(
+        [{"role": "user", "content": f"From now on {n} euros are asked for each {thing}."} for n, thing in enumerate(_THINGS, 70)]
+    ).conversation.rounds[:]  # fmt: skip
+    after = before
+    for n in range(len(_THINGS)):
+        after = after.replace(f" {40 + n} ", f" {70 + n} ")
+    case = Case("prices", rounds, before)
+    assert check_of(after, case) == ""
+    assert check_of("- The price of the lamp in stock is 70 euros", case) == "partial"
+
+
+_THINGS = ("brass lamp", "oak table", "wool carpet", "glass vase", "leather chair", "bamboo shelf")
+
+
+def test_what_is_missing_is_told_when_it_is_asked_for_again() -> None:
+    """By name, and in what the model is told; not in the error, which ends up in logs."""
+    case = own_cases(2)[1]
+    with pytest.raises(SummaryRejected) as caught:
+        accept(dict(honest_answers(own_cases(3)[0]))["bullets"], case.source, target_tokens=None, count=count_tokens)
+    assert caught.value.check in ("partial", "invented", "hollow")
+    said = dict(honest_answers(Case("alone", case.rounds)))["bullets"]
+    with pytest.raises(SummaryRejected) as caught:
+        accept(said, case.source, target_tokens=None, count=count_tokens)
+    rejected = caught.value
+    assert rejected.check == "partial"
+    assert len(rejected.identifiers) > 3
+    assert rejected.identifiers[0] not in str(rejected)
+    asked = asked_again(SummaryRequest(messages=[{"role": "user", "content": "Sum up."}]), rejected)
+    assert FAULTS["partial"] in asked.messages[0]["content"]
+    assert f'"{rejected.identifiers[0]}"' in asked.messages[0]["content"]
+
+
+def test_of_a_short_target_less_must_be_kept() -> None:
+    """Who asks for a summary of a tenth cannot have a third of all names."""
+    case = own_cases(2)[1]
+    before = "\n".join(f"- Parcel Q{number} was sent to depot W{number + 300}." for number in range(1_000, 1_200))
+    source = Source(case.text, 20_000, count_tokens(before), previous=before)
+    kept = "\n".join([*before.splitlines()[:14], dict(honest_answers(Case("", case.rounds)))["narrative"]])
+    assert accept(kept, source, target_tokens=count_tokens(kept), count=count_tokens)
+    with pytest.raises(SummaryRejected) as caught:
+        accept(kept, source, target_tokens=None, count=count_tokens)
+    assert caught.value.check == "partial"
+
+
+@pytest.mark.parametrize("target", [100, 400, 2_000])
+def test_the_offline_summarizer_is_never_refused_for_what_it_copies(target: int) -> None:
+    """It chooses from the source, however much of it, and again from its own summary."""
+    for case in own_cases(2, 3):
+        before = CompactedMessage(start_index=1, end_index=1, summary=case.previous) if case.previous else None
+        made = ExtractiveSummarizer()(SummaryRequest(rounds=case.rounds, previous=before, target_tokens=target))
+        with_room = Source(case.text, 100_000, previous=case.previous)
+        assert accept(made, with_room, target_tokens=None, count=count_tokens)
+
+
+def test_the_transcripts_tags_are_refused_and_others_are_not() -> None:
+    """Only what heads rounds and posts in ours: chats are about markup, too."""
+    case = own_cases(2)[0]
+    said = dict(honest_answers(case))["narrative"]
+    assert check_of(f'<round number="3">\n{said}', case) == "markup"
+    assert check_of(f"<conversation>\n{said}\n</conversation>", case) == "markup"
+    assert check_of(f"{said} The template lacks <message> and <conversation>.", case) == ""
