@@ -25,8 +25,11 @@ __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", 
 
 #: The least room for conversation in one request; below it a summarizer would see little but its instructions.
 LEAST_ROOM = 64
-#: Characters that a name or an id takes in a tag, and that the arguments of a call take beside its result.
-MAX_NAME, MAX_ARGUMENTS = 100, 160
+#: Characters that the arguments of a call take beside its result.
+MAX_ARGUMENTS = 160
+#: Bytes of a name or an id in a tag, each of which may be a token; where there is little room, as long as providers let
+#: the names of tools be.
+MAX_ATTRIBUTE, MIN_ATTRIBUTE = 320, 64
 #: With less room for a request, in tokens, arguments do not stand beside results.
 ROOM_FOR_ARGUMENTS = 512
 
@@ -106,7 +109,8 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
         begun = False
         while waiting:
             piece = waiting[0]
-            text = quote(piece, partial=piece is not round_, calls=answered)
+            most = _bytes_of_names(room.tokens)
+            text = quote(piece, partial=piece is not round_, calls=answered, most=most)
             tokens = count(text) + 1
             if step.rounds and step.tokens + tokens > room.checked:
                 step.whole, step.at_boundary = done, not begun
@@ -124,17 +128,23 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
         yield step
 
 
+def _bytes_of_names(room: int) -> int:
+    """Return how long names may be in a request of *room* tokens, of which all names of a post take half at most."""
+    return min(MAX_ATTRIBUTE, max(MIN_ATTRIBUTE, room // 12))
+
+
 def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls) -> Iterator[Round]:
     """Give a round as several of at most *room* tokens, every text in exactly one of them."""
     empty = round_.model_copy(update={"user_query": "", "post_list": ()})
     frame = count(quote(empty, partial=True)) + 1
     asked = count("\n".join(_query_lines("x"))) + 1
+    most = _bytes_of_names(room)
     for query in _slices(round_.user_query, room - frame - asked, count):
         yield empty.model_copy(update={"user_query": query})
     pending: list[Post] = []
     tokens = frame
     for post in _shown_posts(round_):
-        tag = _Tag(round_.number, calls.get(post.id))
+        tag = _Tag(round_.number, calls.get(post.id), most)
         for piece in _post_parts(post, room - frame, count, tag):
             cost = _cost(piece, count, tag)
             if pending and tokens + cost > room:
@@ -211,14 +221,16 @@ class _Tag(NamedTuple):
     round_number: int = 0
     #: The call that it answers, where that is known.
     call: ToolCall | None = None
+    #: The bytes that each of its attributes may take.
+    most: int = MAX_ATTRIBUTE
 
 
-def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None) -> str:
+def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, most: int = MAX_ATTRIBUTE) -> str:
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
     Each is headed by a tag, and ends where the next one begins: text from the conversation cannot open one, and what
     would close it is paid for with every message. *partial*: the round is a part of one, and *calls* are those that its
-    results answer; None: those in it.
+    results answer; None: those in it. Names and ids of more than *most* bytes are shortened.
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
@@ -227,7 +239,7 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None) -
     posts, answers = _shown_posts(round_), False
     for post, following in zip_longest(posts, posts[1:]):
         answered = not partial and _is_answered_at_once(post, following)  # else another part may hold the rest of it
-        lines += _post_lines(post, _Tag(round_.number, known.get(post.id)), answers=answers, answered=answered)
+        lines += _post_lines(post, _Tag(round_.number, known.get(post.id), most), answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)
 
@@ -261,21 +273,21 @@ def _post_lines(post: Post, tag: _Tag, *, answers: bool = False, answered: bool 
         # Nor need be said that a result goes to whoever called.
         which = {} if answers else {"id": post.tool_call_id} | _call_attributes(tag.call)
         place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number and post.number else {}
-        yield from _element("tool_result", post.message, {"from": post.send_from} | which | place)
+        yield from _element("tool_result", post.message, {"from": post.send_from} | which | place, tag.most)
     elif post.message:
-        yield from _element("message", post.message, ends)
+        yield from _element("message", post.message, ends, tag.most)
     for attachment in post.attachment_list:
-        yield from _attachment_lines(attachment, ends)
+        yield from _attachment_lines(attachment, ends, tag)
     for call in post.tool_calls:
-        yield from _call_lines(call, ends, "" if answered else call.id)
+        yield from _call_lines(call, ends, "" if answered else call.id, tag)
 
 
-def _attachment_lines(attachment: Attachment, ends: dict[str, str]) -> Iterator[str]:
-    return _element("attachment", attachment.content, ends | {"type": attachment.type})
+def _attachment_lines(attachment: Attachment, ends: dict[str, str], tag: _Tag) -> Iterator[str]:
+    return _element("attachment", attachment.content, ends | {"type": attachment.type}, tag.most)
 
 
-def _call_lines(call: ToolCall, ends: dict[str, str], which: str) -> Iterator[str]:
-    return _element("tool_call", call.arguments, {"from": ends["from"], "name": call.name, "id": which})
+def _call_lines(call: ToolCall, ends: dict[str, str], which: str, tag: _Tag) -> Iterator[str]:
+    return _element("tool_call", call.arguments, {"from": ends["from"], "name": call.name, "id": which}, tag.most)
 
 
 def _call_attributes(call: ToolCall | None) -> dict[str, str]:
@@ -288,16 +300,27 @@ def _call_attributes(call: ToolCall | None) -> dict[str, str]:
     return {"tool": call.name, "arguments": arguments}
 
 
-def _element(tag: str, text: str, attributes: dict[str, str]) -> Iterator[str]:
-    said = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes.items() if value)
+def _element(tag: str, text: str, attributes: dict[str, str], most: int = MAX_ATTRIBUTE) -> Iterator[str]:
+    said = "".join(f' {name}="{_attribute(value, most)}"' for name, value in attributes.items() if value)
     yield f"<{tag}{said}>"
     yield escape_tags(text)
 
 
-def _attribute(value: str) -> str:
-    """Return *value* on one line and without the signs of a tag; of a very long one the beginning, the end and the
-    length: else one name could take more than a request holds."""
-    if len(value) > 2 * MAX_ARGUMENTS:
-        end = value[cut_after(value, len(value) - MAX_NAME // 4) :]
-        value = f"{beginning(value, MAX_NAME)} [... {len(value):,} characters ...] {end}"
-    return " ".join(value.split()).replace('"', "'").replace("<", "‹").replace(">", "›")
+def _attribute(value: str, most: int) -> str:
+    """Return *value* on one line and without the signs of a tag."""
+    return " ".join(shorten_name(value, most).split()).replace('"', "'").replace("<", "‹").replace(">", "›")
+
+
+def shorten_name(name: str, most: int) -> str:
+    """Return *name*; of one of more than *most* bytes the beginning, the end and the length: else one could take more
+    than a request holds."""
+    if 4 * len(name) <= most or len(name.encode("utf-8", "surrogatepass")) <= most:
+        return name
+    begins, ends = _fitting(name[:most], most // 2), _fitting(name[: -most - 1 : -1], most // 8)
+    end = name[cut_after(name, len(name) - ends) :]
+    return f"{beginning(name, begins)} [... {len(name):,} characters ...] {end}"
+
+
+def _fitting(text: str, size: int) -> int:
+    """Return how many of the first characters of *text* take no more than *size* bytes."""
+    return len(text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore"))

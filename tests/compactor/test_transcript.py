@@ -316,7 +316,7 @@ def test_every_character_reaches_exactly_one_step_and_every_step_fits(
 def _without_repetition(round_: Round) -> Round:
     first = round_.post_list[:1]
     again = first and first[0].send_from == "User" and round_.user_query and first[0].message == round_.user_query
-    if again and not first[0].attachment_list and not first[0].tool_calls:
+    if again and not (first[0].attachment_list or first[0].tool_calls or first[0].tool_call_id is not None):
         return round_.model_copy(update={"post_list": round_.post_list[1:]})
     return round_
 
@@ -386,3 +386,31 @@ def test_no_name_makes_a_request_longer_than_its_room(field: str) -> None:
     pieces = [one for step in found for round_ in step.rounds for one in round_.post_list]
     assert "".join(one.message for one in pieces) == given.message + answer.message
     assert "".join(part.content for one in pieces for part in one.attachment_list) == "step " * 300
+
+
+#: Of few characters and of very many tokens, some of them in one grapheme.
+NAMES = {
+    "cuneiform": "\U00012000\U00012040" * 155,
+    "families": "\U0001f468\u200d\U0001f469\u200d\U0001f467" * 2_000,
+    "one grapheme": "e" + "\u0301" * 9_000,
+    "noise": "".join(chr(33 + 7 * n * n % 90) for n in range(319)),
+    "halves": "\ud83d" * 400,
+}
+
+
+@pytest.mark.parametrize("room", [300, 700, 2_000])
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_no_signs_in_names_make_a_request_longer_than_its_room(name: str, room: int) -> None:
+    """Wherever they stand, all of them at once; and all that was said is sent."""
+    call = ToolCall(id=name, name=name, arguments="x y " * 500)
+    attachment = Attachment(type=name, content="step " * 300)
+    given = Post(send_from=name, send_to=name, message="word " * 900, attachment_list=(attachment,), tool_calls=(call,))
+    answer = Post(send_from=name, send_to=name, message="row " * 900, tool_call_id=name)
+    found = made([Round(number=1, user_query="q", post_list=(given, answer))], room)
+    assert max(count_tokens(step.text) for step in found) <= room + 10, "the tags around all of it are counted apart"
+    assert len(found) < 60
+    pieces = [one for step in found for round_ in step.rounds for one in round_.post_list]
+    assert "".join(one.message for one in pieces) == given.message + answer.message
+    assert "".join(part.content for one in pieces for part in one.attachment_list) == attachment.content
+    assert "".join(part.arguments for one in pieces for part in one.tool_calls) == call.arguments
+    assert f"{len(name):,} characters" in found[0].text

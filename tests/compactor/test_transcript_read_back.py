@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tokens import count_tokens
-from compactor.transcript import LEAST_ROOM, MAX_ARGUMENTS, Calls, Room, answered_calls, quote, steps
+from compactor.transcript import (
+    LEAST_ROOM,
+    MAX_ARGUMENTS,
+    MAX_ATTRIBUTE,
+    MIN_ATTRIBUTE,
+    Calls,
+    Room,
+    answered_calls,
+    quote,
+    shorten_name,
+    steps,
+)
 from memory import Attachment, Post, Round, ToolCall
 from prompts import TAGS, escape_tags
 
@@ -41,8 +52,16 @@ def read(transcript: str) -> Iterator[Part]:
         yield Part(head[1], dict(_ATTRIBUTE.findall(head[2])), "\n".join(text) if text else None)
 
 
-def written(round_: Round, *, partial: bool = False, calls: Calls | None = None) -> Iterator[Part]:
-    """Give the parts that a round has, each with all that may be said of it; *calls* are those that are answered."""
+def written(
+    round_: Round, *, partial: bool = False, calls: Calls | None = None, most: int = MAX_ATTRIBUTE
+) -> Iterator[Part]:
+    """Give the parts that a round has, each with all that may be said of it; *calls* are those that are answered, and
+    *most* the bytes that a name may have."""
+
+    def part(tag: str, text: str, said: dict[str, str]) -> Part:
+        names = {name: on_one_line(shorten_name(value, most)) for name, value in said.items() if value}
+        return Part(tag, names, escape_tags(text))
+
     answered = answered_calls(round_) if calls is None else calls
     yield Part("round", {"number": str(round_.number)} | ({"part": "yes"} if partial else {}), None)
     posts = round_.post_list
@@ -67,10 +86,6 @@ def written(round_: Round, *, partial: bool = False, calls: Calls | None = None)
 def is_the_query_again(post: Post, round_: Round) -> bool:
     carries = post.attachment_list or post.tool_calls or post.tool_call_id is not None
     return (post.send_from, post.message) == ("User", round_.user_query) and not carries
-
-
-def part(tag: str, text: str, said: dict[str, str]) -> Part:
-    return Part(tag, {name: on_one_line(value) for name, value in said.items() if value}, escape_tags(text))
 
 
 def on_one_line(name: str) -> str:
@@ -178,7 +193,9 @@ def test_a_reader_gets_back_exactly_the_pieces_of_a_long_round(round_: Round) ->
     for step in steps([long], Room(LEAST_ROOM), count_tokens):
         _, *found, _ = step.text.split("\n")
         partial = step.rounds[0] is not long
-        whole = [one for piece in step.rounds for one in written(piece, partial=partial, calls=calls)]
+        whole = [
+            one for piece in step.rounds for one in written(piece, partial=partial, calls=calls, most=MIN_ATTRIBUTE)
+        ]
         assert with_ids(list(read("\n".join(found))), whole) == whole
 
 
