@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import sqlite3
@@ -21,7 +22,7 @@ from compactor.commands.events import happenings
 from compactor.commands.sessions import facts_of, overview
 from compactor.commands.stores import opened
 from compactor.commands.terminal import CannotRun
-from compactor.presets import OffloadFiles
+from compactor.presets import MemoryWithCompress, OffloadFiles
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
 from memory.copies.jsonl import export_session
 from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
@@ -30,6 +31,7 @@ from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
+SHOWN = [{"role": "user", "content": "a stand-in"}]
 MISSING = ("sessions", "show", "events", "export", "purge", "revert", "diff")
 
 
@@ -707,3 +709,18 @@ def test_a_database_of_a_newer_version_is_one_line(url: str, tmp_path: Path) -> 
 def test_a_session_that_goes_away_is_said_to() -> None:
     with pytest.raises(CannotRun, match="which has none at all"):
         facts_of(InMemoryStore(), "s")
+
+
+def test_events_tell_what_presets_kept_in_the_log(url: str) -> None:
+    """What was compressed, with its numbers, and where files are; nothing that was said, and nothing of what is
+    shown."""
+    with opened(url, create=True) as store:
+        memory = MemoryWithCompress(50, memory=Memory("shop", store=store), compress_func=lambda _messages: SHOWN)
+        asyncio.run(memory.add([{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}]))
+        assert asyncio.run(memory.get_memory()) == SHOWN
+    done = run("events", "shop", "--store", url, "--json")
+    assert [one["what"] for one in done.document["events"]] == ["memory.compressed"]
+    assert done.document["events"][0]["facts"]["messages_before"] == 2
+    assert SECRET not in done.out
+    assert "a stand-in" not in done.out
+    assert SECRET not in run("events", "shop", "--store", url).out

@@ -20,6 +20,7 @@ from compactor.presets import auto_context, context_offload, memory_with_compres
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory, Recall
+from memory.graphemes import beginning
 
 ROLE = "assistant"
 PRESETS: dict[str, Callable[..., Mapping[str, Any]]] = {
@@ -97,7 +98,7 @@ class Conversation:
     def _check_reference(self, reference: str) -> None:
         original, recall = self.memory.reload(reference), Recall(self.memory, ROLE)
         assert self.memory.reload(reference, role=ROLE) == original
-        assert recall.call("context_reload", {"ref": reference}).endswith(original[:4_000])
+        assert recall.call("context_reload", {"ref": reference}).endswith(beginning(original, 4_000))
         first, *rest = map(int, re.findall(r"\d+", reference))
         if ".p" in reference:
             places = {(first, number) for number in range(rest[0], rest[-1] + 1)}

@@ -271,3 +271,20 @@ def test_whatever_was_done_the_next_process_finds_it(steps: list[Step]) -> None:
         assert run(again.size()) == run(memory.size())
         places = range(len(shown(memory)))
         assert [again.references(at) for at in places] == [memory.references(at) for at in places]
+
+
+@given(st.lists(st.sampled_from([added, added, compressed, deleted, put, cleared]), max_size=12))
+def test_nothing_that_was_said_is_lost_from_the_log(steps: list[Step]) -> None:
+    """Whatever is hidden, deleted, replaced or compressed: each message is read by its place, in the next process too."""
+    store = InMemoryStore()
+    memory = opened(store)
+    count = 0
+    for step in [added, *steps]:
+        before = len(memory.memory.messages())
+        step(memory)
+        count += len(memory.memory.messages()) > before
+    again = opened(store)
+    assert len(again.memory.messages()) == 4 * count == len(memory.memory.messages())
+    for number, round_ in enumerate(again.memory.conversation.rounds, 1):
+        assert round_.user_query in again.memory.reload(f"r{number}")
+        assert all(again.memory.reload(f"r{number}.p{post.number}") for post in round_.post_list)
