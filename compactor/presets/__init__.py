@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .archives import NotAnArchive, archive_of, messages_in
-from .auto_context import auto_context
-from .auto_context_memory import AutoContextMemory
+from .auto_context import PLAN_NOTEBOOK_TOOLS, STEPS, PromptConfig, Prompts, auto_context
+from .auto_context_memory import AutoContextMemory, NotDeleted
+from .compression_events import CompressionEvent
 from .context_offload import context_offload
 from .memory_with_compress import (
     CompressionFailed,
@@ -27,7 +28,10 @@ from .structured import DEFAULT_COMPRESSION_PROMPT_TEMPLATE
 
 __all__ = [
     "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",
+    "PLAN_NOTEBOOK_TOOLS",
+    "STEPS",
     "AutoContextMemory",
+    "CompressionEvent",
     "CompressionFailed",
     "FilesNotErased",
     "MemoryCompressed",
@@ -37,10 +41,13 @@ __all__ = [
     "NotAMessage",
     "NotAnArchive",
     "NotCompressed",
+    "NotDeleted",
     "NotKept",
     "OffloadError",
     "OffloadFiles",
     "OffloadResult",
+    "PromptConfig",
+    "Prompts",
     "StateError",
     "archive_of",
     "auto_context",

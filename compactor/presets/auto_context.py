@@ -19,7 +19,7 @@ from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
 from ..view import View
 
-__all__ = ["PLAN_NOTEBOOK_TOOLS", "STEPS", "PromptConfig", "auto_context"]
+__all__ = ["PLAN_NOTEBOOK_TOOLS", "STEPS", "PromptConfig", "Prompts", "auto_context"]
 
 #: The six steps in their order. In capitals, they are the types of compression events.
 STEPS = (
@@ -47,6 +47,19 @@ PLAN_NOTEBOOK_TOOLS = (
 RETAIN_RECENT = 2
 #: What a name or a path looks like. Many languages write a whole instruction without a space.
 _NAME_OR_PATH = re.compile(r"[\w./\\~:-]*|[^\n]*\.ya?ml", re.ASCII)
+
+
+class Prompts:
+    """The names of the shipped prompts of the steps that ask a model; ``prompts.load(name)`` gives one.
+
+    *COMPRESSION_MESSAGE_LIST_END* ends the conversation in each request.
+    """
+
+    PREVIOUS_ROUND_TOOL_INVOCATION_COMPRESS_PROMPT = "tool_run"
+    PREVIOUS_ROUND_CONVERSATION_SUMMARY_PROMPT = "default"
+    CURRENT_ROUND_LARGE_MESSAGE_SUMMARY_PROMPT = "large_post"
+    CURRENT_ROUND_MESSAGE_COMPRESS_PROMPT = "current_round"
+    COMPRESSION_MESSAGE_LIST_END = "</conversation>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from memory import Memory
+from memory import Memory, Recall
 from memory.errors import ContextError, MessageError, StaleCompaction, UnknownReference
 from memory.events import Event, Redacted
 from memory.messages import ASSISTANT, from_post, query_message, repeats_query
@@ -40,6 +41,9 @@ class _Shown:
     message: Message
     round_: Round | None = None
     unit: Unit | None = None
+    #: What reloads the originals; empty where it reads as it came.
+    ref: str = ""
+    usage: Mapping[str, int] | None = None
 
 
 class AutoContextMemory:
@@ -94,13 +98,36 @@ class AutoContextMemory:
             raise ValueError(f"chat messages have no {self.role!r}; add its posts by memory.add_post()")
         self.memory.append(message)
 
-    def get_messages(self) -> list[Message]:
+    def get_messages(self, *, metadata: bool = False) -> list[Message]:
         """Return what the role sees now: header, compaction, and the messages after it as they read now.
 
-        Without a budget: for a prompt that fits, use ``compose``.
+        Without a budget: for a prompt that fits, use ``compose``. With *metadata*, which is not for providers, messages
+        that do not read as they came have a ``metadata`` with ``_compress_meta``, whose ``offloaduuid`` reloads the
+        originals, and with ``_chat_usage`` where a model was asked.
         """
         self._shown = self._now()
-        return [shown.message for shown in self._shown]
+        return [self._with_metadata(shown) if metadata else shown.message for shown in self._shown]
+
+    def references(self, index: int) -> tuple[str, ...]:
+        """Return what reloads the originals of a message; nothing where it reads as it came.
+
+        The index counts the list that ``get_messages`` gave last, less what was deleted since.
+        """
+        ref = self._at(index).ref
+        return (ref,) if ref else ()
+
+    def _with_metadata(self, shown: _Shown) -> Message:
+        if not shown.ref:
+            return shown.message
+        metadata: dict[str, Any] = {"_compress_meta": {"offloaduuid": shown.ref}}
+        if shown.usage is not None:
+            seconds = next((event.time for event in reversed(self._events.heard) if event.ref == shown.ref), 0.0)
+            metadata["_chat_usage"] = {
+                "inputTokens": shown.usage.get("input_tokens", 0),
+                "outputTokens": shown.usage.get("output_tokens", 0),
+                "time": seconds,
+            }
+        return {**shown.message, "metadata": metadata}
 
     def get_original_memory_msgs(self) -> list[Message]:
         """Return every message as it came, tool calls and results included."""
@@ -117,14 +144,19 @@ class AutoContextMemory:
         and ``NotDeleted`` for a system message, the newest question, a call that waits for its results, a pinned
         message, and what has been reduced since the list was given.
         """
-        shown = self._shown if self._shown is not None else self._now()
+        one = self._at(index)
+        self._drop(one, index)
+        self._shown = [other for other in self._shown or () if other.unit is not one.unit]
+
+    def _at(self, index: int) -> _Shown:
+        """Return the message at *index* of the list that was given last."""
+        if self._shown is None:
+            self._shown = self._now()
         if isinstance(index, bool) or not isinstance(index, int):
             raise TypeError(f"index is the place of a message, a whole number, not {type(index).__name__}")
-        if not 0 <= index < len(shown):
-            raise IndexError(f"there is no message {index}; get_messages() gave {len(shown)}, from 0 on")
-        one = shown[index]
-        self._drop(one, index)
-        self._shown = [other for other in shown if other.unit is not one.unit]
+        if not 0 <= index < len(self._shown):
+            raise IndexError(f"there is no message {index}; get_messages() gave {len(self._shown)}, from 0 on")
+        return self._shown[index]
 
     def _view(self) -> View:
         rounds, compaction = self.memory.get_role_rounds(self.role)
@@ -135,10 +167,18 @@ class AutoContextMemory:
         view = self._view()
         shown = [_Shown(from_post(post, self.role)) for post in self.memory.header if sees(self.role, post)]
         if view.compaction is not None:
-            shown.append(_Shown({"role": "system", "content": view.compaction.to_prompt()}))
+            message: Message = {"role": "system", "content": view.compaction.to_prompt()}
+            covered = view.rounds[: view.end]
+            ref = range_reference(covered[0].number, covered[-1].number) if covered else ""
+            shown.append(_Shown(message, ref=ref, usage=view.compaction.usage))
         for place in view.places:
             for round_, unit in view.units(place):
-                shown += [_Shown(message, round_, unit) for message in unit.messages]
+                reductions = [one for one in view.reductions.of(round_.id) if one.kind != "dropped"]
+                for message, post in zip(unit.messages, unit.posts, strict=True):
+                    number = post.number if post is not None else 0
+                    found = next((one for one in reductions if one.covers(number)), None)
+                    ref = posts_reference(round_, found.first_number, found.last_number) if found is not None else ""
+                    shown.append(_Shown(message, round_, unit, ref, found.usage if found is not None else None))
         return shown
 
     def _drop(self, shown: _Shown, index: int) -> None:
@@ -227,6 +267,33 @@ class AutoContextMemory:
         """Return all that is offloaded now, by its reference: by ``offload()``, and by the six steps from the log."""
         return {ref: self.reload(ref) for ref in (*self._offloads, *self._references())}
 
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the schemas of the recall tools, in OpenAI's format; their answers come from ``call``.
+
+        ``context_reload`` takes places in the log, and the ids that ``offload`` was given.
+        """
+        return Recall(self.memory, self.role).tools()
+
+    def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> str:
+        """Return the answer to a model's call of one of the tools: as ``Recall.call`` does, and what is offloaded under
+        an id. ``working_context_offload_uuid`` is understood as ``ref``."""
+        given = _mapping(arguments)
+        if name != "context_reload" or given is None:
+            return Recall(self.memory, self.role).call(name, arguments)
+        if _OTHER_NAME in given:
+            given.setdefault("ref", given.pop(_OTHER_NAME))
+        ref = given.get("ref")
+        kept = self._offloads.get(ref) if isinstance(ref, str) else None
+        if kept is None:
+            return Recall(self.memory, self.role).call(name, given)
+        aside = Memory("offloaded")
+        aside.create_round("")
+        for message in kept:
+            aside.append(message)
+        last = len(aside.conversation.rounds)
+        named = range_reference(1, last)
+        return Recall(aside).call(name, {**given, "ref": named}).replace(f"[{named}", f"[{ref}", 1)
+
     @property
     def compression_events(self) -> list[CompressionEvent]:
         """What the six steps did in this session, before a restart as well, oldest first."""
@@ -246,6 +313,20 @@ class AutoContextMemory:
         return messages_behind(
             self.memory.snapshot.rounds(self.role, include_failed=True), ref, self.role, hide_failed=True
         )
+
+
+#: What the id of ``context_reload`` is called elsewhere.
+_OTHER_NAME = "working_context_offload_uuid"
+
+
+def _mapping(arguments: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a model's arguments as a dict; None where they are none."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return None
+    return dict(arguments) if isinstance(arguments, Mapping) else None
 
 
 def _is_reference(text: str) -> bool:

@@ -47,6 +47,22 @@ class CompressionEvent:
     def token_reduction(self) -> int:
         return self.token_before - self.token_after
 
+    @property
+    def compressed_message_id(self) -> str:
+        """The reference of what reads shorter: it reloads the originals."""
+        return self.ref
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The numbers under the names that AutoContextMemory has for them."""
+        return {
+            "inputToken": self.compress_input_token,
+            "outputToken": self.compress_output_token,
+            "time": self.time,
+            "tokenBefore": self.token_before,
+            "tokenAfter": self.token_after,
+        }
+
 
 #: What the events are kept under in the log.
 _KEPT = "memory.shortened"

@@ -1,0 +1,90 @@
+"""What AutoContextMemory tells of messages that do not read as they came, and what an agent reloads by itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from chats import calls, result, user
+from small_auto_context import ROLE, long_text, memory_of, past, small, tool_run, worked
+
+from compactor.presets import AutoContextMemory, CompressionEvent, PromptConfig, Prompts, auto_context
+from memory import Memory
+from prompts import load
+
+KEPT = [user("Monday: rain."), {"role": "assistant", "content": "Tuesday: sun."}]
+
+
+def worked_context() -> AutoContextMemory:
+    messages = [
+        *past(question="First?"),
+        *past(*tool_run(1, 6)),
+        *past(calls("big"), result("big", long_text("big", 3_000))),
+        user("And now?"),
+    ]
+    return worked(small(memory_of(*messages), msg_threshold=2, max_token=1_000))
+
+
+def test_messages_say_what_reloads_them_and_what_that_took() -> None:
+    """Under the names that users of the class know, and only where they ask for it: providers refuse unknown keys."""
+    context = worked_context()
+    plain, told = context.get_messages(), context.get_messages(metadata=True)
+
+    assert [{key: value for key, value in message.items() if key != "metadata"} for message in told] == plain
+    found = [message["metadata"]["_compress_meta"]["offloaduuid"] for message in told if "metadata" in message]
+    assert found == ["r1-r2", "r3.p2"]
+    assert told[0]["metadata"]["_chat_usage"] == {
+        "inputTokens": 90,
+        "outputTokens": 9,
+        "time": pytest.approx(0, abs=60),
+    }
+    assert [context.references(index) for index in range(len(plain))] == [
+        (message["metadata"]["_compress_meta"]["offloaduuid"],) if "metadata" in message else () for message in told
+    ]
+    assert all(context.reload(ref) for ref in found)
+    with pytest.raises(IndexError, match="there is no message 99"):
+        context.references(99)
+
+
+def test_events_have_the_numbers_by_their_names() -> None:
+    """``metadata``, and the id of what reads shorter."""
+    event = worked_context().compression_events[-1]
+
+    assert isinstance(event, CompressionEvent)
+    assert event.metadata["tokenBefore"] - event.metadata["tokenAfter"] == event.token_reduction > 0
+    assert set(event.metadata) == {"inputToken", "outputToken", "time", "tokenBefore", "tokenAfter"}
+    assert event.compressed_message_id == event.ref
+
+
+def test_an_agent_reloads_what_a_host_offloaded() -> None:
+    """By its id, under either name, in pages; and places in the log as with the recall tools."""
+    context = worked_context()
+    context.offload("forecast", KEPT)
+
+    assert [tool["function"]["name"] for tool in context.tools()] == ["context_reload", "read_rounds", "search_history"]
+    for arguments in ({"ref": "forecast"}, '{"working_context_offload_uuid": "forecast"}'):
+        answer = context.call("context_reload", arguments)
+        assert answer.startswith("[forecast, characters 0 to ")
+        assert "Monday: rain." in answer
+        assert "Tuesday: sun." in answer
+    assert "Tuesday" not in context.call("context_reload", {"ref": "forecast", "limit": 20})
+    assert "offset" in context.call("context_reload", {"ref": "forecast", "pattern": "sun"})
+    assert "big0 big1" in context.call("context_reload", {"ref": "r3.p2"})
+    assert context.call("read_rounds", {"start": 1}).startswith("[r1, ")
+    for wrong in ({"ref": "nothing"}, "{", None, [1], json.dumps([1]), {"ref": 7}):
+        assert context.call("context_reload", wrong).startswith("Error:")  # type: ignore[arg-type]
+
+
+def test_another_roles_offloads_are_its_own() -> None:
+    """An id that nobody kept here is nothing."""
+    context = AutoContextMemory(Memory(), ROLE)
+    assert context.call("context_reload", {"ref": "forecast"}).startswith("Error:")
+
+
+def test_the_prompts_of_the_steps_have_names() -> None:
+    """Each is a shipped prompt, and what is shipped is what a step asks with."""
+    fields = ("tool_compress", "summary", "large_message", "compress")
+    for name, field in zip([name for name in vars(Prompts) if name.endswith("_PROMPT")], fields, strict=True):
+        assert "{content}" in load(getattr(Prompts, name)).content, field
+    own = PromptConfig(previous_round_tool_compress_prompt=Prompts.PREVIOUS_ROUND_TOOL_INVOCATION_COMPRESS_PROMPT)
+    assert auto_context(custom_prompt=own)["strategies"]
