@@ -13,15 +13,15 @@ import math
 import re
 import unicodedata
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memory.rounds import Post, Round, ToolCall
+from memory.rounds import USER, Post, Round, ToolCall
 
 from .facts import assignment
 
-__all__ = ["Action", "choose_lines", "find_actions", "merge_actions", "parse_action"]
+__all__ = ["Action", "choose_files", "choose_lines", "find_actions", "merge_actions", "parse_action"]
 
 Count = Callable[[str], int]
 
@@ -41,7 +41,7 @@ _RECENT = 3
 #: What a result begins with says what kind of result it is; more of it tells little.
 _OPENING = 40
 #: Arguments that a group of like calls names, and how long each may be.
-_NAMED, _NAMED_LENGTH = 4, 32
+_NAMED, _NAMED_LENGTH = 6, 32
 #: Characters of a result's beginning and end that are looked through for what failed, and of one line of it.
 _LOOKED_AT, _LINE = 16_000, 400
 #: A longer word is data: its beginning is enough.
@@ -206,7 +206,7 @@ def _outcome_of_fields(
     values: dict[str, list[str]] = {}
     ranks: dict[str, int] = {}
     failed = False
-    # What it is about, unless that was asked for.
+    # The record that it is about: an id is known wherever it stood, another value only as this one's.
     about = next((value for _, value in fields[:3] if _is_identifier(value)), "")
     for key, value in fields:
         failure = _is_failure_field(key, value)
@@ -214,9 +214,10 @@ def _outcome_of_fields(
             said, failure = _outcome_of_text(value, arguments, seen, taken)
             rank = 0 if failure else 3
         else:
-            rank = 0 if failure else _rank(value, arguments, seen, taken)
+            known = value if _is_identifier(value) else f"{about} {key} {value}"
+            rank = 0 if failure else _rank(value, known, arguments, seen, taken)
             said, rank = _printable(value), 1 if rank and value == about and value not in arguments else rank
-            seen.add(value)
+            seen.add(known)
         failed = failed or failure
         of = values.setdefault(key, []) if said else []
         if said and said not in of and len(of) < _VALUES and (rank < _KNOWN or not of):
@@ -241,9 +242,9 @@ _VALUES = 6
 _KNOWN = 4
 
 
-def _rank(value: str, arguments: str, seen: set[str], taken: set[str]) -> int:
+def _rank(value: str, known: str, arguments: str, seen: set[str], taken: set[str]) -> int:
     """Return how much a value tells, the less the more: later calls take it, it is a new id, it is new, it is known."""
-    if value in seen or value in arguments:
+    if known in seen or value in arguments:
         return _KNOWN
     return 1 if value in taken else 2 if _is_identifier(value) else 3
 
@@ -462,8 +463,9 @@ def _joined(earlier: Action, action: Action) -> Action:
         return replace(action, count=count, shared=shared)
     first, *others = earlier.arguments
     # What is left of another group's arguments can only be read behind their own first.
-    added = [_behind(first, argument) for argument in action.arguments[:1] if argument != first]
-    left_out = MORE in others or len(action.arguments) > 1
+    whole = [argument for argument in action.arguments if not argument.startswith(MORE)]
+    added = [_behind(first, argument) for argument in whole if argument != first]
+    left_out = MORE in others or len(whole) < len(action.arguments)
     others = [*(other for other in others if other != MORE and other not in added), *added]
     left_out = left_out or len(others) >= _NAMED
     arguments = (_clipped(first, _BRIEF_ARGUMENTS), *([MORE] if left_out else []), *others[1 - _NAMED :])
@@ -534,36 +536,51 @@ def _cost(actions: Iterable[Action], count: Count) -> int:
 
 
 def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
-    """Return those of *actions* that are worth most for what they cost, and what is left of each tool as one line."""
-    costs = [count(f"- {action.line}\n") for action in actions]
+    """Return *actions* in *budget* tokens: those worth most on lines of their own, the rest as one line per tool."""
     resolved = {(action.name, action.arguments) for action in actions if not action.failed}
     forms = Counter(_form(action) for action in actions)
     worths = [
-        _worth(action, resolved) * (0.5 + 0.5 * (place + 1) / len(actions)) / forms[_form(action)] ** 0.5
+        _worth(action, resolved) * (0.5 + 0.5 * (place + 1) / len(actions)) / math.sqrt(forms[_form(action)])
         for place, action in enumerate(actions)
     ]
+    costs = [count(f"- {action.line}\n") for action in actions]
     order = sorted(range(len(actions)), key=lambda place: -worths[place] / (costs[place] + 8))
-    left = budget - budget // _FOR_GROUPS
-    chosen: dict[int, Action] = {}
+    left = budget * 3 // 4
+    alone = set()
     for place in order:
-        if costs[place] <= left:
-            chosen[place] = actions[place]
+        if costs[place] <= left and (actions[place].failed or actions[place].changes):
+            alone.add(place)
             left -= costs[place]
-    left += budget // _FOR_GROUPS
+    lines = _with_groups(actions, alone, worths, budget, count)
+    for place in order[:_TRIES]:
+        if place not in alone and _cost(lines, count) + 12 < budget:
+            more = _with_groups(actions, alone | {place}, worths, budget, count)
+            if sum(one.count for one in more) >= sum(one.count for one in lines):
+                lines, alone = more, alone | {place}
+    return lines
+
+
+#: So many are looked at for whether they can have a line of their own.
+_TRIES = 60
+
+
+def _with_groups(
+    actions: Sequence[Action], alone: set[int], worths: Sequence[float], budget: int, count: Count
+) -> list[Action]:
+    """Return those *alone* and, as far as *budget* goes, one line for what is left of each tool."""
+    chosen = {place: actions[place] for place in alone}
+    left = budget - _cost(chosen.values(), count)
     groups: dict[Hashable, list[int]] = {}
-    for place in sorted(set(order).difference(chosen)):
-        groups.setdefault(_tool(actions[place]), []).append(place)
-    for places in sorted(groups.values(), reverse=True):
+    for place, action in enumerate(actions):
+        if place not in alone:
+            groups.setdefault(_tool(action), []).append(place)
+    for places in sorted(groups.values(), key=lambda places: -sum(worths[place] for place in places)):
         (group,) = _merged([actions[place] for place in places], lambda _: ())
         cost = count(f"- {group.line}\n")
         if cost <= left:
             chosen[places[-1]] = group
             left -= cost
     return [chosen[place] for place in sorted(chosen)]
-
-
-#: One part in so many is for the lines of what is left.
-_FOR_GROUPS = 8
 
 
 def _worth(action: Action, resolved: set[tuple[str, tuple[str, ...]]]) -> float:
@@ -581,6 +598,68 @@ def _form(action: Action) -> Hashable:
 _DIGITS = re.compile(r"\d+")
 #: What failed counts most unless the same call went well later, then what changed something.
 _FAILED_WEIGHT, _CHANGE_WEIGHT = 5.0, 3.0
+
+
+# --- files and ids ----------------------------------------------------------------------------------------------------
+
+
+def choose_files(
+    actions: Iterable[Action], stored: Iterable[str], given: Iterable[str], shown: str, budget: int, count: Count
+) -> list[str]:
+    """Return in *budget* tokens the files and ids in play, as items ``tool, tool: file; file``: those that *actions*
+    took, that stand in items *stored* before or in what the user said, *given*; not those that *shown* holds."""
+    users: dict[str, dict[str, None]] = {}
+    uses: Counter[str] = Counter()
+
+    def add(value: str, user: str) -> None:
+        users.setdefault(value, {})[user] = None
+        uses[value] += 1
+
+    for item in stored:
+        names, _, values = item.partition(": ")
+        for value in values.split(_NEXT):
+            for name in names.split(", "):
+                add(value, name)
+    for text in given:
+        for value in _taken(text):
+            add(value, USER)
+    for action in actions:
+        for value in _taken(" ".join(action.arguments)):
+            add(value, action.name)
+    costs = {value: count(_NEXT + value) for value in users if value and value not in shown}
+    places = {value: place / len(users) for place, value in enumerate(users)}
+    grouped: dict[str, list[str]] = {}
+    for value in sorted(costs, key=lambda value: -(uses[value] + places[value] + _is_file(value)) / (costs[value] + 4)):
+        names = ", ".join(users[value])
+        cost = costs[value] + (0 if names in grouped else count(f"- {names}: \n"))
+        if cost <= budget:
+            budget -= cost
+            grouped.setdefault(names, []).append(value)
+    return [f"{names}: {_NEXT.join(values)}" for names, values in grouped.items()]
+
+
+_NEXT = "; "
+
+
+def _taken(arguments: str) -> Iterator[str]:
+    """Yield the files and ids among *arguments*: no names of functions or fields, no short numbers."""
+    for match in _TOKEN.finditer(arguments):
+        value = match[0].strip(".:!?*-")
+        called = arguments[match.end() : match.end() + 1] in {"(", ":"} or match[0][-1] == ":"
+        if called or MORE in value or "\\" in value or not _is_identifier(value):
+            continue
+        if (len(value) > 3 or value.isalnum()) and (any(map(str.isdigit, value)) or not _WORDS_JOINED.fullmatch(value)):
+            yield value
+
+
+def _is_file(value: str) -> bool:
+    """Whether *value* ends as a file's name does."""
+    stem, dot, ending = value.rpartition(".")
+    return bool(stem and dot) and 0 < len(ending) < 6 and ending[0].isalpha() and ending.isalnum()
+
+
+#: What is a field's or a function's name rather than an id.
+_WORDS_JOINED = re.compile(r"\w+")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ from memory.messages import repeats_query
 
 from ..tokens import count_tokens
 from ..transcript import quote
-from .actions import Action, choose_lines, find_actions, parse_action
+from .actions import Action, choose_files, choose_lines, find_actions, parse_action
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
@@ -45,6 +45,8 @@ __all__ = ["ExtractiveSummarizer"]
 
 Count = Callable[[str], int]
 Item = TypeVar("Item")
+#: The lines of what was done, by section.
+Done = Mapping[Section, Sequence[str]]
 
 #: Seconds for which the interpreter is held, and given up.
 _HOLD, _BREATH = 0.001, 0.00005
@@ -82,9 +84,15 @@ class ExtractiveSummarizer:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
         stored = [parse_action(one.text) if one.section is Section.DONE else None for one in earlier]
-        earlier = [one for one, action in zip(earlier, stored, strict=True) if action is None]
         actions = [*filter(None, stored), *called]
-        done = choose_lines(actions, _reserved(actions, [*earlier, *new], budget), self._count)
+        files = [one.text for one in earlier if one.section is Section.FILES]
+        pairs = zip(earlier, stored, strict=True)
+        earlier = [one for one, action in pairs if action is None and one.section is not Section.FILES]
+        acts = choose_lines(actions, _reserved(actions, [*earlier, *new], budget), self._count)
+        given = [one.text for one in new if one.of_user] if actions else []
+        shown = "\n".join(acts)
+        in_play = choose_files(actions, files, given, shown, budget // _FILES_SHARE, self._count)
+        done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
         lines = _weighed(_current(_distinct([*earlier, *new])), self._count)
         text = _fit(lines, budget, self._count, done) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
@@ -96,6 +104,10 @@ class ExtractiveSummarizer:
             return half
         quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
         return min(_LEAST_TOKENS, quoted * 9 // 10)
+
+
+#: One part in so many of a summary is for files and ids.
+_FILES_SHARE = 12
 
 
 def _reserved(actions: Sequence[Action], statements: Iterable[Statement], budget: int) -> int:
@@ -264,9 +276,10 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dic
 # --- what fits --------------------------------------------------------------------------------------------------------
 
 
-def _chosen(lines: Sequence[_Line], budget: int, for_rules: int, count: Count, done: Sequence[str]) -> list[int]:
+def _chosen(lines: Sequence[_Line], budget: int, for_rules: int, count: Count, done: Done) -> list[int]:
     """Return the places of the lines to keep beside *done*, best first, about *budget* tokens in all."""
-    choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section}, "\n".join(done))
+    shown = "\n".join(line for of in done.values() for line in of)
+    choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section}, shown)
     rules = [place for place, line in enumerate(lines) if _is_rule(line.statement)]
     choice.add(rules, min(for_rules, budget), budget)
     # A summary of nothing but the user's words would not say what came of them; what nobody else needs is theirs again.
@@ -327,11 +340,11 @@ class _Choice:
         return self._covered if self._lines[place].statement.of_user else self._done
 
 
-def _fit(lines: Sequence[_Line], budget: int, count: Count, done: Sequence[str] = ()) -> str:
+def _fit(lines: Sequence[_Line], budget: int, count: Count, done: Done) -> str:
     """Return the summary: *done*, and of *lines* those worth it, in *budget* tokens when all is counted as one text."""
     left = budget - count(_rendered(lines, (), done)) if done else budget
     # Where nothing is worth it, the best there is: an empty summary would be refused.
-    chosen = _chosen(lines, left, budget // 3, count, done)
+    chosen = _chosen(lines, left, budget * 2 // 5 if done else budget // 3, count, done)
     if not (chosen or done):
         chosen = sorted(range(len(lines)), key=lambda place: lines[place].rank)
     text = _filled(lines, chosen, budget, count, done)
@@ -345,7 +358,7 @@ def _fit(lines: Sequence[_Line], budget: int, count: Count, done: Sequence[str] 
 _ENDING = f"\n\n{END}"
 
 
-def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count, done: Sequence[str]) -> str:
+def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count, done: Done) -> str:
     """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens; the beginning of the first if
     none does."""
     low, high = 0, len(chosen)
@@ -356,15 +369,16 @@ def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: C
     if low or (done and count(_rendered(lines, (), done)) <= budget):
         return _rendered(lines, chosen[:low], done)
     if not lines:
-        return _cut(done[0], budget, count)
+        return _cut(next(iter(done.values()))[0], budget, count)
     return _clipped(min(lines, key=lambda line: line.rank).statement, budget, count)
 
 
-def _rendered(lines: Sequence[_Line], places: Iterable[int], done: Sequence[str]) -> str:
+def _rendered(lines: Sequence[_Line], places: Iterable[int], done: Done) -> str:
     found: dict[Section, list[str]] = {section: [] for section in Section}
     for section, items in _items([lines[place].statement for place in sorted(places)]):
         found[section] += (f"- {item}" for item in items)
-    found[Section.DONE] += (f"- {line}" for line in done)
+    for section, of in done.items():
+        found[section] += (f"- {line}" for line in of)
     return "\n\n".join("\n".join([section, *items]) for section, items in found.items() if items)
 
 
