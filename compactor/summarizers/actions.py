@@ -555,9 +555,13 @@ def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
     for place in order[:_TRIES]:
         if place not in alone and _cost(lines, count) + 12 < budget:
             more = _with_groups(actions, alone | {place}, worths, budget, count)
-            if sum(one.count for one in more) >= sum(one.count for one in lines):
+            if _cost(more, count) <= budget and _calls(more) >= _calls(lines):
                 lines, alone = more, alone | {place}
     return lines
+
+
+def _calls(actions: Iterable[Action]) -> int:
+    return sum(action.count for action in actions)
 
 
 #: So many are looked at for whether they can have a line of their own.

@@ -88,10 +88,11 @@ class ExtractiveSummarizer:
         files = [one.text for one in earlier if one.section is Section.FILES]
         pairs = zip(earlier, stored, strict=True)
         earlier = [one for one, action in pairs if action is None and one.section is not Section.FILES]
-        acts = choose_lines(actions, _reserved(actions, [*earlier, *new], budget), self._count)
+        share = budget * _share_of_calls(actions, [*earlier, *new])
+        acts = choose_lines(actions, int(share * _DONE_SHARE), self._count)
         given = [one.text for one in new if one.of_user] if actions else []
         shown = "\n".join(acts)
-        in_play = choose_files(actions, files, given, shown, budget // _FILES_SHARE, self._count)
+        in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), self._count)
         done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
         lines = _weighed(_current(_distinct([*earlier, *new])), self._count)
         text = _fit(lines, budget, self._count, done) if lines or done else _cut(NOTHING, target, self._count)
@@ -106,16 +107,15 @@ class ExtractiveSummarizer:
         return min(_LEAST_TOKENS, quoted * 9 // 10)
 
 
-#: One part in so many of a summary is for files and ids.
-_FILES_SHARE = 12
+#: What was done, and the files and ids in play, may take so much of a summary where an agent works alone.
+_DONE_SHARE, _FILES_SHARE = 0.55, 0.08
 
 
-def _reserved(actions: Sequence[Action], statements: Iterable[Statement], budget: int) -> int:
-    """Return the tokens for what was done: about half of *budget* where an agent works alone, half of that where the
-    user says something after each call, nothing where there are no calls."""
+def _share_of_calls(actions: Sequence[Action], statements: Iterable[Statement]) -> float:
+    """Return how many of the calls and messages of the user are calls: a chat without any spends nothing on them."""
     calls = sum(action.count for action in actions)
     messages = len({statement.source for statement in statements if statement.section in {Section.GOAL, Section.SAID}})
-    return budget * 11 // 20 * calls // (calls + messages) if calls else 0
+    return calls / (calls + messages) if calls else 0.0
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
