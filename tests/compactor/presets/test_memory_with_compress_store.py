@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -288,3 +290,26 @@ def test_nothing_that_was_said_is_lost_from_the_log(steps: list[Step]) -> None:
     for number, round_ in enumerate(again.memory.conversation.rounds, 1):
         assert round_.user_query in again.memory.reload(f"r{number}")
         assert all(again.memory.reload(f"r{number}.p{post.number}") for post in round_.post_list)
+
+
+def test_threads_that_change_what_is_shown_leave_it_in_the_log_as_it_is() -> None:
+    """Adding, deleting and compressing at once: what was written last is what is shown when all are done."""
+    store = InMemoryStore()
+    memory = opened(store)
+    run(memory.add(turns(4)))
+    begin = threading.Barrier(4)
+
+    def work(step: Step) -> None:
+        begin.wait(20)
+        for _ in range(8):
+            with suppress(IndexError):  # somebody else has hidden it meanwhile
+                step(memory)
+
+    steps = [added, compressed, deleted, lambda one: run(one.delete(0))]
+    workers = [threading.Thread(target=work, args=(step,), daemon=True) for step in steps]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert not any(worker.is_alive() for worker in workers)
+    assert shown(opened(store)) == shown(memory)
