@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from memory.graphemes import beginning
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Round
 
@@ -185,4 +186,4 @@ def _prohibitions(text: str) -> Iterator[str]:
         if len(own) > _LONG_MESSAGE and min(place, len(own) - 1 - place) >= _FRAME:
             continue
         if is_prohibition(sentence):
-            yield sentence[:LONGEST]
+            yield beginning(sentence, LONGEST)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from memory.graphemes import beginning
 from memory.messages import repeats_query
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
@@ -289,7 +290,7 @@ def _newest_plans(rounds: Sequence[Round]) -> set[str]:
 def _name(name: str) -> str:
     """Return a role's, tool's or attachment's name as a label: one short line, whatever the host called it, and not the
     user's name, which says whose words follow."""
-    label = _printable(name[:80])[:40].rstrip(": ") or "unnamed"
+    label = beginning(_printable(beginning(name, 80)), 40).rstrip(": ") or "unnamed"
     return f"{label} (not the user)" if label == USER_SAYS.rstrip(": ") else label
 
 
@@ -451,7 +452,7 @@ def _parts(word: str) -> Iterator[str]:
     elif _CJK_CHAR.search(word, 0, _BLOB):
         yield from (word[i : i + _BLOB] for i in range(0, len(word), _BLOB))
     else:
-        yield f"{word[:40]}…"
+        yield f"{beginning(word, 40)}…"
 
 
 def _printable(text: str) -> str:

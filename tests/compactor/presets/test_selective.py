@@ -223,7 +223,8 @@ def test_calls_that_wait_for_results_do_not_reach_the_summarizer() -> None:
 
 
 def test_a_failed_summary_leaves_everything_as_it_was_and_cools_down() -> None:
-    """No compaction, no round hidden; after two failures in a row nothing is tried for eight seconds; then it works."""
+    """No compaction after the first; after two failures in a row no model is asked for eight seconds, and what is due is
+    folded in offline; then the model's text takes its place."""
     memory = conversation(9)
     memory.append(user("And now?"))
     down = SummarizerError("the endpoint is down; start it")
@@ -231,14 +232,17 @@ def test_a_failed_summary_leaves_everything_as_it_was_and_cools_down() -> None:
     compactor, executor, clock = on_command(memory, max_token=100, summarizer=summarizer)
     executor.run_all()
     after_one = shown(memory)
+    assert compactor.get_compaction() is None
+    assert after_one[-1] == "And now?"
     clock.advance(1.0)
     executor.run_all()
 
     assert [event.strategy for event in of_kind(compactor.events, StrategyFailed)] == ["compact_rounds"] * 2
     assert [event.circuit_open for event in of_kind(compactor.events, Failed)] == [False, True]
-    assert compactor.get_compaction() is None
-    assert shown(memory) == after_one
-    assert after_one[-1] == "And now?"
+    offline = compactor.get_compaction()
+    assert offline is not None
+    assert "offline" in offline.extra
+    assert shown(memory)[-1] == "And now?"
 
     clock.advance(7.9)
     executor.run_all()
@@ -246,7 +250,9 @@ def test_a_failed_summary_leaves_everything_as_it_was_and_cools_down() -> None:
 
     clock.advance(0.1)
     executor.run_all()
-    assert compactor.get_compaction() is not None
+    by_model = compactor.get_compaction()
+    assert by_model is not None
+    assert "offline" not in by_model.extra
 
 
 def test_a_refused_summary_is_asked_for_again() -> None:
