@@ -96,6 +96,8 @@ class RoleJournal:
         self._role = role
         self._holder = holder or new_id()
         self._made_in = os.getpid()
+        #: Whether a lease that there is before it takes its first is a dead process's.
+        self._takes_over = holder == SOLE
         #: Those of the round that was reduced last, and which that was. Written while the Memory is locked.
         self._ties: tuple[ref[Round], Ties] | None = None
 
@@ -183,7 +185,12 @@ class RoleJournal:
         store = self._store
         if not isinstance(store, LeasingStore):
             return 0.0
-        return store.lease(self._memory.session_id, self._lease, self._process, seconds)
+        place = self._memory.session_id, self._lease, self._process
+        if not self._takes_over or os.getpid() != self._made_in:
+            return store.lease(*place, seconds)
+        wait = store.lease(*place, seconds, take_over=True)
+        self._takes_over = False
+        return wait
 
     def release(self) -> None:
         store = self._store

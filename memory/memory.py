@@ -72,7 +72,7 @@ class Memory(Log):
     *new_id* and *clock* make the ids and the time stamps. A session that the store already holds is resumed; on a store
     that can read parts of a log, in the time that its newest rounds take, and older ones are read when somebody asks.
     *take_over*: the next ``create_round`` finishes the rounds that a process left open when it ended, and a lease that
-    one so opened had is ours; for hosts where no other process is at work on the session.
+    one left behind is ours, however it had opened the session; for hosts where no other process is at work on it.
 
     Any number of threads may use it. Writers take turns, and return when the store has what they wrote; readers take an
     immutable snapshot and no lock. Where the store is a database, both may wait for it: in asyncio, call what writes by

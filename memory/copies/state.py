@@ -60,7 +60,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "format": STATE_FORMAT,
         "version": STATE_VERSION,
         "session": memory.session_id,
-        "own_rounds": [memory._own_round, *memory._taken_over],  # which the next one finishes
+        "own_rounds": [one for one in (memory._own_round, *memory._taken_over) if one],  # which the next one finishes
         "entries": entries,
     }
 

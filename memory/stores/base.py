@@ -176,9 +176,9 @@ class LeasingStore(Store, Protocol):
     By the clock of the database. It saves money: correctness never rests on it.
     """
 
-    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+    def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         """Take or renew the lease of that *name* for *seconds*, and return 0.0; where another holder has it, the
-        seconds until it expires."""
+        seconds until it expires, unless it is to be taken over."""
 
     def release(self, session: str, name: str, holder: str) -> None:
         """Give the lease back; one that is not *holder*'s is left alone."""

@@ -111,11 +111,11 @@ class InMemoryStore:
         with self._lock:
             self._sessions.pop(session, None)
 
-    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+    def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         now = self._clock()
         with self._lock:
             lease = self._leases.get((session, name))
-            if lease and lease.holder != holder and lease.until > now:
+            if not take_over and lease and lease.holder != holder and lease.until > now:
                 return lease.until - now
             self._leases[session, name] = _Lease(holder, now + seconds)
             return 0.0

@@ -92,6 +92,11 @@ class SqlStore:
         self._connections = Connections(dialect)
         self._append = dialect.driver_sql(_APPEND)
         now = dialect.now
+        self._seize_lease = text(
+            f"""INSERT INTO compactor_leases (session, name, holder, expires)
+            VALUES (:session, :name, :holder, {now} + :seconds)
+            ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires"""  # noqa: S608
+        )
         self._take_lease = text(
             f"""INSERT INTO compactor_leases AS l (session, name, holder, expires)
             VALUES (:session, :name, :holder, {now} + :seconds)
@@ -316,11 +321,11 @@ class SqlStore:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+    def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder), "seconds": seconds}
 
         def take(connection: Connection) -> float:
-            if connection.execute(self._take_lease, where).rowcount:
+            if connection.execute(self._seize_lease if take_over else self._take_lease, where).rowcount:
                 return 0.0
             # More than nothing, also where it has run out since: who holds it was not asked again.
             return max(0.001, float(connection.execute(self._lease_left, where).scalar_one()))

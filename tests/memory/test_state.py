@@ -329,3 +329,17 @@ def test_an_entry_survives_whatever_it_says(text: str) -> None:
     assert (again, again.created_at, again.number, again.round) == (
         Entry("starred", body=again.body, id=entry.id), entry.created_at, 3, 1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("open_one", [True, False])
+def test_a_round_trip_more_adds_nothing(open_one: bool) -> None:
+    """However often a session is taken from its state and put back, its state is the same."""
+    memory = Memory("s")
+    memory.finish_round(memory.create_round("done"))
+    if open_one:
+        memory.create_round("still open")
+    state = once = Memory.from_state_dict(memory.state_dict()).state_dict()
+    for _ in range(5):
+        state = Memory.from_state_dict(state).state_dict()
+    assert state == once
+    assert len(state["own_rounds"]) == 1

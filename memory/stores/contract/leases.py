@@ -42,6 +42,16 @@ class LeasingStoreContract(StoreContract):
             assert 0 < one.lease("s", "n", "one", 60) <= 60
             two.release("s", "n", "two")
 
+    def test_a_lease_may_be_taken_over(self) -> None:
+        """By who knows that its holder is dead: that one waits then, should it be alive, and takes nothing back."""
+        one, two = leasing(self.store), leasing(self.another())
+        one.lease("s", "n", "one", 900)
+        assert two.lease("s", "n", "two", 60, take_over=True) == 0.0
+        assert 0 < one.lease("s", "n", "one", 900) <= 60
+        one.release("s", "n", "one")
+        assert one.lease("s", "n", "one", 900) > 0
+        assert two.lease("s", "other", "two", 60, take_over=True) == 0.0
+
     def test_a_released_lease_is_free(self) -> None:
         """At once; to give back what one does not have is no error, and takes nothing from anybody."""
         one, two = leasing(self.store), leasing(self.another())

@@ -33,11 +33,11 @@ class Leases(InMemoryStore):
         self.released: list[str] = []
         self.failing = False
 
-    def lease(self, session: str, name: str, holder: str, seconds: float) -> float:
+    def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         if self.failing:
             raise StoreUnreachable("the server is gone; start it")
         self.taken.append((name, holder, seconds))
-        return super().lease(session, name, holder, seconds)
+        return super().lease(session, name, holder, seconds, take_over=take_over)
 
     def release(self, session: str, name: str, holder: str) -> None:
         if self.failing:
@@ -318,10 +318,12 @@ def test_a_call_that_was_given_up_does_not_give_the_next_ones_lease_back() -> No
     assert of_kind(pair.one.events, Discarded)[-1].reason == "late"
 
 
-def test_who_takes_over_does_not_wait_for_the_lease_of_the_process_before() -> None:
-    """It was killed in a call, and nobody else is at work: what is due is asked for at once."""
+@pytest.mark.parametrize("take_over", [True, False])
+def test_who_takes_over_does_not_wait_for_the_lease_of_the_process_before(take_over: bool) -> None:
+    """However that had opened the session: it was killed in a call, nobody else is at work, and what is due is asked for
+    at once."""
     pair = Pair()
-    assert Memory("session", store=pair.store, take_over=True).journal(ROLE).lease(LASTS) == 0.0
+    assert Memory("session", store=pair.store, take_over=take_over).journal(ROLE).lease(LASTS) == 0.0
     assert pair.memories[0].journal(ROLE).lease(LASTS) == LASTS, "a process that others may be beside waits"
     again, executor, _ = on_command(Memory("session", store=pair.store, take_over=True), pair.asked, clock=pair.clock)
     again.start()
