@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from .errors import NewerVersion, StoreDamaged
-from .frozen import EMPTY
+from .frozen import EMPTY, dumped
 from .overlays import CompactedMessage, Reduction, UsageCounts
 from .rounds import Extra, Post, Record, Stamp, Text, new_id, utc_now
 from .stand_ins import checked_runs
@@ -341,10 +341,10 @@ _HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 def _body_of(record: Record) -> str:
     # Several times as fast; but it leaves characters as they are, and has none for what UTF-8 cannot hold.
     try:
-        body = record.model_dump_json()
+        body = dumped(record.model_dump_json)
     except ValueError:
         body = ""
-    return body if body and body.isascii() else _to_ascii(record.model_dump())
+    return body if body and body.isascii() else _to_ascii(dumped(record.model_dump))
 
 
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))

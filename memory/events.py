@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .frozen import dumped
 from .rounds import utc_now
 
 __all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
@@ -26,7 +28,8 @@ class Event(BaseModel):
 
     def facts(self) -> dict[str, object]:
         """Return what it says beside name and time, without fields that say nothing."""
-        return {key: value for key, value in self.model_dump(exclude={"at"}).items() if value is not None}
+        facts = dumped(partial(self.model_dump, exclude={"at"}))
+        return {key: value for key, value in facts.items() if value is not None}
 
 
 EventHook = Callable[[Event], object]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from pydantic_core import PydanticSerializationError
 
 from .errors import MessageError
 
-__all__ = ["EMPTY", "FrozenMapping", "freeze", "freeze_mapping", "thaw"]
+__all__ = ["EMPTY", "FrozenMapping", "dumped", "freeze", "freeze_mapping", "thaw"]
+
+T = TypeVar("T")
 
 
 class FrozenMapping(dict[str, Any]):
@@ -81,6 +85,19 @@ def freeze_mapping(value: Any) -> FrozenMapping:
     frozen = freeze(value)
     assert isinstance(frozen, FrozenMapping)  # noqa: S101  (tells mypy what freeze() gives for a mapping)
     return frozen
+
+
+def dumped(dump: Callable[[], T]) -> T:
+    """Return what *dump*, a dumping method of pydantic's, returns; an interrupt in it comes out as what it is."""
+    try:
+        return dump()
+    except PydanticSerializationError as error:
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, Exception):
+            raise cause from None
+        if KeyboardInterrupt.__name__ in str(error):  # which is all that is left of it; nothing of a value is in there
+            raise KeyboardInterrupt from None
+        raise
 
 
 def thaw(value: Any) -> Any:

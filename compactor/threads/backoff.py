@@ -12,9 +12,6 @@ from ..config import CompactorConfig
 
 __all__ = ["Backoff"]
 
-#: No endpoint is left alone for longer, whatever it asks for, in seconds.
-LONGEST_WAIT = 86_400.0
-
 
 class Backoff:
     """Failures in a row, and what they mean for the next attempt. Changed by one run at a time."""
@@ -34,7 +31,8 @@ class Backoff:
         self.failures = 0
 
     def failed(self, retry_after: object = None) -> float:
-        """Take note of a failure; return the seconds to wait, at least *retry_after*, where that is a number.
+        """Take note of a failure; return the seconds to wait, at least *retry_after*, where that is a number, but no
+        longer for its sake than ``backoff_max``.
 
         Half to all of ``initial * 2**(failures - 1)``, so that many compactors of one endpoint do not return at once
         ("equal jitter": Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
@@ -46,7 +44,8 @@ class Backoff:
             # 2.0**60 seconds is beyond every backoff_max; more would overflow.
             delay = min(self._config.backoff_initial * 2.0 ** min(self.failures - 1, 60), self._config.backoff_max)
         delay *= 0.5 + self._rng() / 2
-        return max(delay, min(_seconds(retry_after), LONGEST_WAIT))
+        # One absurd wish must not silence compaction for a day: who is asked too early says so again.
+        return max(delay, min(_seconds(retry_after), self._config.backoff_max))
 
 
 def _seconds(value: object) -> float:

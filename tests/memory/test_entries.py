@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, PlainSerializer
 
 from memory import Attachment, CompactedMessage, Post, Reduction, StoreError, ToolCall
 from memory.entries import (
@@ -32,7 +34,7 @@ from memory.entries import (
     UsageRecorded,
 )
 from memory.errors import NewerVersion
-from memory.frozen import MAX_BITS, MAX_DEPTH
+from memory.frozen import MAX_BITS, MAX_DEPTH, dumped
 from memory.rounds import Record
 
 NOON = datetime(2026, 2, 3, 12, 0, 0, 123456, tzinfo=UTC)
@@ -208,3 +210,20 @@ def test_a_broken_body_is_an_error_with_the_remedy(body: str) -> None:
         _ = Entry("round closed", body=body, number=12).record
     assert raised.value.__cause__ is not None
     assert "swordfish" not in str(raised.value)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("method", ["model_dump", "model_dump_json"])
+def test_an_interrupt_while_a_record_is_written_out_is_an_interrupt(raised: type[BaseException], method: str) -> None:
+    """And no error of pydantic's, which a host would take for a fault in what it stores."""
+
+    def interrupted(_value: object) -> object:
+        raise raised
+
+    class Interrupted(BaseModel):
+        value: Annotated[int, PlainSerializer(interrupted)] = 1
+
+    if (raised, method) == (SystemExit, "model_dump_json"):
+        pytest.skip("pydantic keeps nothing of it there")
+    with pytest.raises(raised):
+        dumped(getattr(Interrupted(), method))
