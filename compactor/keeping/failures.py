@@ -22,7 +22,7 @@ class FailuresKept:
         self._times: dict[tuple[str, ...], int] = {}
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Published):
+        if isinstance(event, Published) and not event.offline:  # that is no success
             self._times.clear()
         elif isinstance(event, _KEPT):
             same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
