@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
-from .reading.references import Passage, passage_behind, range_reference
+from .reading.references import QUOTED, Passage, passage_behind, range_reference
 from .reading.search import RECALL_TOOLS, Hit, words_of
 from .reading.tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 
@@ -27,6 +27,8 @@ PAGE, LONGEST_PAGE = 4_000, 19_500
 #: The longest pattern, how many characters are shown on either side of where it stands, and up to how many of its
 #: places are counted, so that one letter does not take seconds in a megabyte.
 LONGEST_PATTERN, AROUND, MOST_COUNTED = 200, 80, 1_000
+#: So much of who says what follows.
+LONGEST_SPEAKER = 100
 #: Hits of a search where the model asked for no other number, and at most.
 HITS, MOST_HITS = 5, 20
 
@@ -74,10 +76,17 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
 class Recall:
     """Answers the recall tools for one role: only what it sees is there, and failed rounds are not.
 
-    The empty role sees every post.
+    The empty role sees every post. What somebody said is quoted: its lines begin behind the speaker's name, or with
+    ``> ``.
     """
 
     def __init__(self, memory: Memory, role: str = ASSISTANT) -> None:
+        """Raises ``TypeError`` for a role that is no string: None is no way to say "everybody"."""
+        if not isinstance(role, str):
+            raise TypeError(
+                f"role is {role!r}; give the name of the role that asks, which then reads what it sees,"
+                ' or "" to let it read every post'
+            )
         self._memory = memory
         self._role = role
         self._calls = {
@@ -178,7 +187,7 @@ def _reference(text: str) -> str:
 
 
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
-    """Return one line that says what follows, and then the text as it is."""
+    """Return one line that says what follows and who says it, and then the text, quoted."""
     start = number_in(given, "offset", 0, 0, HUGE)
     limit = number_in(given, "limit", PAGE, 1, LONGEST_PAGE)
     if not len(passage):
@@ -188,8 +197,18 @@ def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
     start = passage.cut_before(start)
     # At least one character, however many code points it is made of: the next page begins behind it.
     stop = max(passage.cut_before(start + limit), passage.cut_after(start + 1))
+    text = passage.quoted(start, stop)
+    while len(text) > LONGEST_PAGE + len(QUOTED) and stop > start + 1:  # short lines: there is a mark for each
+        shorter = start + max((stop - start) * LONGEST_PAGE // len(text), 1)
+        stop = min(max(passage.cut_before(shorter), passage.cut_after(start + 1)), stop - 1)
+        text = passage.quoted(start, stop)
     more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
-    return f"[{ref}, characters {start} to {stop} of {len(passage)}{more}]\n{passage.page(start, stop)}"
+    return f"[{ref}{_said_by(passage, start)}, characters {start} to {stop} of {len(passage)}{more}]\n{text}"
+
+
+def _said_by(passage: Passage, offset: int) -> str:
+    speaker = passage.speaker(offset)
+    return f", {speaker[:LONGEST_SPEAKER]}" if speaker else ""
 
 
 def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
@@ -214,9 +233,15 @@ def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -
     if not count:
         missing = "the pattern, which is literal text, does not stand there"
         return f"[{ref}, {len(passage)} characters: {missing} from offset {start} on; try a shorter one]"
+    parts: list[str] = []
+    for place in shown:
+        begin, end = passage.cut_before(max(place - AROUND, 0)), passage.cut_after(place - AROUND + width)
+        part = f"[offset {place}{_said_by(passage, begin)}]\n{passage.quoted(begin, end)}"
+        if parts and sum(map(len, parts)) + len(part) > LONGEST_PAGE:  # short lines: there is a mark for each
+            go_on = place
+            break
+        parts.append(part)
     more = f"; for more, give offset={go_on}" if go_on is not None else ""
     places = f"{count}" if count < MOST_COUNTED else f"{MOST_COUNTED} or more"
     heading = f"[{ref}, {len(passage)} characters; places of the pattern from offset {start} on: {places}{more}]"
-    ends = ((passage.cut_before(max(place - AROUND, 0)), passage.cut_after(place - AROUND + width)) for place in shown)
-    parts = (f"[offset {place}]\n{passage.page(*end)}" for place, end in zip(shown, ends, strict=True))
     return "\n\n".join([heading, *parts])

@@ -16,9 +16,11 @@ from ..messages import from_post, from_round, repeats_query, text_with_calls
 from ..rounds import USER, Post, Round
 
 __all__ = [
+    "QUOTED",
     "Passage",
     "Reference",
     "folded",
+    "label_of",
     "messages_behind",
     "parsed",
     "passage_behind",
@@ -82,7 +84,7 @@ def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False)
 
 def passage_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
     """Return the same for readers who want a page of it and no copy of the whole."""
-    return Passage(_pieces(rounds, ref, hide_failed=hide_failed))
+    return Passage(_pieces(rounds, ref, hide_failed=hide_failed), _speaker(rounds, ref))
 
 
 def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed: bool = False) -> list[dict[str, Any]]:
@@ -105,11 +107,26 @@ def folded(text: str) -> str:
     return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
 
+class _Label(str):
+    """A piece that nobody said: where a round begins, and who says what follows."""
+
+    __slots__ = ()
+
+
+#: Where a line of somebody's words begins in a quoted page.
+QUOTED = "> "
+REST = "…"
+#: What a reader may take for the end of a line.
+_LINE_END = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
 class Passage:
     """A long text in pieces, of which pages are read without joining it."""
 
-    def __init__(self, pieces: Iterable[str]) -> None:
+    def __init__(self, pieces: Iterable[str], speaker: str = "") -> None:
+        """Take the *pieces*; *speaker* says them where no piece says who does."""
         self._pieces = list(pieces)
+        self._speaker = speaker
         #: The offset of each piece, and of the end.
         self._starts = [0, *accumulate(map(len, self._pieces))]
 
@@ -125,6 +142,32 @@ class Passage:
             before = self._starts[place]
             parts.append(self._pieces[place][max(start - before, 0) : stop - before])
         return "".join(parts)
+
+    def quoted(self, start: int, stop: int) -> str:
+        """Return the same page with all that somebody said marked as such, so that no words look like somebody else's.
+
+        Each line of it begins behind the name of who says it, or with ``QUOTED``. A name of which the page has only the
+        end begins with ``REST``.
+        """
+        parts: list[str] = []
+        for place in range(bisect_right(self._starts, start) - 1, len(self._pieces)):
+            if (before := self._starts[place]) >= stop:
+                break
+            part = self._pieces[place][max(start - before, 0) : stop - before]
+            if isinstance(self._pieces[place], _Label):
+                part = REST + part if start > before and part.strip("\n") else part
+            else:
+                part = (QUOTED if not parts else "") + _LINE_END.sub(rf"\g<0>{QUOTED}", part)
+            parts.append(part)
+        return "".join(parts)
+
+    def speaker(self, offset: int) -> str:
+        """Return who says what stands at *offset*; empty where a label does."""
+        place = min(bisect_right(self._starts, offset), len(self._pieces)) - 1
+        if place < 0 or isinstance(self._pieces[place], _Label):
+            return ""
+        labels = (piece for piece in reversed(self._pieces[:place]) if isinstance(piece, _Label))
+        return next(labels, self._speaker).strip("\n: ")
 
     def cut_before(self, place: int) -> int:
         """Return the last offset up to *place*, which is not negative, where it may be cut."""
@@ -159,6 +202,26 @@ def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator
     return _posts(round_, place, _found_posts(round_, place, ref))
 
 
+def _speaker(rounds: Sequence[Round], ref: str) -> str:
+    """Return who says the one post that *ref* names; empty where it names more."""
+    place = parsed(ref)
+    if place.first_post is None or place.first_post != place.last_post:
+        return ""
+    posts = (post for post in rounds[place.first - 1].post_list if post.number == place.first_post)
+    return USER if place.first_post == 0 else next(map(_ends, posts), "")
+
+
+def _ends(post: Post) -> str:
+    """Return who says *post*, and to whom, on one line."""
+    to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
+    return label_of(f"{post.send_from}{to}")
+
+
+def label_of(name: str) -> str:
+    """Return *name* on one line, without the colon behind which words follow."""
+    return " ".join(name.replace(":", " ").split())
+
+
 def _found(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
     """Return the rounds at *place*, at least one. Raises ``UnknownReference`` at once, not when they are read."""
     if not 1 <= place.first <= place.last <= len(rounds):
@@ -182,7 +245,7 @@ def _found_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
 
 def _rounds(rounds: Iterator[Round]) -> Iterator[str]:
     for place, round_ in enumerate(rounds):
-        yield f"\n\n[Round {round_.number}]" if place else f"[Round {round_.number}]"
+        yield _Label(f"\n\n[Round {round_.number}]" if place else f"[Round {round_.number}]")
         yield from _lines(round_, 0, round_.post_list)
 
 
@@ -190,17 +253,16 @@ def _posts(round_: Round, place: Reference, posts: Sequence[Post]) -> Iterator[s
     first, last = place.first_post or 0, place.last_post or 0
     if first == last:
         return iter((text_with_calls(posts[0]) if first else round_.user_query,))
-    return iter((f"[Round {round_.number}, posts {first} to {last}]", *_lines(round_, first, posts)))
+    return iter((_Label(f"[Round {round_.number}, posts {first} to {last}]"), *_lines(round_, first, posts)))
 
 
 def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
     """Give the lines for *posts* of a round, after that of its query where *first* is 0."""
     if first == 0 and round_.user_query:
-        yield f"\n{USER}: "
+        yield _Label(f"\n{USER}: ")
         yield round_.user_query
     for post in posts:
         if first == 0 and post is round_.post_list[0] and repeats_query(post, round_) and not post.attachment_list:
             continue
-        to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
-        yield f"\n{post.send_from}{to}: "
+        yield _Label(f"\n{_ends(post)}: ")
         yield text_with_calls(post)

@@ -15,7 +15,7 @@ from ..messages import repeats_query, text_of, text_with_calls
 from ..rounds import USER, Post, Round
 from ..stores.base import StoredText
 from ..stores.names import storable
-from .references import folded, place_reference
+from .references import folded, label_of, place_reference
 
 __all__ = ["RECALL_TOOLS", "Hit", "hit_in", "ranked", "searchable", "texts_of", "words_of"]
 
@@ -143,5 +143,5 @@ def _shown(round_: Round, number: int) -> tuple[str, str]:
     if number == 0:
         return USER, round_.user_query
     post: Post = next(post for post in round_.post_list if post.number == number)
-    sender, receiver = beginning(post.send_from, LONGEST_NAME), beginning(post.send_to, LONGEST_NAME)
-    return f"{sender} to {receiver}", text_with_calls(post)
+    ends = (label_of(beginning(name, LONGEST_NAME)) for name in (post.send_from, post.send_to))
+    return " to ".join(ends), text_with_calls(post)

@@ -111,7 +111,7 @@ def pages(recall: Recall, limit: int) -> list[str]:
     while True:
         said = recall.call("context_reload", {"ref": "r1.p0", "offset": offset, "limit": limit})
         heading, page = said.split("\n", 1)
-        found.append(page)
+        found.append(re.sub("(\r\n|[\n\r])> ", r"\1", page.removeprefix("> ")))
         more = re.search(r"go on with offset=(\d+)", heading)
         if more is None:
             return found
@@ -147,9 +147,9 @@ def test_a_page_that_is_asked_for_inside_of_a_character_begins_with_it() -> None
     recall = Recall(Memory.from_messages([user(FAMILIES + " needle " + FAMILIES)]))
 
     for offset in range(1, 30):
-        page = recall.call("context_reload", {"ref": "r1.p0", "offset": offset, "limit": 50}).split("\n", 1)[1]
+        page = recall.call("context_reload", {"ref": "r1.p0", "offset": offset, "limit": 50}).split("\n> ", 1)[1]
         assert not torn(page, FAMILIES)
-    around = recall.call("context_reload", {"ref": "r1.p0", "pattern": "needle"}).rpartition("]\n")[2]
+    around = recall.call("context_reload", {"ref": "r1.p0", "pattern": "needle"}).rpartition("]\n> ")[2]
     assert [torn(part, FAMILIES) for part in around.split(" needle ")] == [False, False]
     line = recall.call("search_history", {"query": "needle"}).rpartition("): ")[2].strip(".")
     assert [torn(part, FAMILIES) for part in line.split(" needle ")] == [False, False]

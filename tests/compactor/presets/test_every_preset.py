@@ -98,7 +98,8 @@ class Conversation:
     def _check_reference(self, reference: str) -> None:
         original, recall = self.memory.reload(reference), Recall(self.memory, ROLE)
         assert self.memory.reload(reference, role=ROLE) == original
-        assert recall.call("context_reload", {"ref": reference}).endswith(beginning(original, 4_000))
+        page = recall.call("context_reload", {"ref": reference}).partition("\n")[2]
+        assert page.removeprefix("> ").replace("\n> ", "\n") == beginning(original, 4_000)
         first, *rest = map(int, re.findall(r"\d+", reference))
         if ".p" in reference:
             places = {(first, number) for number in range(rest[0], rest[-1] + 1)}
