@@ -151,7 +151,10 @@ def _short_arguments(arguments: str) -> str:
     if len(fields) == 1:
         return _clipped(_printable(fields[0][1][: 8 * _ARGUMENTS]), _ARGUMENTS)
     room = max(24, _ARGUMENTS // max(1, min(4, len(fields))))
-    parts = [f"{key}: {_clipped(_printable(value[: 8 * room]), room)}" for key, value in fields[:12]]
+    # What the first is, an id or a file says itself.
+    keys = ["" if place == 0 and _is_identifier(value) else f"{key}: " for place, (key, value) in enumerate(fields)]
+    values = [_clipped(_printable(value[: 8 * room]), room) for _, value in fields[:12]]
+    parts = [f"{key}{value}" for key, value in zip(keys, values, strict=False)]
     return _clipped(", ".join(parts), _ARGUMENTS)
 
 
@@ -329,6 +332,8 @@ _ALONE = re.compile(
 _SAYS_NONE = re.compile(
     r"\b(?:no|0|zero|without(?: any)?) (?:\w{1,20} )?(?:errors?|failures?|failed|exceptions?)\b", re.IGNORECASE
 )
+#: What stands before a line of a file.
+_NUMBERING = "0123456789 :|│→-+>"
 _LETTERS = re.compile(r"\w+")
 _CODE = re.compile(
     r"(?:except|raise|throw|catch|return|def|class|if|for|while|print|import|from|log|logger|assert)\b|[}{#]|//|/\*|\* "
@@ -340,7 +345,7 @@ def _failures(lines: list[str], arguments: str) -> list[str]:
     asked = set(_LETTERS.findall(arguments[: 2 * _LOOKED_AT].casefold()))
     found: dict[str, int] = {}
     for place, line in enumerate(lines):
-        if _CODE.match(line) or line[-1] in "{;," or _SAYS_NONE.search(line):
+        if _CODE.match(line.lstrip(_NUMBERING)) or line[-1] in "{;," or _SAYS_NONE.search(line):
             continue  # code that deals with errors, most likely
         if _QUOTED.match(line):
             sign = None if line[0].isdigit() else _CAUSE.search(line)
@@ -645,14 +650,16 @@ def choose_files(
 _NEXT = "; "
 
 
-def _taken(arguments: str) -> Iterator[str]:
-    """Yield the files and ids among *arguments*: no names of functions or fields, no short numbers."""
-    for match in _TOKEN.finditer(arguments):
+def _taken(text: str) -> Iterator[str]:
+    """Yield the files and ids in what a call took, or the user said: no names of functions or fields, and what has no
+    letters beside digits, or is a name with a dot, only where little else stands: code is full of them."""
+    for match in _TOKEN.finditer(text):
         value = match[0].strip(".:!?*-")
-        called = arguments[match.end() : match.end() + 1] in {"(", ":"} or match[0][-1] == ":"
-        if called or MORE in value or "\\" in value or not _is_identifier(value):
+        named = text[match.end() : match.end() + 1] == "(" or match[0][-1] == ":" or _WORDS_JOINED.fullmatch(value)
+        if named or MORE in value or "\\" in value or not _is_identifier(value):
             continue
-        if (len(value) > 3 or value.isalnum()) and (any(map(str.isdigit, value)) or not _WORDS_JOINED.fullmatch(value)):
+        clear = "/" in value or "@" in value or (any(map(str.isdigit, value)) and any(map(str.isalpha, value)))
+        if clear or (len(value) > 3 and len(text) <= _BRIEF_ARGUMENTS):
             yield value
 
 
@@ -663,7 +670,7 @@ def _is_file(value: str) -> bool:
 
 
 #: What is a field's or a function's name rather than an id.
-_WORDS_JOINED = re.compile(r"\w+")
+_WORDS_JOINED = re.compile(r"[^\W\d]+")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -108,14 +108,16 @@ class ExtractiveSummarizer:
 
 
 #: What was done, and the files and ids in play, may take so much of a summary where an agent works alone.
-_DONE_SHARE, _FILES_SHARE = 0.55, 0.08
+_DONE_SHARE, _FILES_SHARE = 0.62, 0.08
+#: A message of the user counts as so many calls.
+_MESSAGE_WEIGHT = 1.5
 
 
 def _share_of_calls(actions: Sequence[Action], statements: Iterable[Statement]) -> float:
-    """Return how many of the calls and messages of the user are calls: a chat without any spends nothing on them."""
+    """Return the share of calls among calls and the user's messages: a chat without any spends nothing on them."""
     calls = sum(action.count for action in actions)
     messages = len({statement.source for statement in statements if statement.section in {Section.GOAL, Section.SAID}})
-    return calls / (calls + messages) if calls else 0.0
+    return calls / (calls + _MESSAGE_WEIGHT * messages) if calls else 0.0
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
