@@ -37,6 +37,7 @@ from .strategies import (  # noqa: E402
     compress_tool_runs,
     drop,
     offload_large,
+    pin_system,
 )
 from .summarizers import (  # noqa: E402
     OpenAISummarizer,
@@ -101,6 +102,7 @@ __all__ = [
     "over_messages",
     "over_tokens",
     "over_usage",
+    "pin_system",
     "when",
     "when_cheapest",
 ]

@@ -224,12 +224,13 @@ class View:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
 
         All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the prompt
-        has passed *mark* tokens, fewer are retained: as few as it takes to reach half of it.
+        has passed *mark* tokens, fewer are retained: as few as it takes to reach half of it, and ``retain_at_least``.
         """
         end = max(min(self.closed, self.total - config.retain_recent), self.end, self.least_end)
         if mark is not None:
             ahead = self.header_tokens + (config.target_tokens or self.compaction_tokens)
-            while end < self.closed and ahead + self.tokens_behind(end) > mark // 2:
+            last = min(self.closed, self.total - config.retain_at_least)
+            while end < last and ahead + self.tokens_behind(end) > mark // 2:
                 end += 1
         return end
 

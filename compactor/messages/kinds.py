@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 
-__all__ = ["ATTACHMENT", "kind_named"]
+__all__ = ["ATTACHMENT", "FAILED_CALL", "kind_named"]
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
+#: Calls all of whose results say that they failed, with these results.
+FAILED_CALL = "failed_call"
 #: What is known, by its letters alone, and what else it is called.
 _KNOWN = {
     **dict.fromkeys(("toolresult", "toolmessage"), "tool_result"),
     **dict.fromkeys(("assistant", "assistantmessage"), "assistant"),
     **dict.fromkeys(("user", "usermessage"), "user"),
+    **dict.fromkeys(("failedcall", "failedtoolcall"), FAILED_CALL),
     "skillprompt": "skill_prompt",
     "skillmetadata": "skill_metadata",
 }

@@ -8,7 +8,7 @@ from typing import Any
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
 from ..messages.kinds import kind_named
-from ..strategies import compact_rounds, drop
+from ..strategies import compact_rounds, drop, pin_system
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
 
@@ -31,6 +31,8 @@ def selective(
     threshold_ratio: float = THRESHOLD_RATIO,
     windows: Mapping[str, int] | None = None,
     rules: Rules | None = None,
+    keep_rounds: int = 0,
+    keep_system: bool = True,
     fallback_to_full_summary: bool = True,
     summary_retry_attempts: int = 2,
     cooldown_failures: int = 2,
@@ -48,7 +50,9 @@ def selective(
     *rules* change the number of newest posts that stay, by kind, None for all of them: ``{"tool_result": 8}``; given in
     order of priority, ``[("tool_result", 8), ("user", 2)]``, they are all the rules. Kinds are those of ``drop``,
     spelled anyhow. Each is a strategy of its own, so it stops as soon as enough is gone; then, with
-    *fallback_to_full_summary*, all closed rounds become the one summary. A summary that is refused is asked for again
+    *fallback_to_full_summary*, all closed rounds become the one summary. What was said in the newest *keep_rounds*
+    rounds stays, but for calls and their results; with *keep_system*, system messages within the conversation are
+    pinned before they would be summarised. A summary that is refused is asked for again
     *summary_retry_attempts* times; after *cooldown_failures* failures in a row nothing is tried for *cooldown_seconds*.
     What else there is to set comes from *config*, and so does the model where none is given. Raises ``ConfigError`` for
     nonsense.
@@ -61,16 +65,17 @@ def selective(
         raise ConfigError(("threshold_ratio", f"should be a share, over 0 and at most 1, not {threshold_ratio!r}"))
     for name, tokens in (windows or {}).items():
         whole_number(f"windows.{name}", tokens, 1)
-    given = (config if config is not None else CompactorConfig()).filled(retain_recent=0)
+    given = (config if config is not None else CompactorConfig()).filled(retain_recent=keep_rounds)
     model = model or given.model
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = whole_number("max_token", max_token, 1)
     mark = max(1, int(window * threshold_ratio))
-    drops: tuple[Strategy, ...] = tuple(drop(kind, kept) for kind, kept in _ordered(rules))
+    drops: tuple[Strategy, ...] = tuple(drop(kind, kept, keep_rounds=keep_rounds) for kind, kept in _ordered(rules))
     return {
         "config": given.merged(
             model=model,
+            retain_at_least=whole_number("keep_rounds", keep_rounds),
             max_tokens=window,
             token_ratio=float(threshold_ratio),
             summary_attempts=whole_number("summary_retry_attempts", summary_retry_attempts) + 1,
@@ -78,7 +83,9 @@ def selective(
             circuit_reset=cooldown_seconds,
         ),
         "trigger": over_usage(mark, max(1, int(mark * ENOUGH))),
-        "strategies": (*drops, compact_rounds) if fallback_to_full_summary else drops,
+        "strategies": (*drops, *((pin_system(),) if keep_system else ()), compact_rounds)
+        if fallback_to_full_summary
+        else drops,
         **({} if summarizer is None else {"summarizer": summarizer}),
     }
 

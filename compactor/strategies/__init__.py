@@ -7,6 +7,7 @@ from .compact_rounds import compact_rounds, compact_view
 from .compress_tool_runs import compress_tool_runs
 from .drop import drop
 from .offload_large import OffloadRule, offload_large
+from .pin_system import pin_system
 
 __all__ = [
     "OffloadRule",
@@ -16,4 +17,5 @@ __all__ = [
     "compress_tool_runs",
     "drop",
     "offload_large",
+    "pin_system",
 ]

@@ -13,10 +13,11 @@ from memory.reading.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number
-from ..messages.kinds import ATTACHMENT, kind_named
+from ..messages.kinds import ATTACHMENT, FAILED_CALL, kind_named
 from ..messages.offloading import is_kind, is_result
 from ..messages.overlaid import is_summary
 from ..messages.units import Unit
+from ..summarizers.actions import has_failed
 from ..view import View
 from .tail import Place, Placed, Tail
 from .wording import attachments_line
@@ -24,12 +25,15 @@ from .wording import attachments_line
 __all__ = ["drop"]
 
 
-def drop(kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0) -> Callable[[View], Iterator[Reduction]]:
+def drop(
+    kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0, *, keep_rounds: int = 0
+) -> Callable[[View], Iterator[Reduction]]:
     """Return the strategy that drops the posts of *kind* but the newest *keep_recent*, oldest first.
 
     *kind* is one of
 
     * ``tool_result``: calls with all their results, each such block counted as one;
+    * ``failed_call``: calls all of whose results say that they failed, with these results;
     * ``assistant``: what the role said without calling tools;
     * ``user``: what the user said, unless he forbids something in it;
     * ``attachment:<type>``: the posts stay, and read without those attachments and with a line that reloads them;
@@ -37,7 +41,8 @@ def drop(kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0) -> 
 
     in any spelling (``TOOL_RESULT``), or several rules ``(kind, keep_recent)`` in order of priority. What stays
     whatever the rules say: the newest query, the latest answer to the user, the newest post of an open round,
-    summaries, what is pinned, calls that wait, and results that the role has yet to read.
+    summaries, what is pinned, calls that wait, and results that the role has yet to read. So does what anybody said in
+    the newest *keep_rounds* rounds; calls and results leave from there, too.
 
     All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
     rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
@@ -46,10 +51,11 @@ def drop(kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0) -> 
     if not isinstance(kind, str | Enum) and keep_recent:
         raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
     rules = [(kind_named(name), whole_number("keep_recent", kept)) for name, kept in rules]
+    protected = whole_number("keep_rounds", keep_rounds)
     types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
 
     def strategy(view: View) -> Iterator[Reduction]:
-        dropping = _Dropping(Tail(view))
+        dropping = _Dropping(Tail(view), protected)
         work = view.work
         # A post without its attachments is a message as before.
         waiting = bool(types) and (work is None or work.exceeds is None or "tokens" in work.exceeds)
@@ -67,8 +73,9 @@ def drop(kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0) -> 
 class _Dropping:
     """What the rules of one strategy make of a tail, one after the other."""
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: Tail, keep_rounds: int) -> None:
         self._tail = tail
+        self._protected_from = tail.view.total - keep_rounds
         self._by_round = {place: list(units) for place, units in groupby(tail.units, lambda unit: unit.place)}
         self._posts = {
             (place, post.number): post for place, units in self._by_round.items() for post in units[0].round_.post_list
@@ -110,6 +117,8 @@ class _Dropping:
         """Return whether a unit stays whatever the rules say."""
         tail = self._tail
         if placed.unit.from_user and (placed.place == tail.asked or placed.forbids):
+            return True
+        if placed.place >= self._protected_from and not _has_calls(placed.unit):
             return True
         if tail.latest_answer in placed.places or placed.places & tail.unread:
             return True
@@ -167,6 +176,10 @@ def _span(place: int, reduction: Reduction) -> tuple[int, int, int]:
     return place, reduction.first_number, reduction.last_number
 
 
+def _has_calls(unit: Unit) -> bool:
+    return any(post is not None and (post.tool_calls or is_result(post)) for post in unit.posts)
+
+
 def _is_of(unit: Unit, kind: str, role: str) -> bool:
     first = unit.posts[0]
     if kind == "user":
@@ -177,6 +190,8 @@ def _is_of(unit: Unit, kind: str, role: str) -> bool:
     calls = bool(first.tool_calls) and first.send_from == role
     if kind == "tool_result":
         return calls or bool(results)
+    if kind == FAILED_CALL:
+        return bool(results) and all(has_failed(post.message) for post in results)
     if kind == "assistant":
         return not calls and not results and first.send_from == role
     return first.kind == kind or (bool(results) and all(post.kind == kind for post in results))

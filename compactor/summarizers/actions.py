@@ -188,6 +188,11 @@ _MAX_FIELDS, _MAX_VALUES = 400, 100
 _DECODER = json.JSONDecoder(strict=False)
 
 
+def has_failed(result: str) -> bool:
+    """Return whether a tool's *result* says that its call failed."""
+    return _outcome(result, "", set(), set())[1]
+
+
 # --- what came of it --------------------------------------------------------------------------------------------------
 
 

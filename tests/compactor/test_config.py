@@ -65,6 +65,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert CompactorConfig().model_dump() == {
         "threshold": 10,
         "retain_recent": 3,
+        "retain_at_least": 0,
         "prompt_template_path": "",
         "enabled": True,
         "max_tokens": None,

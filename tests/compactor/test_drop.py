@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
 from views import messages_of, reduced, spans, view_of
 
-from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, over_tokens
+from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, compose, over_tokens
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
 from compactor.strategies import drop, offload_large
@@ -563,3 +563,50 @@ def must_stay(memory: Memory, view: View) -> list[Message]:
 
 def _is_answer(post: Post) -> bool:
     return post.send_from == ROLE and post.send_to == "User" and not post.tool_calls
+
+
+# -- what failed, and the newest rounds -------------------------------------------------------------------------------
+
+
+def test_failed_calls_go_with_their_errors() -> None:
+    """What came of the others stays, and the newest failures where that is asked for."""
+    memory = memory_of(
+        user("Book it."),
+        calls("a"),
+        result("a", "Error: payment method gift_card_1 not found"),
+        calls("b"),
+        result("b", '{"error": "no seats left"}'),
+        calls("c"),
+        result("c", '{"booked": "K1NW8N"}'),
+        calls("d"),
+        result("d", "Traceback (most recent call last):\nKeyError: 'x'"),
+        answer("Booked."),
+        user("Thanks."),
+    )
+    reduced(memory, drop("failed_call", 1))
+    results = [m["content"] for m in compose(memory, budget=100_000).messages if m["role"] == "tool"]
+    assert results == ['{"booked": "K1NW8N"}', "Traceback (most recent call last):\nKeyError: 'x'"]
+
+
+def test_a_call_goes_only_where_all_its_results_failed() -> None:
+    memory = memory_of(
+        user("q"), calls("a", "b"), result("a", "Error: no such file"), result("b", "ok"), answer("a"), user("n")
+    )
+    assert reduced(memory, drop("FAILED_CALL")) == []
+
+
+def test_what_was_said_in_the_newest_rounds_is_protected() -> None:
+    """Calls and results leave from there, too: they are no dialogue."""
+    memory = memory_of(
+        *(message for n in range(6) for message in (user(f"q{n}"), *group(f"g{n}", "x"), answer(f"a{n}")))
+    )
+    reduced(memory, drop([("user", 0), ("assistant", 0), ("tool_result", 0)], keep_rounds=3))
+    said = [m["content"] for m in compose(memory, budget=100_000).messages if m["role"] in ("user", "assistant")]
+    assert [text for text in said if text in {f"{who}{n}" for who in "qa" for n in range(6)}] == [
+        "q3",
+        "a3",
+        "q4",
+        "a4",
+        "q5",
+        "a5",
+    ]

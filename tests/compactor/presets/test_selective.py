@@ -319,6 +319,7 @@ def test_defaults_are_those_its_users_know() -> None:
     assert (config.summary_attempts, config.circuit_failures, config.circuit_reset) == (3, 2, 8.0)
     assert [strategy.__name__ for strategy in made["strategies"]] == [
         *(f"drop({kind})" for kind, _ in RULES),
+        "pin_system",
         "compact_rounds",
     ]
 
@@ -409,7 +410,7 @@ def test_any_spelling_of_a_type_is_understood(spelled: Any, kind: str) -> None:
     """In rules that change some, in rules that are all there are, and in ``drop`` and ``offload_large``."""
     changed = [strategy.__name__ for strategy in selective(rules={spelled: 8})["strategies"]]
     assert changed == [strategy.__name__ for strategy in selective(rules={kind: 8})["strategies"]]
-    (only, _) = selective(rules=[(spelled, 8)])["strategies"]
+    (only,) = selective(rules=[(spelled, 8)], fallback_to_full_summary=False)["strategies"]
     assert only.__name__ == drop(spelled).__name__ == f"drop({kind})"
     offload_large(kinds=[spelled])
 
@@ -441,7 +442,7 @@ def shown_results(memory: Memory, rules: Any) -> int:
     [
         ({"TOOL_RESLT": 8}, "did you mean 'tool_result'"),
         ({"asistant": 8}, "did you mean 'assistant'"),
-        ({"NOTHING_LIKE_IT": 8}, "there are tool_result, assistant, user, skill_prompt, skill_metadata"),
+        ({"NOTHING_LIKE_IT": 8}, "there are tool_result, assistant, user, failed_call, skill_prompt, skill_metadata"),
         ({"SYSTEM_PROMPT": 8}, "stays whatever a rule says"),
         ([("COMPACTION_SUMMARY", 0)], "stays whatever a rule says"),
         ({"TOOL_RESULT": 8, "tool_result": 3}, "keep one"),
@@ -459,3 +460,37 @@ def test_what_never_leaves_may_be_named_with_no_number() -> None:
     """As the rules of other libraries do."""
     names = [strategy.__name__ for strategy in selective(rules={"SYSTEM_PROMPT": None})["strategies"]]
     assert names == [strategy.__name__ for strategy in selective()["strategies"]]
+
+
+# What stays
+
+
+def a_long_talk(rounds: int, *, system_at: int = 0) -> Memory:
+    messages: list[Message] = []
+    for number in range(1, rounds + 1):
+        messages += [user(f"Question {number}? {words(40)}"), answer(f"Answer {number}. {words(40)}")]
+        messages += [{"role": "system", "content": "From now on the user is a VIP."}] if number == system_at else []
+    return Memory.from_messages(messages)
+
+
+def test_system_messages_within_the_conversation_stay_word_for_word() -> None:
+    """Nothing compresses them there; here they are pinned before their rounds are summarised."""
+    memory = a_long_talk(30, system_at=4)
+    compactor, executor, _ = on_command(memory, max_token=1_000, rules=[])
+    executor.run_all()
+    compaction = compactor.get_compaction()
+    assert compaction is not None
+    assert compaction.end_index > 10
+    assert "From now on the user is a VIP." in shown(memory)[0]
+
+
+def test_a_minimum_of_dialogue_rounds_is_protected() -> None:
+    """Neither a rule nor the full summary takes what was said in them."""
+    memory = a_long_talk(20)
+    compactor, executor, _ = on_command(memory, max_token=400, keep_rounds=4)
+    executor.run_all()
+    assert compactor.get_compaction() is not None
+    texts = [text.partition(" word")[0] for text in shown(memory)]
+    assert texts[-8:] == [
+        f"{what} {n}{end}" for n in range(17, 21) for what, end in (("Question", "?"), ("Answer", "."))
+    ]
