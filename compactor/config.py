@@ -93,6 +93,8 @@ class CompactorConfig(BaseModel):
     threshold: int = Field(10, ge=0)
     #: The newest rounds stay as they are, this many of them, the open one included.
     retain_recent: int = Field(3, ge=0)
+    #: Where a prompt is too long, fewer than ``retain_recent`` are retained, but never fewer than this.
+    retain_at_least: int = Field(0, ge=0)
     #: A path, which has a suffix or a separator, or the name of a shipped prompt, which has neither; empty means the
     #: default one. It is read when the configuration is made.
     prompt_template_path: PathText = ""
