@@ -47,6 +47,7 @@ from .summarizers import (  # noqa: E402
     SummaryRequest,
 )
 from .summarizers.extractive import ExtractiveSummarizer  # noqa: E402
+from .threads.workers import DaemonExecutor  # noqa: E402
 from .tokens import TokenCounter, count_tokens  # noqa: E402
 from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when  # noqa: E402
 from .view import View  # noqa: E402
@@ -63,6 +64,7 @@ __all__ = [
     "Condition",
     "ConfigError",
     "ContextCompactor",
+    "DaemonExecutor",
     "ExtractiveSummarizer",
     "LimitReached",
     "Limits",

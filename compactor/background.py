@@ -215,7 +215,9 @@ class ContextCompactor:
             self._events.tell(ModelUnknown(role=self.role, model=model, encoding=encoding))
 
     def stop(self, timeout: float | None = 5.0) -> bool:
-        """Stop, and return whether no worker is left; an answer that arrives later is discarded.
+        """Stop, and return whether no worker is left; an answer that arrives later is not published.
+
+        Where it is accepted it is kept, in the log as prepared: whoever starts next publishes it without asking again.
 
         Waits for a call in flight, one that was given up included, until that has taken *timeout* seconds in all: of
         several compactors whose calls hang, the second is waited for no longer than the first. From a hook of this

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,7 @@ from scene import (
     on_command,
 )
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor
 from compactor.background import State
 from compactor.events import Discarded, Failed, Published, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -259,3 +261,68 @@ def test_a_job_that_was_stopped_before_it_began_does_nothing() -> None:
     assert summarizer.requests == []
     executor.run_all()
     assert len(of_kind(compactor.events, Published)) == 1
+
+
+# -- daemon threads -----------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_executor_is_an_executor_whose_threads_no_exit_waits_for() -> None:
+    """At most so many threads, started with the jobs; results, errors and cancelling as of any executor."""
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> str:
+        begun.release()
+        assert go_on.wait(SOON)
+        return threading.current_thread().name
+
+    with DaemonExecutor(2) as pool:
+        hanging = [pool.submit(hang), pool.submit(hang)]
+        for _ in hanging:
+            assert begun.acquire(timeout=SOON)
+        waiting = pool.submit(pow, 2, exp=5)
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("compactor-pool"))
+        assert not waiting.running()
+        go_on.set()
+        assert len({future.result(SOON) for future in hanging}) == 2
+        assert waiting.result(SOON) == 32
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(divmod, 1, 0).result(SOON)
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(hang)
+
+
+def test_what_a_daemon_executor_has_not_begun_can_be_cancelled() -> None:
+    """Who waits for it is told."""
+    go_on, begun = threading.Event(), threading.Event()
+    pool = DaemonExecutor(1)
+    pool.submit(lambda: (begun.set(), go_on.wait(SOON)))
+    assert begun.wait(SOON)
+    waiting = pool.submit(int)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled()
+    go_on.set()
+
+
+def test_exit_waits_for_no_summarizer_on_a_daemon_executor() -> None:
+    """The process ends though the model does not answer."""
+    code = """if True:
+        import threading
+        from compactor import CompactorConfig, ContextCompactor, DaemonExecutor
+        from memory import Memory
+        asked = threading.Event()
+        def model(request):
+            asked.set()
+            threading.Event().wait()
+        memory = Memory()
+        for number in range(9):
+            memory.append({"role": "user", "content": f"question {number} " * 50})
+            memory.append({"role": "assistant", "content": f"answer {number} " * 50})
+        compactor = ContextCompactor.for_role(
+            memory, "assistant", CompactorConfig(threshold=1), model, executor=DaemonExecutor(1)
+        )
+        compactor.start()
+        assert asked.wait(60)
+        print("over", flush=True)
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "over\n"), ended.stderr
