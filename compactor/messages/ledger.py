@@ -75,7 +75,10 @@ class Ledger:
 
     def _renew(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        self._lock = threading.Lock()  # guards _summed, all sums, _costs and _kept; never held while counting
+        # Guards all below it and all sums; never held while counting. A thread may enter it again, as in a signal's
+        # handler; what that would add in the middle is refused.
+        self._lock = threading.RLock()
+        self._adding = False
         self._summed = _Summed(Sums())
         #: What was counted of closed rounds, by their numbers: also of such as lie before the sums' origin.
         self._costs: dict[int, Cost] = {}
@@ -130,18 +133,25 @@ class Ledger:
             done = sums.stop
             fresh = [read(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
             with self._lock:
+                if self._adding:
+                    raise RuntimeError(
+                        "this thread is in the middle of counting, as where a signal's handler composes a prompt; set a"
+                        " flag in the handler, and compose when it has returned"
+                    )
                 if sums.stop != done:
                     continue  # another thread adds to the same sums; go on from what it has counted
-                for cost, pieces in fresh:
-                    sums.add(cost)
-                    if pieces is not None and isinstance(
-                        rounds, Rounds
-                    ):  # nobody promises that others' stay as they are
-                        self._costs[cost.number] = cost
-                        self._kept.add(KeptRound.of(cost, pieces))
-                if sums.stop >= settled:
-                    self._keep(_Summed(sums, seen, origin), reads_so)
-                    return sums
+                self._adding = True
+                try:
+                    for cost, pieces in fresh:
+                        sums.add(cost)
+                        if pieces is not None and isinstance(rounds, Rounds):  # others' need not stay as they are
+                            self._costs[cost.number] = cost
+                            self._kept.add(KeptRound.of(cost, pieces))
+                    if sums.stop >= settled:
+                        self._keep(_Summed(sums, seen, origin), reads_so)
+                        return sums
+                finally:
+                    self._adding = False
 
     def _keep(self, summed: _Summed, reads_so: Callable[[Cost], bool]) -> None:
         """Make *summed* what the next call goes on from; let go of what it has no use for. Called with the lock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -106,7 +106,10 @@ class Log(ABC):
         self._checkpoint_fault = ""  # which nobody could hear of yet
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # one writer at a time: held over an append
+        # One writer at a time: held over an append. A thread may enter it again, so that what a signal's handler does
+        # in the middle of a write can be refused, and does not wait for itself for ever.
+        self._lock = threading.RLock()
+        self._writing = False
         # What the parent opened, and was appending, is the parent's: a child that finished it would end its turn.
         self._own_round, self._own_entries, self._appending, self._taken_over = "", _NO_ENTRIES, (), ()
 
@@ -127,7 +130,7 @@ class Log(ABC):
         """
         grown, news = False, _NO_NEWS
         try:
-            with self._lock:
+            with self._alone():
                 try:
                     grown = self._catch_up()
                 finally:
@@ -154,7 +157,7 @@ class Log(ABC):
         made_at = self._clock() if made_at is None else made_at
         written, due, news = False, None, _NO_NEWS
         try:
-            with self._lock:
+            with self._alone():
                 try:
                     result = self._written(records, done, made_at)
                     written, due = True, None if self._indexed is None else self._due()
@@ -166,6 +169,21 @@ class Log(ABC):
         if due is not None:
             self._keep_checkpoint(due)
         return result
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock. Raises ``RuntimeError`` in a signal's handler that interrupted a write of the same thread."""
+        with self._lock:
+            if self._writing:
+                raise RuntimeError(
+                    "this thread is in the middle of writing to the session, as where a signal's handler writes;"
+                    " nothing was written: set a flag in the handler, and write when it has returned"
+                )
+            self._writing = True
+            try:
+                yield
+            finally:
+                self._writing = False
 
     def _written(
         self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T], made_at: datetime

@@ -664,3 +664,32 @@ def test_a_post_needs_an_id() -> None:
     with pytest.raises(MessageError, match="needs an id"):
         memory.add_post(round_, id="", send_from="Planner", send_to="User", message="m")
     assert memory.conversation.rounds[0].post_list == ()
+
+
+def test_what_a_signals_handler_writes_in_the_middle_of_a_write_is_refused() -> None:
+    """It would wait for itself for ever; the error says what to do, and the interrupted write goes on."""
+
+    class Interrupted(InMemoryStore):
+        handler: Callable[[], object] = staticmethod(lambda: None)
+
+        def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+            self.handler()
+            return super().append(session, entries, after)
+
+    store = Interrupted()
+    memory = Memory("s", store=store)
+    refused: list[str] = []
+
+    def handler() -> None:
+        for write in (lambda: memory.append({"role": "user", "content": "from the handler"}), memory.refresh):
+            with pytest.raises(RuntimeError, match="set a flag in the handler") as caught:
+                write()
+            refused.append(str(caught.value))
+        assert memory.get_role_rounds("assistant")[1] is None  # readers take no lock
+
+    store.handler = handler  # type: ignore[method-assign]
+    memory.append({"role": "user", "content": "before"})
+    store.handler = lambda: None  # type: ignore[method-assign]
+    memory.append({"role": "assistant", "content": "after"})
+    assert len(refused) == 2
+    assert [message["content"] for message in memory.messages()] == ["before", "after"]

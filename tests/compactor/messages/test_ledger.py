@@ -742,3 +742,23 @@ def test_sums_tell_of_how_many_rounds_posts_were_dropped() -> None:
         memory.journal("assistant").reduce(Reduction.over(round_, round_.post_list[:1], "dropped"), base=0)
     sums = fresh(memory.get_role_rounds("assistant")[0])
     assert [one.dropped for one in before(sums)] == [0, 0, 1, 1, 2]
+
+
+def test_a_prompt_that_a_signals_handler_composes_in_the_middle_of_adding_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would wait for itself for ever; the interrupted count goes on."""
+    memory, ledger = chat(5), Ledger("assistant", len)
+    rounds, _ = memory.get_role_rounds("assistant")
+    add, refused = Sums.add, []
+
+    def interrupted(sums: Sums, cost: Cost) -> None:
+        if not refused:
+            refused.append(cost)
+            with pytest.raises(RuntimeError, match="set a flag in the handler"):
+                sums_of(ledger, rounds)
+        add(sums, cost)
+
+    monkeypatch.setattr(Sums, "add", interrupted)
+    assert told(sums_of(ledger, rounds)) == told(fresh(rounds))
+    assert refused
