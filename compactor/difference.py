@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Literal, NamedTuple
 
 from memory.overlays import CompactedMessage
@@ -92,13 +92,45 @@ def _statements(summary: str) -> Iterator[str]:
 def _changes(old: Sequence[str], new: Sequence[str]) -> tuple[Change, ...]:
     before, after = [bare(text) for text in old], [bare(text) for text in new]
     changes: list[tuple[Change, str]] = []
-    for _, old_start, old_end, new_start, new_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if before[old_start:old_end] == after[new_start:new_end]:
-            changes.extend((Change("stayed", new[place]), after[place]) for place in range(new_start, new_end))
-            continue
-        changes.extend((Change("dropped", old[place]), before[place]) for place in range(old_start, old_end))
-        changes.extend((Change("came in", new[place]), after[place]) for place in range(new_start, new_end))
+    old_at = new_at = 0
+    for old_place, new_place in (*_alike(before, after), (len(before), len(after))):
+        changes.extend((Change("dropped", old[place]), before[place]) for place in range(old_at, old_place))
+        changes.extend((Change("came in", new[place]), after[place]) for place in range(new_at, new_place))
+        if new_place < len(after):
+            changes.append((Change("stayed", new[new_place]), after[new_place]))
+        old_at, new_at = old_place + 1, new_place + 1
     return tuple(_without_moves(changes))
+
+
+def _alike(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places of what both have in one order, as many as can be where nothing is said twice. What is said
+    several times is taken for the same by its turn: n log n, also where all are alike."""
+    numbers: Counter[str] = Counter()
+    places: dict[tuple[str, int], int] = {}
+    for place, key in enumerate(before):
+        numbers[key] += 1
+        places[key, numbers[key]] = place
+    numbers.clear()
+    pairs: list[tuple[int, int]] = []
+    for place, key in enumerate(after):
+        numbers[key] += 1
+        if (found := places.get((key, numbers[key]))) is not None:
+            pairs.append((found, place))
+    # The longest run of rising places in the old one; each pair knows the one before it.
+    ends: list[int] = []
+    last: list[int] = []
+    earlier: list[int] = []
+    for number, (found, _) in enumerate(pairs):
+        length = bisect_left(ends, found)
+        earlier.append(last[length - 1] if length else -1)
+        ends[length : length + 1] = [found]
+        last[length : length + 1] = [number]
+    chosen: list[tuple[int, int]] = []
+    number = last[-1] if last else -1
+    while number >= 0:
+        chosen.append(pairs[number])
+        number = earlier[number]
+    return chosen[::-1]
 
 
 def _without_moves(changes: Sequence[tuple[Change, str]]) -> Iterator[Change]:

@@ -58,13 +58,14 @@ SCHEMA: Mapping[str, Any] = freeze_mapping(
     )
 )
 
-_FENCED = re.compile(r"^```[\w-]*[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"```[\w-]*[ \t]*")
 _NOTHING = re.compile(
     r"\W*(?:none|nothing|no changes?)(?: (?:to (?:add|note|change)|needed|necessary))?\W*", re.IGNORECASE
 )
 _MARK = r"(?:[-*+•][ \t]+)?"
 _WHICH = r"(?:note[ \t]+)?[#\[]?(\d{1,6})\]?"
-_ADD = re.compile(rf"{_MARK}add\b[ \t]*(?:\[([^\]]*)\])?[ \t]*:[ \t]*(.*)", re.IGNORECASE)
+# Possessive: spaces that were passed are not tried again.
+_ADD = re.compile(rf"{_MARK}add\b[ \t]*+(?:\[([^\]]*+)\])?[ \t]*+:[ \t]*+(.*)", re.IGNORECASE)
 _REPLACE = re.compile(rf"{_MARK}replace[ \t]+{_WHICH}[ \t]*(?:with[ \t]*:?|:)[ \t]*(.*)", re.IGNORECASE | re.ASCII)
 _REMOVE = re.compile(rf"{_MARK}remove[ \t]+({_WHICH}(?:[ \t]*,[ \t]*{_WHICH})*)[ \t]*\.?", re.IGNORECASE | re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
@@ -147,9 +148,14 @@ def _replaced(note: Note, text: str | None, span: Span) -> Note:
 
 def _unfenced(answer: str) -> str:
     """Return what stands in a block of code, where that is the answer: all of it, or JSON with a word before it."""
-    fenced = _FENCED.search(answer)
-    inside = fenced[1].strip() if fenced else ""
+    inside = _in_first_fence(answer.split("\n")).strip() if "```" in answer else ""
     return inside if answer.startswith("```") or inside.startswith(("{", "[")) else answer
+
+
+def _in_first_fence(lines: Sequence[str]) -> str:
+    opens = next((place for place, line in enumerate(lines) if _FENCE.fullmatch(line)), len(lines))
+    closes = (place for place in range(opens + 1, len(lines)) if lines[place].rstrip(" \t") == "```")
+    return "\n".join(lines[opens + 1 : next(closes, opens)])
 
 
 # -- plain lines -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ..summarizers import (
     SummaryRequest,
     as_summarizer,
 )
-from ..summarizers.base import strip_tags
+from ..summarizers.base import strip_tags, unfenced
 
 __all__ = ["DEFAULT_COMPRESSION_PROMPT_TEMPLATE", "MemoryCompressionSchema", "StructuredSummarizer", "structured"]
 
@@ -49,7 +49,6 @@ Answer with one JSON object of this schema, and with nothing around it:
 {schema_json}"""
 
 _PLACEHOLDER = re.compile(r"\{(\{)?(max_token|messages_list_json|schema_json|target_tokens)\}(?(1)\})")
-_FENCED = re.compile(r"\A```[a-z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ class StructuredSummarizer:
 
     def _text(self, answer: str) -> str:
         """Return the text in a model's answer. Raises ``SummarizerError`` where it does not fit the schema."""
-        bare = strip_tags(answer)
-        bare = fenced[1].strip() if (fenced := _FENCED.match(bare)) else bare
+        bare = unfenced(strip_tags(answer))
         if not (self.strict or bare.startswith("{")):
             return answer
         try:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .base import SummarizerError, Summary, strip_tags
+from .base import SummarizerError, Summary, strip_tags, unfenced
 from .limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
 
 __all__ = ["NoSummary", "parse_body", "read_answer", "read_body"]
@@ -21,7 +21,6 @@ _CALL_BEGINS = re.compile(
 _CALL_KEYS = {"id", "type", "name", "tool", "tool_name", "function", "action"} | {
     *("arguments", "parameters", "args", "input", "tool_input", "action_input")
 }
-_FENCED = re.compile(r"```[\w-]*\s*(.*?)\s*```", re.DOTALL)
 _CALL_ENDS = re.compile(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\s*$")
 
 
@@ -67,8 +66,7 @@ def _is_call(text: str) -> bool:
     """Return whether *text* is a tool call, or ends in one."""
     if _CALL_BEGINS.match(text) or _CALL_ENDS.search(text):
         return True
-    fenced = _FENCED.fullmatch(text)
-    said = fenced[1] if fenced else text
+    said = unfenced(text)
     try:
         value = json.loads(said) if said.startswith(("{", "[")) else None
     except (ValueError, RecursionError):

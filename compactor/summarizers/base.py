@@ -21,6 +21,7 @@ __all__ = [
     "SummaryRequest",
     "added",
     "strip_tags",
+    "unfenced",
 ]
 
 RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
@@ -129,24 +130,36 @@ def added(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Ma
 
 
 _NAMES = "(think|thinking|reasoning)"
-_SUMMARY = re.compile(r"\s*<summary>", re.IGNORECASE)
+# An attribute or two: what opens a tag and never closes it is read once.
+_WITH = r"(?:\s[^<>]{0,200})?"
+_SUMMARY = re.compile(rf"\s*<summary{_WITH}>", re.IGNORECASE)
 _END_OF_SUMMARY = re.compile(r"</summary>", re.IGNORECASE)
-_LEADING_THOUGHT = re.compile(rf"\s*<{_NAMES}>", re.IGNORECASE)
+_LEADING_THOUGHT = re.compile(rf"\s*<{_NAMES}{_WITH}>", re.IGNORECASE)
 _LEADING_END = re.compile(rf"\s*</{_NAMES}>", re.IGNORECASE)
-_THOUGHT = re.compile(f"<{_NAMES}>", re.IGNORECASE)
+_THOUGHT = re.compile(f"<{_NAMES}{_WITH}>", re.IGNORECASE)
 _END = re.compile(f"</{_NAMES}>", re.IGNORECASE)
 # Alone on its line, or before an empty line.
 _LOOSE_END = re.compile(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n", re.IGNORECASE | re.MULTILINE)
+#: Characters of what a model may say before the summary that it has put in tags.
+_LONGEST_PREAMBLE = 300
+_ANALYSIS = re.compile(rf"<analysis{_WITH}>", re.IGNORECASE)
+_ANALYSED = re.compile(rf"</analysis>\s{{0,100}}(?:```\w{{0,20}}\s{{1,10}})?(?=<summary{_WITH}>)", re.IGNORECASE)
+# "Here is the summary:", "**Summary:**", the line that opens a block of code.
+_PREAMBLE = re.compile(
+    rf"(?:[:：][ \t*_]{{0,10}}\s{{0,20}}|\A\s{{0,20}})(?:```\w{{0,20}}\s{{1,10}})?(?=<summary{_WITH}>)", re.IGNORECASE
+)
+_LANGUAGE = re.compile(r"[\w-]*")
 
 
 def strip_tags(text: str) -> str:
     """Return *text* without what models wrap around an answer: thoughts at its head, and summary tags around it.
 
-    Only what leads the answer is taken off, so a summary that speaks of ``<think>`` in its middle keeps it. Some
+    Only what leads the answer is taken off, so a summary that speaks of ``<think>`` in its middle keeps it: tags, a
+    block of code that they stand in, an analysis before them, and a short line that announces them. Some
     servers cut the opening tag off; a closing tag alone ends thoughts only where it ends a line, as there, and stands
     in no block of code: a summary that mentions one does not lose its beginning. What follows ``</summary>`` is kept.
     """
-    start, wrapped = 0, False
+    start, wrapped, fenced = 0, False, False
     while True:
         if found := _SUMMARY.match(text, start):
             start, wrapped = found.end(), True
@@ -158,12 +171,37 @@ def strip_tags(text: str) -> str:
             start = next(ends, len(text))
         elif (end := _loose_end(text, start)) > start:
             start = end
+        elif not wrapped and (end := _preamble_end(text, start)) > start:
+            fenced = fenced or "```" in text[max(start, end - 40) : end]
+            start = end
         else:
             break
     last = [end.span() for end in _END_OF_SUMMARY.finditer(text, start)][-1:] if wrapped else []
     for end, after in last:
-        text = text[:end].rstrip() + text[after:]
+        behind = text[after:].strip()
+        text = text[:end].rstrip() + (text[after:].strip().removeprefix("```") if fenced and behind else text[after:])
     return text[start:].strip()
+
+
+def _preamble_end(text: str, start: int) -> int:
+    """Return where the tag of a summary begins that stands behind a short introduction; *start* where none does."""
+    head = text[start : start + _LONGEST_PREAMBLE]
+    if _ANALYSIS.search(head) and (found := _ANALYSED.search(text, start)):
+        return found.end()
+    # A tag that another text follows is one of which the summary speaks.
+    found = _PREAMBLE.search(text[start : start + _LONGEST_PREAMBLE + 250])
+    closes = text.rfind("</", max(len(text) - 300, 0))
+    ends = found is not None and _END_OF_SUMMARY.match(text, closes) and text[closes + 10 :].strip(" \t\r\n`") == ""
+    return start + found.end() if found is not None and ends and found.end() <= _LONGEST_PREAMBLE else start
+
+
+def unfenced(text: str) -> str:
+    """Return what stands in the block of code that *text* is; *text* itself where it is none."""
+    bare = text.strip()
+    if len(bare) < 6 or not (bare.startswith("```") and bare.endswith("```")):
+        return text
+    opened = _LANGUAGE.match(bare, 3)
+    return bare[opened.end() if opened else 3 : -3].strip()
 
 
 def _loose_end(text: str, start: int) -> int:

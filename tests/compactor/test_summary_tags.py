@@ -84,6 +84,43 @@ def test_the_tags_around_a_summary_are_taken_off_and_what_follows_is_kept(answer
     assert strip_tags(answer) == bare
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"Here is the summary:\n<summary>{SUMMARY}</summary>",
+        f"Here is the summary: <summary>{SUMMARY}</summary>",
+        f"**Summary:**\n\n<summary>\n{SUMMARY}\n</summary>\n",
+        f"<analysis>\nFirst the goal.\n</analysis>\n\n<summary>\n{SUMMARY}\n</summary>",
+        f"<think>x</think><analysis>a</analysis><summary>{SUMMARY}</summary>",
+        f"I will look at it first.\n<analysis>One <b>.\nTwo.</analysis>\n<summary>{SUMMARY}</summary>",
+        f'<summary lang="en">{SUMMARY}</summary>',
+        f'<thinking effort="low">Hm.</thinking>\n<summary lang="en" v="1">\n{SUMMARY}\n</summary>',
+        f"```xml\n<summary>{SUMMARY}</summary>\n```",
+        f"```\n<summary>\n{SUMMARY}\n</summary>\n```\n",
+        f"Here is the summary:\n\n```xml\n<summary>\n{SUMMARY}\n</summary>\n```",
+        f"<analysis>a</analysis>\n```xml\n<summary>{SUMMARY}</summary>\n```",
+        f"以下是摘要：\n<summary>{SUMMARY}</summary>",
+    ],
+)
+def test_what_announces_a_summary_in_tags_is_taken_off(answer: str) -> None:
+    """An introduction, an analysis, a block of code, attributes: what is published is what stands in the tags."""
+    assert strip_tags(answer) == SUMMARY
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "The template is this: <summary>x</summary> and it is used by the user.",
+        "<analysis>The user books.</analysis> Nothing more.",
+        "```xml\n<config>x</config>\n```",
+        "The user wants a parser. " * 20 + "It reads: <summary>x</summary>",
+    ],
+)
+def test_a_summary_of_tags_is_left_alone(summary: str) -> None:
+    """What stands in the middle of it, or in tags of other names, is its own."""
+    assert strip_tags(summary) == summary
+
+
 pieces = st.sampled_from(
     ["<think>", "</think>", "</thinking>", "<summary>", "</summary>", "\n", "\n\n", " ", "```", "text", "<reasoning>"]
 )
