@@ -20,6 +20,8 @@ _ALIKE = 0.6
 _LONGEST = 400
 #: So many lines and prohibitions are compared.
 _MOST_LINES, _MOST_PROHIBITIONS = 200, 40
+#: Characters of a summary in which prohibitions are looked for, and of a line; a summary of more is no summary.
+_MOST_READ, _LONGEST_LINE = 10_000, 2_000
 
 
 class Missing(NamedTuple):
@@ -59,6 +61,7 @@ def _missing_words(before: Terms, after: Terms, least: float) -> Missing | None:
 
 
 def _prohibitions(text: str) -> Iterator[str]:
+    text = text[:_MOST_READ]
     if may_prohibit(text):
         found = (sentence for sentence in sentences(text, _LONGEST) if is_prohibition(sentence))
         yield from (sentence for sentence, _ in zip(found, range(_MOST_PROHIBITIONS), strict=False))
@@ -82,7 +85,7 @@ def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]
 
 
 def _lines(text: str) -> list[Terms]:
-    return [Terms(line) for line in text.splitlines()[:_MOST_LINES] if line.strip()]
+    return [Terms(line[:_LONGEST_LINE]) for line in text.splitlines()[:_MOST_LINES] if line.strip()]
 
 
 def _says(words: frozenset[str], of: frozenset[str]) -> bool:

@@ -1,0 +1,153 @@
+"""Whatever text comes from outside is read in time that grows with its length, not with its square."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from compactor.acceptance import Source, accept
+from compactor.checks.cut_off import is_cut_off
+from compactor.checks.echo import bare, has_markup, measure_copied, repeats
+from compactor.checks.identifiers import identifiers, unknown
+from compactor.checks.kept import find_missing
+from compactor.checks.standing import bare as letters
+from compactor.checks.standing import lost, standing_sentences
+from compactor.checks.substance import looks_like_error, names_nothing_new, says_nothing
+from compactor.checks.terms import Terms, find_telling_terms
+from compactor.checks.voice import in_own_voice
+from compactor.difference import compared
+from compactor.errors import SummaryRejected
+from compactor.noting.changes import changes_in, is_changes
+from compactor.summarizers.answers import parse_body, read_answer
+from compactor.summarizers.base import SummarizerError, strip_tags, unfenced
+from compactor.summarizers.replies import is_reply
+from memory import CompactedMessage
+from memory.rounds import Round
+
+pytestmark = pytest.mark.timeout(600)
+
+#: Short ones first: what is quadratic shows there, before it takes an hour. Of long ones, that which took longest.
+SHORT, LONG, SLOWEST = 30_000, 1_000_000, 1
+#: So many times as long as the yardstick may it take: hundreds of looks at each character. A square is ten thousand.
+MARGIN = 400
+
+#: Each is repeated up to the size, between a head and a tail.
+HOSTILE = {
+    "fence and lines": ("```json\n", "\n", "x"),
+    "fences": ("", "```a\n", ""),
+    "spaces": ("add", " ", "x"),
+    "brackets": ("add [", "]" * 9 + "[", ""),
+    "angles": ("", "<", ""),
+    "summaries": ("", "<summary>", ""),
+    "half tags": ("Here:\n", "<summary a", ">"),
+    "analyses": ("<analysis>", "</analysis> ", "<summary>x"),
+    "ends": ("", "</think>\n", "\n"),
+    "rounds": ("", '<round number="1', ""),
+    "commas": ("", "1,", "x"),
+    "digits": ("", "7", ""),
+    "codes": ("", "A1-", "b"),
+    "slashes": ("", "/a_", ""),
+    "lines": ("", "Item 1 costs 2.\n", ""),
+    "quotes": ("", '"', ""),
+    "braces": ("", "{", ""),
+    "dots": ("", "a.", " error"),
+    "never": ("", "never ", ""),
+    "Han": ("", "不要", ""),
+}
+
+REQUEST = Round(user_query="Never sell K1234 below 1,200 euros.")
+
+
+def hostile(name: str, size: int) -> str:
+    head, piece, tail = HOSTILE[name]
+    return head + piece * (size // len(piece)) + tail
+
+
+def compaction(text: str) -> CompactedMessage:
+    return CompactedMessage(start_index=1, end_index=1, summary=text)
+
+
+def accepting(text: str) -> None:
+    other = "The user asks what K1234 costs. " * 40
+    for answer, source in ((text, Source(other, 10**9)), (other, Source(text, 10**9, previous=text[:100_000]))):
+        accept(answer, source, target_tokens=None, count=len)
+
+
+#: Each public function that reads text, of the modules that answers and stored summaries go through.
+FUNCTIONS: dict[str, Callable[[str], object]] = {
+    "accept": accepting,
+    "is_cut_off": lambda text: is_cut_off(text, text),
+    "bare": bare,
+    "has_markup": has_markup,
+    "measure_copied": lambda text: measure_copied(text, text),
+    "repeats": lambda text: repeats(text, text[:-1]),
+    "identifiers": identifiers,
+    "unknown": lambda text: unknown(("K1234", "a_b", "1200"), (text,)),
+    "find_missing": lambda text: find_missing(Terms(text), Terms(text[1:]), Terms("x"), 1.0),
+    "letters": letters,
+    "lost": lambda text: lost(("Never sell it.",), (text,)),
+    "standing_sentences": lambda text: standing_sentences([REQUEST.model_copy(update={"user_query": text})]),
+    "looks_like_error": looks_like_error,
+    "says_nothing": lambda text: says_nothing(Terms(text), (Terms(text),), 0),
+    "names_nothing_new": lambda text: names_nothing_new(Terms("x"), Terms(text), Terms("y")),
+    "find_telling_terms": lambda text: list(find_telling_terms(text)),
+    "in_own_voice": in_own_voice,
+    "compared": lambda text: compared(compaction(text), compaction(text[::-1])),
+    "changes_in": changes_in,
+    "is_changes": is_changes,
+    "parse_body": lambda text: parse_body(text.encode()),
+    "read_answer": lambda text: read_answer(
+        SimpleNamespace(choices=[{"message": {"content": text}, "finish_reason": "stop"}]), None
+    ),
+    "strip_tags": strip_tags,
+    "unfenced": unfenced,
+    "is_reply": is_reply,
+}
+
+
+@pytest.fixture(scope="module")
+def yardstick() -> float:
+    """Seconds that this machine takes for a character of something linear."""
+    text = "ab " * 100_000
+    began = time.thread_time()
+    assert len(re.findall(r"\w+|\W", text)) == 200_000
+    return max(time.thread_time() - began, 0.005) / len(text)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_hostile_text_is_read_in_linear_time(function: str, yardstick: float) -> None:
+    """A megabyte of what is opened and never closed, of spaces, marks and repetitions; processor time of this thread."""
+    took = {name: seconds(function, hostile(name, SHORT)) for name in HOSTILE}
+    assert {name: one for name, one in took.items() if one > MARGIN * yardstick * SHORT} == {}
+    for name in sorted(HOSTILE, key=lambda name: -took[name])[:SLOWEST]:
+        assert seconds(function, hostile(name, LONG)) < MARGIN * yardstick * LONG, name
+
+
+def seconds(function: str, text: str) -> float:
+    """Return the processor time of this thread that reading *text* takes."""
+    began = time.thread_time()
+    try:
+        FUNCTIONS[function](text)
+    except (SummaryRejected, SummarizerError):
+        pass
+    return time.thread_time() - began
+
+
+def test_the_answer_that_stopped_a_process_is_read_at_once() -> None:
+    """A block of code that never closes, of many lines: each was the beginning of another try."""
+    text = "```json\n" + "\n" * 6_400 + "x"
+    answer = json.loads(json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}))
+    assert read_answer(answer, None).text.startswith("```json")
+
+
+def test_what_is_worse_than_linear_is_found(yardstick: float) -> None:
+    """The test above can fail."""
+    text = "x" * 600
+    began = time.thread_time()
+    assert re.search(r"x+x+y", text) is None
+    assert time.thread_time() - began > MARGIN * yardstick * len(text)
