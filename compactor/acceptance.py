@@ -103,8 +103,6 @@ class Source:
     notes: frozenset[str] = frozenset()
     #: Tokens of the rounds in this request; None: those of the text.
     sent: int | None = None
-    #: Tokens of what stands around the summary where it is shown. What it adds to that before is off ``tokens``.
-    frame: int = 0
     #: The summary that it goes on from, or replaces.
     previous: str = ""
 

@@ -29,7 +29,7 @@ from ..noting.notes import Span, appended, arranged, formed, headings, read_note
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
 from ..view import View, Work
-from .folding import as_shown, compaction_of
+from .folding import compaction_of
 
 __all__ = ["compact_notes"]
 
@@ -70,12 +70,11 @@ class _Noting:
         room = Room(self._room(standing))
         new, reached = 0, view.end
         usage: Mapping[str, int] | None = None
-        shown = view.compaction
-        published = view.ledger.count(shown.summary) if shown is not None else 0
+        published = view.ledger.count(view.compaction.summary) if view.compaction is not None else 0
         for step in steps(rounds, room, view.ledger.count):
             first, reached = reached + 1, view.end + step.whole
             new += step.tokens
-            due = _Due(self, standing, step, first, reached, new, published, shown, usage)
+            due = _Due(self, standing, step, first, reached, new, published, usage)
             made = due.made()
             if step.at_boundary:
                 yield made
@@ -84,7 +83,7 @@ class _Noting:
             standing, usage = _Before.of(self, made), made.usage
             room.tokens = self._room(standing)
             if step.at_boundary:
-                new, usage, published, shown = 0, None, view.ledger.count(made.summary), made
+                new, usage, published = 0, None, view.ledger.count(made.summary)
 
     @once
     def order(self) -> tuple[str, ...]:
@@ -194,8 +193,6 @@ class _Due:
     #: Tokens of all rounds since the last publication, and of the summary that was published then.
     new: int
     published: int
-    #: That summary itself.
-    shown: CompactedMessage | None
     #: What was spent since.
     usage: Mapping[str, int] | None
 
@@ -234,10 +231,7 @@ class _Due:
         return span_of(self.step.rounds, self.first, self.reached)
 
     def _source(self, step: Step) -> Source:
-        source = Source(step.text, self.new, self.published, sent=step.tokens)
-        if not self.step.at_boundary:
-            return source
-        return as_shown(source, self.noting.view, self.shown, self._compaction((), "changes", Summary("")))
+        return Source(step.text, self.new, self.published, sent=step.tokens)
 
     def _request(
         self, step: Step, previous: CompactedMessage | None, said: str | None, *, changes: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, 
 from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View, Work
 
-__all__ = ["Asking", "as_shown", "compaction_of", "fold", "quote_query"]
+__all__ = ["Asking", "compaction_of", "fold", "quote_query"]
 
 
 #: How many characters a summarizer sees of the query that calls or a result are about.
@@ -112,7 +112,7 @@ def fold(
     reached = start
     room = Room(asking.room(view, work, previous))
     usage: Mapping[str, int] | None = None
-    taken_in, published, shown = 0, _summary_tokens(view, previous), previous
+    taken_in, published = 0, _summary_tokens(view, previous)
     for step in steps(rounds, room, view.ledger.count, calls=calls):
         first, reached = reached + 1, start + step.whole
         span = (first, reached if step.at_boundary else reached + 1)
@@ -126,17 +126,13 @@ def fold(
         becomes = partial(compaction_of, reached, last, previous, usage, extra)
         publishable = step.at_boundary and asking.kind == "rounds"
         source = Source(text, taken_in, published, sent=step.tokens)
-        if publishable:
-            source = as_shown(source, view, shown, becomes(Summary("")))
-            if source.tokens <= 0:  # whatever the summary said, prompts would be longer with it
-                return
         previous = becomes(work.summarize(request, source, view, standing, becomes if publishable else None))
         usage = previous.usage
         if step.whole < len(rounds):  # there is more to ask for
             room.tokens = asking.room(view, work, previous)
         yield previous, step.at_boundary
         if step.at_boundary:
-            usage, taken_in, published, shown = None, 0, _summary_tokens(view, previous), previous
+            usage, taken_in, published = None, 0, _summary_tokens(view, previous)
 
 
 def compaction_of(
@@ -166,18 +162,6 @@ def compaction_of(
         notes=summary.notes,
         extra={**extra, STANDING: standing} if (standing := carry(extra.get(STANDING, ()), summary)) else extra,
     )
-
-
-def as_shown(source: Source, view: View, previous: CompactedMessage | None, empty: CompactedMessage) -> Source:
-    """Return *source* with the tokens that its rounds take in prompts, and not in a transcript with its markup.
-
-    *previous* is what prompts show before, *empty* the compaction that takes its place, without a text yet: what
-    stands around that, more than before, has to be saved as well.
-    """
-    frame = replace(view, compaction=view.rounds.anchored(empty)).compaction_tokens
-    before = replace(view, compaction=previous).compaction_tokens
-    rounds = view.closed_tokens(previous.end_index if previous is not None else 0, empty.end_index)
-    return replace(source, tokens=before + rounds - frame - source.previous_tokens, frame=frame)
 
 
 def _summary_tokens(view: View, compaction: CompactedMessage | None) -> int:

@@ -113,7 +113,7 @@ def test_another_roles_posts_reach_neither_request_nor_rounds() -> None:
     """A role's compactor sees what that role sent or received."""
     memory, summarizer = Memory("s"), ScriptedSummarizer()
     round_ = memory.create_round("The user's question")
-    memory.add_post(round_, send_from="User", send_to="Planner", message="for the planner " * 20)
+    memory.add_post(round_, send_from="User", send_to="Planner", message="for the planner")
     memory.add_post(round_, send_from="Planner", send_to="CodeInterpreter", message="please compute")
     memory.add_post(round_, send_from="CodeInterpreter", send_to="WebSearch", message="SECRET-BETWEEN-OTHERS")
     memory.finish_round(round_)

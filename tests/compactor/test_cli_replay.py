@@ -132,7 +132,7 @@ def no_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_summaries")
 def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None:
-    """Figures repeat even where compactions fail; then everything stays as it was said, within the budget."""
+    """Figures repeat even where compactions fail; once the circuit is open, rounds are folded in offline."""
     said = tuple(
         chain.from_iterable(
             ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!" * 9}) for _ in range(30)
@@ -140,7 +140,9 @@ def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None
     )
     first, second = (replay(Conversation("marks", said), Setup(QUICK.merged(max_tokens=300), 300)) for _ in "12")
     assert first.failures > 20
-    assert (first.compactions, first.covered_rounds, first.prompts_over_budget) == (0, 0, 0)
+    assert first.compactions > 0
+    assert first.covered_rounds > 20
+    assert first.prompts_over_budget == 0
     assert without_times(first.figures()) == without_times(second.figures())
 
 
@@ -497,7 +499,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, file: Path) -> No
     assert "--budget" in refused(file, "--budget", 0)
     assert "--threshold" in refused(file, "--threshold", -1)
     assert "--summarizer" in refused(file, "--summarizer", "nobody")
-    assert "shipped prompts: assistant, code_interpreter, " in refused(file, "--prompt", "nope")
+    assert "shipped prompts are assistant, code_interpreter, " in refused(file, "--prompt", "nope")
     assert "--preset" in refused(file, "--preset", "nobodys")
     assert "No such option" in refused(file, "--nope")
     assert "standard input: is empty" in refused("-")

@@ -431,10 +431,10 @@ def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() 
 def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
     """Notes that are as long as when they were written may grow by a quarter first."""
     answers = ScriptedSummarizer(
-        default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 14
+        default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 26
     )
-    scene = Scene(config=CONFIG.merged(target_tokens=60), summarizer=answers).add(25)
-    assert scene.made.extra[WRITTEN] > 60
+    scene = Scene(config=CONFIG.merged(target_tokens=120), summarizer=answers).add(25)
+    assert scene.made.extra[WRITTEN] > 120
     assert scene.kinds == ["rounds"] + ["changes"] * 5
 
 

@@ -97,14 +97,14 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
 
 def test_a_query_that_is_said_again_as_the_first_post_is_sent_once() -> None:
     """Multi-agent hosts keep it in both places."""
-    (request,) = compacted(memory_of(3)).requests
+    (request,) = compacted(memory_of(1)).requests
     assert text_of(request).count("what about item-1?") == 1
 
 
 def test_rounds_that_only_the_user_or_only_agents_speak_in_are_sent() -> None:
     """And one in which the role hears nothing is a round all the same."""
     memory = Memory("s")
-    memory.finish_round(memory.create_round("Only the user asks, and nobody answers. " * 9))
+    memory.finish_round(memory.create_round("Only the user asks, and nobody answers."))
     memory.add_post(memory.create_round("", id="quiet"), send_from=ROLE, send_to="User", message="A thought.")
     memory.add_post("quiet", send_from="Other", send_to="User", message="Not for the planner.")
     memory.finish_round("quiet")
@@ -465,7 +465,7 @@ def test_where_no_round_is_due_nobody_is_asked(strategy: Any) -> None:
 def test_without_a_target_the_prompt_names_none() -> None:
     """And any length that saves something is accepted."""
     config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=None)
-    summarizer = compacted(memory_of(8), config, default="fact " * 100)
+    summarizer = compacted(memory_of(3), config, default="fact " * 100)
     (request,) = summarizer.requests
     assert request.target_tokens is None
     assert "None" not in text_of(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +10,13 @@ import pytest
 from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
 
 from compactor import (
-    CompactionFailed,
     CompactorConfig,
-    ContextCompactor,
     Summary,
     SummaryRejected,
     SummaryRequest,
     View,
     after_rounds,
     compact_rounds,
-    compose,
     when,
 )
 from compactor.acceptance import Source
@@ -500,36 +496,3 @@ def test_a_journal_that_keeps_no_reductions_is_given_none() -> None:
     assert table.run() is not None
     assert [event.reason for event in of_kind(table.events, Discarded)] == ["overlaid"]
     assert not of_kind(table.events, Reduced)
-
-
-def test_no_summary_is_published_that_makes_prompts_longer() -> None:
-    """It is measured by what prompts show of the rounds and around the summary, not by a transcript with its markup."""
-    memory = Memory("s")
-    for number in range(4):
-        memory.append({"role": "user", "content": f"How is item {number}, then?"})
-        memory.append({"role": "assistant", "content": f"Item {number} is sold for {number} euros."})
-    config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=None)
-    before = compose(memory, budget=10_000).tokens
-    lengths = []
-    for words in range(5, 120, 5):
-        summarizer = ScriptedSummarizer(default="The user asked for items 0 to 3: " + "all of them are sold " * words)
-        compactor = ContextCompactor.for_role(memory, "assistant", config, summarizer)
-        with suppress(CompactionFailed):
-            compactor.compact_now(20)
-        lengths.append(compose(memory, budget=10_000).tokens)
-        for event in of_kind(compactor.events, Published):
-            assert event.tokens_before - event.tokens_after == before - lengths[-1]
-        if compactor.get_compaction() is not None:
-            compactor.revert()
-    assert max(lengths) <= before
-
-
-def test_a_model_is_not_asked_where_no_summary_can_make_prompts_shorter() -> None:
-    """What stands around it takes more than all that is new: it is looked at again when there is more."""
-    table, summarizer = Table(Memory("s")), ScriptedSummarizer()
-    for _ in range(9):
-        table.memory.append({"role": "user", "content": "?"})
-        table.memory.append({"role": "assistant", "content": "!"})
-    table.run(summarizer, forced=True)
-    assert summarizer.requests == []
-    assert of_kind(table.events, Published) == []
