@@ -3,7 +3,7 @@
 A call's outcome is put together of what stands at the places that tell: how the result begins, what failed, values that
 later calls take, how it ends; of JSON the fields that are new. It holds no word that the result does not hold, apart
 from the marks: ``failed:``, ``last:`` (only the last of several like calls had this outcome), ``×3``, ``…`` (something
-is left out) and ``(no result)``. A stored line reads back as the action that it was printed from.
+is left out), ``(no result)`` and ``(empty)``. A stored line reads back as the action that it was printed from.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memory.rounds import USER, Post, Round, ToolCall
+from memory.rounds import USER, Round, ToolCall
 
 from .facts import assignment
 
-__all__ = ["Action", "choose_files", "choose_lines", "find_actions", "merge_actions", "parse_action"]
+__all__ = ["Action", "answer_open", "choose_files", "choose_lines", "find_actions", "merge_actions", "parse_action"]
 
 Count = Callable[[str], int]
+#: Whether a later call takes a value.
+Taken = Callable[[str], bool]
 
 ARROW, MORE = " → ", "…"
-_FAILED, _LAST, _LAST_FAILED, _OPEN = "failed: ", "last: ", "last failed: ", "(no result)"
+_FAILED, _LAST, _LAST_FAILED = "failed: ", "last: ", "last failed: "
+#: Nothing came back yet, or nothing stood in it.
+_OPEN, _EMPTY = "(no result)", "(empty)"
 #: What stands before an outcome: (whether it failed, whether all calls of the line ended so).
 _MARKS = {_FAILED: (True, True), _LAST_FAILED: (True, False), _LAST: (False, False)}
 _BETWEEN = " · "
@@ -55,7 +59,7 @@ class Action:
     name: str
     #: What it was called with, shortened; of several like calls the first and the newest.
     arguments: tuple[str, ...]
-    #: Empty: nothing came back, or nothing yet.
+    #: Empty: nothing came back yet.
     outcome: str
     failed: bool = False
     count: int = 1
@@ -94,45 +98,61 @@ def parse_action(line: str) -> Action | None:
 # --- calls and their results ------------------------------------------------------------------------------------------
 
 
-def find_actions(rounds: Sequence[Round]) -> list[Action]:
-    """Return the calls of *rounds* with their outcomes, oldest first."""
-    calls = _paired(rounds)
-    later: list[set[str]] = [set()]
-    for call, _ in reversed(calls):
-        later.append(later[-1] | _identifiers(call.arguments) if call else later[-1])
-    later.reverse()
+def find_actions(rounds: Sequence[Round]) -> Iterator[Action]:
+    """Yield the calls of *rounds* with their outcomes, oldest first."""
+    calls, _ = _paired(rounds)
+    takes = [_identifiers(call.arguments) for call, _ in calls]
+    last_taken = {value: place for place, values in enumerate(takes) for value in values}
     seen: set[str] = set()
-    actions = []
     for place, (call, result) in enumerate(calls):
-        taken = later[place + 1]
-        actions.append(_action(call, result, seen, taken))
-        seen |= _identifiers(call.arguments)
-    return actions
+
+        def is_taken(value: str, place: int = place) -> bool:
+            return last_taken.get(value, -1) > place
+
+        yield _action(call, result, seen, is_taken)
+        seen |= takes[place]
 
 
-def _paired(rounds: Sequence[Round]) -> list[tuple[ToolCall, str | None]]:
-    """Return the calls of *rounds*, each with the text of its result, by id; an id that is used again means the newest
-    call of that id, and of several calls of one post with the same id each has the result at its place."""
+def answer_open(stored: Sequence[Action], rounds: Sequence[Round]) -> list[Action]:
+    """Return the actions *stored* before with the result of the open one among them, which *rounds* begin with: a long
+    round comes in pieces. Where it cannot be told whose result that is, nothing is said of it."""
+    waiting = [place for place, action in enumerate(stored) if not action.outcome and action.count == 1]
+    _, results = _paired(rounds)
+    answered = list(stored)
+    if len(waiting) == len(results) == 1:
+        action = stored[waiting[0]]
+        outcome, failed = _outcome(results[0], " ".join(action.arguments), set(), lambda _: False)
+        answered[waiting[0]] = replace(action, outcome=outcome, failed=failed)
+    return answered
+
+
+def _paired(rounds: Sequence[Round]) -> tuple[list[tuple[ToolCall, str | None]], list[str]]:
+    """Return the calls of *rounds*, each with the text of its result, and the results before them that answer none.
+
+    A result belongs to the newest call of its id; of several calls of one post with the same id to the one at its
+    place. Pieces of one post are one result.
+    """
     calls: list[tuple[ToolCall, str | None]] = []
     waiting: dict[str, deque[int]] = {}
+    others: dict[str, str] = {}
+    answered: dict[str, int] = {}
     for post in (post for round_ in rounds for post in round_.post_list):
         if post.tool_call_id is not None:
-            _answer(post, calls, waiting)
+            places = waiting.get(post.tool_call_id)
+            if places and post.id not in answered:
+                answered[post.id] = places.popleft()
+            if (place := answered.get(post.id)) is not None:
+                calls[place] = (calls[place][0], (calls[place][1] or "") + post.message)
+            elif not calls:
+                others[post.id] = others.get(post.id, "") + post.message
         waiting.update((call.id, deque()) for call in post.tool_calls)
         for call in post.tool_calls:
             waiting[call.id].append(len(calls))
             calls.append((call, None))
-    return calls
+    return calls, list(others.values())
 
 
-def _answer(post: Post, calls: list[tuple[ToolCall, str | None]], waiting: dict[str, deque[int]]) -> None:
-    places = waiting.get(post.tool_call_id or "")
-    if places:
-        place = places.popleft()
-        calls[place] = (calls[place][0], post.message)
-
-
-def _action(call: ToolCall, result: str | None, seen: set[str], taken: set[str]) -> Action:
+def _action(call: ToolCall, result: str | None, seen: set[str], taken: Taken) -> Action:
     name = _clipped(_printable(call.name[:120]).replace(" ", "_").replace("(", "["), 48) or "call"
     arguments = _short_arguments(call.arguments)
     if result is None:
@@ -190,13 +210,13 @@ _DECODER = json.JSONDecoder(strict=False)
 
 def has_failed(result: str) -> bool:
     """Return whether a tool's *result* says that its call failed."""
-    return _outcome(result, "", set(), set())[1]
+    return _outcome(result, "", set(), lambda _: False)[1]
 
 
 # --- what came of it --------------------------------------------------------------------------------------------------
 
 
-def _outcome(result: str, arguments: str, seen: set[str], taken: set[str]) -> tuple[str, bool]:
+def _outcome(result: str, arguments: str, seen: set[str], taken: Taken) -> tuple[str, bool]:
     """Return what a result comes to in a few words, and whether it says that the call failed."""
     fields = _fields(result)
     if fields is None:
@@ -205,12 +225,10 @@ def _outcome(result: str, arguments: str, seen: set[str], taken: set[str]) -> tu
         outcome, failed = _outcome_of_fields(fields, arguments, seen, taken)
     while mark := next((mark for mark in _MARKS if outcome.startswith(mark)), ""):
         outcome, failed = outcome[len(mark) :], failed or _MARKS[mark][0]
-    return ("" if outcome == _OPEN else outcome), failed
+    return (_EMPTY if outcome in {"", _OPEN} else outcome), failed
 
 
-def _outcome_of_fields(
-    fields: list[tuple[str, str]], arguments: str, seen: set[str], taken: set[str]
-) -> tuple[str, bool]:
+def _outcome_of_fields(fields: list[tuple[str, str]], arguments: str, seen: set[str], taken: Taken) -> tuple[str, bool]:
     values: dict[str, list[str]] = {}
     ranks: dict[str, int] = {}
     failed = False
@@ -234,7 +252,7 @@ def _outcome_of_fields(
     told = [key for key in values if ranks[key] < _KNOWN] or list(values)
     # What a change adds to a record stands last.
     last = next((key for key in reversed(told) if ranks[key] > 1), "")
-    order = sorted(told, key=lambda key: ranks[key] if ranks[key] < 2 else 2 if key == last else 3)
+    order = sorted(told, key=lambda key: 1.5 if key == last and ranks[key] > 1 else ranks[key])
     outcome, left = "", _OUTCOME
     for key in order:
         text = ", ".join(values[key])
@@ -250,14 +268,14 @@ _VALUES = 6
 _KNOWN = 4
 
 
-def _rank(value: str, known: str, arguments: str, seen: set[str], taken: set[str]) -> int:
+def _rank(value: str, known: str, arguments: str, seen: set[str], taken: Taken) -> int:
     """Return how much a value tells, the less the more: later calls take it, it is a new id, it is new, it is known."""
     if known in seen or value in arguments:
         return _KNOWN
-    return 1 if value in taken else 2 if _is_identifier(value) else 3
+    return 1 if taken(value) else 2 if _is_identifier(value) else 3
 
 
-def _outcome_of_text(result: str, arguments: str, seen: set[str], taken: set[str]) -> tuple[str, bool]:
+def _outcome_of_text(result: str, arguments: str, seen: set[str], taken: Taken) -> tuple[str, bool]:
     lines = _telling_lines(result)
     if not lines:
         return "", False
@@ -265,7 +283,7 @@ def _outcome_of_text(result: str, arguments: str, seen: set[str], taken: set[str
     pieces = [] if lines[0] in failures else [_clipped(lines[0], _OPENING if len(lines) > 1 else _OUTCOME)]
     pieces += [_clipped(line, 96) for line in failures]
     found = _identifiers(result)
-    wanted = {value for value in found if value in taken and value not in seen and value not in arguments}
+    wanted = {value for value in found if taken(value) and value not in seen and value not in arguments}
     seen |= found
     for line in lines[1:]:
         if not wanted or sum(map(len, pieces)) > _OUTCOME:
@@ -525,6 +543,7 @@ def _brief_outcome(outcome: str, limit: int, first: int) -> str:
 def choose_lines(actions: Sequence[Action], budget: int, count: Count) -> list[str]:
     """Return the lines of *actions* that *budget* tokens hold: errors and changes, then the rest, each in order."""
     chosen = merge_actions(actions)
+    chosen = [*_merged(chosen[:-_MOST], _tool), *chosen[-_MOST:]]
     for shorten in (_older_brief, _all_brief, lambda those: _best(those, budget, count)):
         if _cost(chosen, count) <= budget:
             break
@@ -574,6 +593,8 @@ def _calls(actions: Iterable[Action]) -> int:
     return sum(action.count for action in actions)
 
 
+#: Of so many calls, the newest, each may have a line of its own.
+_MOST = 300
 #: So many are looked at for whether they can have a line of their own.
 _TRIES = 60
 
@@ -601,7 +622,7 @@ def _worth(action: Action, resolved: set[tuple[str, tuple[str, ...]]]) -> float:
     weight = _FAILED_WEIGHT if action.failed else _CHANGE_WEIGHT if action.changes else 1.0
     if action.failed and (action.name, action.arguments) in resolved:
         weight = _CHANGE_WEIGHT
-    return weight * (1.0 if action.outcome else 0.5) * math.sqrt(min(action.count, _NAMED))
+    return weight * (0.5 if action.outcome in {"", _EMPTY} else 1.0) * math.sqrt(min(action.count, _NAMED))
 
 
 def _form(action: Action) -> Hashable:
@@ -674,8 +695,8 @@ def _is_file(value: str) -> bool:
     return bool(stem and dot) and 0 < len(ending) < 6 and ending[0].isalpha() and ending.isalnum()
 
 
-#: What is a field's or a function's name rather than an id.
-_WORDS_JOINED = re.compile(r"[^\W\d]+")
+#: What is a field's or a function's name or an amount rather than an id.
+_WORDS_JOINED = re.compile(r"[^\W\d]+|\d+(?:[a-z]{1,2}|-\d+)")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

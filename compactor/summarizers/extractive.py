@@ -34,7 +34,7 @@ from memory.messages import repeats_query
 
 from ..tokens import count_tokens
 from ..transcript import quote
-from .actions import Action, choose_files, choose_lines, find_actions, parse_action
+from .actions import Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
@@ -79,12 +79,12 @@ class ExtractiveSummarizer:
         previous = request.previous.summary if request.previous else ""
         earlier = list(from_summary(previous))
         new = list(_breathing(from_rounds(request.rounds, queries=request.kind == "rounds")))
-        called = find_actions(request.rounds)
+        called = list(_breathing(find_actions(request.rounds)))
         if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
         stored = [parse_action(one.text) if one.section is Section.DONE else None for one in earlier]
-        actions = [*filter(None, stored), *called]
+        actions = [*answer_open([one for one in stored if one], request.rounds), *called]
         files = [one.text for one in earlier if one.section is Section.FILES]
         pairs = zip(earlier, stored, strict=True)
         earlier = [one for one, action in pairs if action is None and one.section is not Section.FILES]

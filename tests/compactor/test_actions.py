@@ -6,12 +6,14 @@ import json
 import random
 import re
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor.summarizers.actions import Action, choose_lines, find_actions, merge_actions, parse_action
+from compactor.summarizers.actions import Action, choose_lines, merge_actions, parse_action
+from compactor.summarizers.actions import find_actions as actions_of
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.statements import Section
@@ -46,6 +48,10 @@ def lines_of(*rounds: Round) -> list[str]:
 
 def line_of(name: str, arguments: object, output: str) -> str:
     return lines_of(run(name, arguments, output))[0]
+
+
+def find_actions(rounds: Sequence[Round]) -> list[Action]:
+    return list(actions_of(rounds))
 
 
 def summarise(rounds: list[Round], previous: str | None = None, target: int = 1000) -> str:
@@ -85,6 +91,35 @@ def test_calls_of_one_post_with_one_id_have_their_results_by_place() -> None:
 
 def test_a_result_without_its_call_is_nobodys() -> None:
     assert lines_of(done(calls(("a", "get", {"id": 1})), result("z", "stray"))) == ["get(1) → (no result)"]
+
+
+def test_pieces_of_one_result_are_one_result() -> None:
+    """A long round comes in pieces; those of one post carry its id."""
+    post = result("c", "started\nstep 1\n")
+    rest = post.model_copy(update={"message": "step 2\nstep 3\nTypeError: no step 4"})
+    assert lines_of(done(calls(("c", "run", {"what": "job"})), post), done(rest)) == [
+        "run(job) → failed: started … TypeError: no step 4"
+    ]
+
+
+def test_a_result_that_comes_after_its_call_was_summarised_goes_to_that_call() -> None:
+    summary = summarise([*work(8), done(calls(("open", "run", {"what": "job"})))])
+    assert "run(job) → (no result)" in summary
+    assert "run(job) → wrote /out/job_7.csv" in summarise(
+        [done(result("open", "wrote /out/job_7.csv")), *work(8, 1)], summary
+    )
+
+
+def test_where_two_calls_are_open_a_later_result_is_given_to_neither() -> None:
+    """Nothing is better than another call's outcome."""
+    both = done(calls(("a", "run", {"what": "job"}), ("b", "run", {"what": "test"})), query="Run both for me, please.")
+    later = under_done(summarise([done(result("b", "wrote /out/job_7.csv"))], summarise([both])))
+    assert [line for line in later if "(no result)" in line]
+    assert not [line for line in later if "job_7" in line]
+
+
+def test_an_empty_result_is_no_missing_one() -> None:
+    assert line_of("think", {"thought": "go on"}, "") == "think(go on) → (empty)"
 
 
 # --- what an outcome says ---------------------------------------------------------------------------------------------
@@ -262,7 +297,7 @@ def test_what_failed_is_not_hidden_by_the_same_call_that_went_well_later() -> No
 
 
 OUTCOMES = st.sampled_from(
-    ["ok", "Error: no", "a → b", "failed: x", "last: y", "(no result)", "{}", "×3", "1 · 2", "👨‍👩‍👧 née"]
+    ["ok", "Error: no", "a → b", "failed: x", "last: y", "(no result)", "(empty)", "{}", "×3", "1 · 2", "👨‍👩‍👧 née"]
 )
 TEXTS = st.one_of(OUTCOMES, st.text(max_size=60))
 NAMES = st.sampled_from(["bash", "edit", "get_order", "a b", "f(x)", "", "名前", "x ×2", "→"])
@@ -289,7 +324,7 @@ def test_no_word_stands_in_a_line_that_was_not_said(called: list[tuple[str, str,
     """Apart from the marks."""
     rounds = [run(name, arguments, output) for name, arguments, output in called]
     said = "\n".join(f"{name} {arguments} {output}" for name, arguments, output in called).replace(" ", "_")
-    said += "call last failed no result"
+    said += "call last failed no result empty"
     for line in choose_lines(find_actions(rounds), 10_000, count_tokens):
         for word in re.findall(r"[^\W\d_]+", line):
             assert word in said
