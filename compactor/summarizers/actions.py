@@ -680,12 +680,12 @@ def _taken(text: str) -> Iterator[str]:
     """Yield the files and ids in what a call took, or the user said: no names of functions or fields, and what has no
     letters beside digits, or is a name with a dot, only where little else stands: code is full of them."""
     for match in _TOKEN.finditer(text):
-        value = match[0].strip(".:!?*-")
+        value = match[0].strip(".:!?*-@#")
         named = text[match.end() : match.end() + 1] == "(" or match[0][-1] == ":" or _WORDS_JOINED.fullmatch(value)
         if named or MORE in value or "\\" in value or not _is_identifier(value):
             continue
         clear = "/" in value or "@" in value or (any(map(str.isdigit, value)) and any(map(str.isalpha, value)))
-        if clear or (len(value) > 3 and len(text) <= _BRIEF_ARGUMENTS):
+        if len(value) > 3 and (clear or len(text) <= _BRIEF_ARGUMENTS):
             yield value
 
 

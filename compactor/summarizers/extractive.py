@@ -14,6 +14,8 @@ How a line is chosen:
   and divided by its cost in tokens and by how many lines are of its shape: a log's thousandth line is no news.
 * Standing instructions of the user come first, in up to a third of the space; what does not fit there takes part in the
   rest with 1.6 times the weight. An eighth is left to what others said. A newer value of a thing removes the older.
+* What tools did stands in lines of its own, ``call(arguments) → outcome`` (``actions``), and so do the files and ids in
+  play; both in a share of the space that grows with the number of calls beside the user's messages.
 
 What the centroid family (SumBasic, LexRank) rewards is how usual a sentence's words are; that loses ids and numbers,
 which are what an agent cannot find again. The weights are round numbers, measured by a script in ``benchmarks``.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor.summarizers.actions import Action, choose_lines, merge_actions, parse_action
+from compactor.summarizers.actions import Action, choose_files, choose_lines, merge_actions, parse_action
 from compactor.summarizers.actions import find_actions as actions_of
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
@@ -330,6 +330,54 @@ def test_no_word_stands_in_a_line_that_was_not_said(called: list[tuple[str, str,
             assert word in said
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["get", "edit", "bash"]), st.integers(0, 4), st.booleans()), max_size=24),
+    st.integers(0, 260),
+    st.randoms(use_true_random=False),
+)
+def test_no_outcome_is_said_of_a_call_that_had_another(
+    called: list[tuple[str, int, bool]], budget: int, rng: random.Random
+) -> None:
+    """Whatever is grouped and shortened: a line for one call has its result, one for several what all of them had, or
+    says that it is the last's."""
+    posts, results = [], []
+    for number, (name, of, alike) in enumerate(called):
+        posts.append(calls((f"c{number}", name, f"item-{of}")))
+        results.append(result(f"c{number}", "nothing new" if alike else f"item-{of} gave mark{number:04}"))
+    rng.shuffle(results)
+    marks = {f"mark{number:04}": (name, f"item-{of}") for number, (name, of, _) in enumerate(called)}
+    for line in choose_lines(find_actions([done(*posts), done(*results)]), budget, count_tokens):
+        action = parse_action(line)
+        assert action is not None
+        for mark in re.findall("mark[0-9]+", line):
+            name, argument = marks[mark]
+            assert action.name == name
+            assert argument in action.arguments
+            assert action.count == 1 or not action.shared
+
+
+def test_files_and_ids_stand_by_what_took_them() -> None:
+    """Those first that matter most; what a line shows is not said again, nor what has no use: names of functions."""
+    found = find_actions(
+        [
+            run("create", {"path": "src/load.py"}, "created"),
+            run("edit", {"path": "src/load.py", "text": "df = load(path)"}, "done"),
+            run("send", {"to": "card_24"}, "sent"),
+        ]
+    )
+    assert choose_files(found, ["open: notes.md; card_24"], [], "send(card_24)", 99, count_tokens) == [
+        "create, edit: src/load.py",
+        "open: notes.md",
+    ]
+    assert choose_files(found, [], ["Use notes.md"], "", 99, count_tokens) == [
+        "create, edit: src/load.py",
+        "User: notes.md",
+        "send: card_24",
+    ]
+    assert choose_files(found, [], [], "", 5, count_tokens) == []
+
+
 def test_text_that_is_no_line_of_an_action_is_none() -> None:
     for text in ("python → df = load()", "It rained (a lot) → wet", "get(1)", "", "→", "(x) → y", "a b(c) → d"):
         assert parse_action(text) is None
@@ -343,6 +391,15 @@ def test_a_chat_without_calls_spends_nothing_on_them() -> None:
         done(Post(send_from="assistant", send_to=USER, message="Noted."), query=f"The key is K-{n}.") for n in range(9)
     ]
     assert Section.DONE not in summarise(rounds)
+
+
+def test_files_and_ids_outlive_the_lines_that_named_them() -> None:
+    """A summary names what is left of its space; the next one reads it back."""
+    summary = summarise([*work(40), run("open", {"path": "notes_of_may.md"}, "see below")], target=600)
+    assert Section.FILES in summary
+    later = summarise(work(40, 1), summary, target=600)
+    assert later.count(Section.FILES) == 1
+    assert count_tokens(later) <= 600
 
 
 def test_a_summary_says_what_was_done_and_what_came_of_it() -> None:
