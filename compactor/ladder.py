@@ -192,7 +192,9 @@ class Ladder:
 
     def _shorten_head(self) -> None:
         """Take from the head what leaves no room for that which must be shown: the plan, then of the compaction."""
-        must = _sum(piece for piece in (*self._ahead(self._newest), *self._pieces_from(self._newest)) if piece.verbatim)
+        newest = self._pieces_from(self._newest)
+        must = _sum(piece for piece in (*self._ahead(self._newest), *newest) if piece.verbatim)
+        must += self._least_unread(newest, self._limit - must - self._known_cost(*self._head.system) - PROMPT_TOKENS)
         if self._head_tokens + must <= self._limit:
             return
         self._put(replace(self._head, plan=None))
@@ -210,6 +212,18 @@ class Ladder:
         self._covered_omitted = tuple(range(1, compaction.last_round + 1))
         pinned = {**message, "content": "\n".join((PINNED, *compaction.pinned))} if compaction.pinned else None
         return self._put(replace(self._head, compaction=pinned))
+
+    def _least_unread(self, newest: Sequence[Piece], room: int) -> int:
+        """Return the least that the results which the agent has yet to read take, with the line beside them; 0 where
+        there are none, or not even *room* for that: an agent that never sees them calls for them again and again."""
+        last = next((piece for piece in reversed(newest) if not piece.stays), None)
+        if last is None or not self._is_unread(last):
+            return 0
+        least = self._clipped_to(last, last.tokens, 0).tokens + self._note_tokens
+        return least if least <= room else 0
+
+    def _is_unread(self, piece: Piece) -> bool:
+        return self._view.is_unread(piece.round_, piece.unit)
 
     def _clipped_compaction(self, limit: int, ref: str) -> Message | None:
         """Return the compaction's message in at most *limit* tokens, all that is pinned and was forbidden in it. None
@@ -342,7 +356,10 @@ class Ladder:
             else:
                 room -= pieces[number].tokens
         if free:
-            pieces[free[-1]] = self._clipped_to(pieces[free[-1]], max(limit, room) if free[-1] in back else limit, room)
+            newest = draft.pieces[free[-1]]
+            is_whole = self._is_unread(newest) and newest.tokens <= room  # once; when it was read, as any other text
+            most = max(limit, room) if free[-1] in back or is_whole else limit
+            pieces[free[-1]] = self._clipped_to(newest, most, room)
         target -= _sum(draft.pieces) - _sum(pieces) + sum(pieces[number].tokens for number in gone)
         for number in free:
             # The newest stays where it fits by itself, though the mark may be behind it.

@@ -800,19 +800,40 @@ def test_rounds_that_other_hosts_left_open_are_left_out_post_by_post() -> None:
 
 def test_what_was_just_read_back_is_not_clipped_while_it_fits() -> None:
     """Though it is more than half of what there is room for, which any other text may not be: else the agent would
-    read it back again."""
+    read it back again. Nor is a result that the agent has yet to read."""
 
-    def shown(tool: str, budget: int) -> str:
+    def shown(tool: str, budget: int, *more: Message) -> str:
         call = calls("c")
         call["tool_calls"][0]["function"]["name"] = tool
-        memory = Memory.from_messages([user("What was it?"), answer(words(500)), call, result("c", words(600))])
+        memory = Memory.from_messages([user("What was it?"), answer(words(500)), call, result("c", words(600)), *more])
         prompt = compose(memory, budget=budget)
         assert_legal(prompt, budget)
-        return str(prompt.messages[-1]["content"])
+        return next(str(message["content"]) for message in prompt.messages if message["role"] == "tool")
 
-    assert shown("context_reload", 1_000) == words(600)
-    assert "reload r1.p3" in shown("look_up", 1_000)
+    read = answer("I see.")
+    assert shown("context_reload", 1_000) == shown("context_reload", 1_000, read) == words(600)
+    assert shown("look_up", 1_000) == words(600)
+    assert "reload r1.p3" in shown("look_up", 1_000, read)
     assert "reload r1.p3" in shown("context_reload", 400)
+    assert "reload r1.p3" in shown("look_up", 400)
+
+
+@pytest.mark.parametrize("budget", range(150, 420, 15))
+@pytest.mark.parametrize("text", ["", "42", words(300)])
+def test_a_summary_makes_room_for_a_result_that_nobody_has_read(budget: int, text: str) -> None:
+    """An agent that never sees what its tools give calls them again and again, until it is stopped."""
+    memory = chat(6)
+    memory.append(user("And now?"))
+    compacted(memory, 6, f"It began so. {words(200)} It ended so.")
+    memory.append(calls("c"))
+    memory.append(result("c", text))
+
+    prompt = compose(memory, budget=budget)
+
+    shown = prompt.messages[-1]
+    assert shown["role"] == "tool"
+    assert shown["content"] == text or "reload r7.p2" in shown["content"]
+    assert_legal(prompt, budget)
 
 
 def test_where_posts_were_dropped_is_told_in_one_line_that_stays_as_it_is() -> None:
