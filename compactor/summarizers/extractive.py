@@ -1,24 +1,27 @@
 """A summarizer with no model: it keeps the lines that tell most, as they were said. The embedded default.
 
+A line is a clause of what the user said, or a sentence, field or record of what anybody else said. The summary prints a
+user's message as one item: its clauses in order, with a gap where others stood (``statements``). Nothing is reworded.
+
 How a line is chosen:
 
-* Its *gain* is the sum over its terms (identifiers, amounts, dates, names, content words: see ``facts``) of
-  ``kind x rarity squared``, the heaviest term counting fully and each next one a fifth less. Rarity is the inverse
-  document frequency over lines, scaled to 0..1. Identifiers and numbers gain by being central: by 0.1 for each doubling
-  of the rounds they recur in, by 0.4 for each further kind of speaker who used them, so that what a tool returned and
-  the user came back to outweighs what nobody mentioned again.
-* A term that a chosen line already holds counts a tenth. So lines cover what there is to know instead of repeating it:
+* Its *gain* is the sum over its terms (identifiers, amounts, dates, names, content words: see ``facts``) of ``kind x
+  rarity squared``. Rarity is the inverse document frequency over posts, scaled to 0..1. Identifiers and numbers gain by
+  being central: by 0.1 for each doubling of the rounds they recur in, by 0.4 for each further kind of speaker.
+* A term that a chosen line already holds counts less. So lines cover what there is to know instead of repeating it:
   summarisation as a submodular function (Lin and Bilmes 2011), chosen greedily with lazy evaluation (Minoux 1978).
-* The gain is multiplied by who said it (``statements``: the user 2.5, a tool's result 1, a thought 0.35), by how recent
-  it is and by 1.3 if it was worth keeping last time (neither for what the user said: of equals the newer wins there);
-  and divided by its cost in tokens and by how many lines are of its shape: a log's thousandth line is no news.
-* Standing instructions of the user come first, in up to a third of the space; what does not fit there takes part in the
-  rest with 1.6 times the weight. An eighth is left to what others said. A newer value of a thing removes the older.
+* The gain is multiplied by how much its kind counts. The user's words count most, and those at the beginning of a
+  message most of all, since people open with what they want. Words of agents count as much as the user's where both say
+  as much, and the less the more agents say: who explains at length is asked again more easily. Results come between.
+* It is divided by the tokens the line adds. A clause beside a chosen one of the same message adds only its own: so a
+  message is kept in a few runs with their context, not in scraps.
+* Standing instructions come first, whole, in up to a third of the space; a quarter is left to results. A newer value
+  of a thing removes the older.
 * What tools did stands in lines of its own, ``call(arguments) → outcome`` (``actions``), and so do the files and ids in
   play; both in a share of the space that grows with the number of calls beside the user's messages.
 
-What the centroid family (SumBasic, LexRank) rewards is how usual a sentence's words are; that loses ids and numbers,
-which are what an agent cannot find again. The weights are round numbers, measured by a script in ``benchmarks``.
+The next compaction reads the summary's own items again. Since each is still in its message and its place, what is
+chosen in fifty small steps is about what is chosen at once.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ class ExtractiveSummarizer:
         shown = "\n".join(acts)
         in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), self._count)
         done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
-        lines = _weighed(_current(_distinct([*earlier, *new])), self._count)
+        lines = _weighed([*earlier, *new], self._count)
         text = _fit(lines, budget, self._count, done) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
 
@@ -194,15 +197,19 @@ def _replaces(newer: Assignment, older: Assignment) -> bool:
 
 # --- what counts ------------------------------------------------------------------------------------------------------
 
-_COVERED, _NEXT_TERM = 0.1, 0.8
+#: What a term still counts that a chosen line holds.
+_COVERED = 0.7
 _RECURRING, _SHARED = 0.1, 0.4
-_RULE, _REQUEST, _COURTESY, _KEPT, _OLDEST = 1.6, 0.6, 0.4, 1.3, 0.7
-#: What a line costs beside its text: without it, scraps of two words would win.
+#: A message opens with what it is about: its clauses count 1 + 3, 1 + 3/2, 1 + 3/3 ... times.
+_OPENING = 3.0
+_RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
+#: The least that the words of those count who say much more than the user.
+_LEAST_TALK = 0.1
+#: What a line costs beside its text: without it, scraps of two words would win. A clause beside another has no cost.
 _COST = 6
 #: A line that adds less is left out even where there is room.
 _LEAST_GAIN = 0.2
 
-_ASKS = re.compile(r"[?？]$|^(?:ok|okay|so|and|then)?,? ?(?:please|let['’]?s|(?:can|could|would) you)\b", re.IGNORECASE)
 _POLITE = re.compile(
     r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
     r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
@@ -215,62 +222,75 @@ class _Line:
     statement: Statement
     #: Its terms with what each is worth in this conversation.
     terms: Sequence[tuple[str, float]]
-    #: All that multiplies its gain, over its cost.
+    #: All that multiplies its gain.
     factor: float
     cost: int
 
     @property
     def rank(self) -> float:
         """Its place among lines of which one must be kept, best first."""
-        return -self.factor * self.cost * self.gain(set())
+        return -self.factor * self.gain(set())
 
     def gain(self, covered: set[str]) -> float:
         """Return what the line adds to lines that hold the terms *covered*."""
-        worths = sorted((worth * _COVERED if term in covered else worth for term, worth in self.terms), reverse=True)
-        return sum(worth * _NEXT_TERM**place for place, worth in enumerate(worths))
+        return sum(worth * _COVERED if term in covered else worth for term, worth in self.terms)
 
 
-def _weighed(statements: Sequence[Statement], count: Count) -> list[_Line]:
-    contents = [content(statement.text) for statement in _breathing(statements)]
-    worths = _worths(statements, contents)
+def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
+    """Return those of the statements that are still true, with what they are worth among all that was said."""
+    said_in = {text: content(text) for text in _breathing(dict.fromkeys(one.text for one in all_of_them))}
+    worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them])
+    statements = _current(_distinct(all_of_them))
+    contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
     last = max((statement.round for statement in statements), default=0) or 1
+    talk = _talk(statements)
     lines = []
     for statement, said in _breathing(zip(statements, contents, strict=True)):
         cost = count(f"- {statement.text}\n")
         weight = statement.weight
-        if statement.round == 0 and statement.section is not Section.SAID:
-            weight *= _KEPT
         if statement.section is Section.INSTRUCTIONS:
             weight *= _RULE * max(0.6, instruction_strength(statement.text))
         elif statement.of_user:
-            weight *= _REQUEST if _ASKS.search(statement.text) else 1
+            weight *= 1 + _OPENING / (1 + statement.place)
         else:
+            weight *= _KEPT if statement.round == 0 else 1
             weight *= _OLDEST + (1 - _OLDEST) * statement.round / last
-            weight *= _COURTESY if statement.spoken and _POLITE.search(statement.text) else 1
+            if statement.spoken:
+                weight *= 2 * talk * (_COURTESY if _POLITE.search(statement.text) else 1)
             weight /= shapes[said.shape] ** 0.5 * (1 if statement.spoken else forms[said.form] ** 0.25)
         terms = [(term, kind * worths[term]) for term, kind in said.terms.items()]
-        lines.append(_Line(statement, terms, weight / (cost + _COST), cost))
+        lines.append(_Line(statement, terms, weight, cost))
     return lines
 
 
+def _talk(statements: Sequence[Statement]) -> float:
+    """Return how much of the talk is the user's: 1 where agents say no more than the user, less the more they say."""
+    of_user = sum(len(statement.text) for statement in statements if statement.of_user)
+    spoken = sum(len(statement.text) for statement in statements if statement.spoken)
+    return min(1.0, max(_LEAST_TALK, of_user / spoken)) if of_user and spoken else 1.0
+
+
 def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dict[str, float]:
-    """Return for each term how rare it is among the lines and, for identifiers and numbers, how central."""
+    """Return for each term how rare it is among the posts and, for identifiers and numbers, how central."""
     frequency: Counter[str] = Counter()
     rounds: Counter[str] = Counter()
     speakers: defaultdict[str, set[str]] = defaultdict(set)
-    latest: dict[str, int] = {}
+    in_post: dict[str, int] = {}
+    in_round: dict[str, int] = {}
     for statement, said in _breathing(zip(statements, contents, strict=True)):
         speaker = "User" if statement.of_user else "agent" if statement.spoken else statement.section
         for term, kind in said.terms.items():
-            frequency[term] += 1
+            if in_post.get(term) != statement.source:
+                in_post[term] = statement.source
+                frequency[term] += 1
             if kind > 0.65:
                 speakers[term].add(speaker)
-                if latest.get(term) != statement.round:
-                    latest[term] = statement.round
+                if in_round.get(term) != statement.round:
+                    in_round[term] = statement.round
                     rounds[term] += 1
-    total = len(statements) + 1
+    total = len({statement.source for statement in statements}) + 1
     worths = {term: (math.log(total / times) / math.log(total)) ** 2 for term, times in frequency.items()}
     for term, times in rounds.items():
         worths[term] *= 1 + _RECURRING * math.log2(times) + _SHARED * (len(speakers[term]) - 1)
@@ -284,11 +304,10 @@ def _chosen(lines: Sequence[_Line], budget: int, for_rules: int, count: Count, d
     """Return the places of the lines to keep beside *done*, best first, about *budget* tokens in all."""
     shown = "\n".join(line for of in done.values() for line in of)
     choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section}, shown)
-    rules = [place for place, line in enumerate(lines) if _is_rule(line.statement)]
-    choice.add(rules, min(for_rules, budget), budget)
-    # A summary of nothing but the user's words would not say what came of them; what nobody else needs is theirs again.
-    for for_user in (budget * 7 // 8, budget):
-        choice.add(range(len(lines)), budget, for_user)
+    choice.add((place for place, line in enumerate(lines) if _is_rule(line.statement)), min(for_rules, budget), budget)
+    # A summary of nothing but talk would not say what came of it; what results do not need is for talk again.
+    for for_talk in (budget * 3 // 4, budget):
+        choice.add(range(len(lines)), budget, for_talk)
     return choice.places
 
 
@@ -306,38 +325,68 @@ class _Choice:
         self._headings = headings  # what is not yet opened, and what opening it costs
         self._covered: set[str] = set()
         self._done = set(content(done).terms)
-        self._spent = self._spent_on_user = 0
+        self._spent = self._spent_on_talk = 0
+        self._clauses = {
+            (line.statement.source, line.statement.place): place
+            for place, line in enumerate(lines)
+            if line.statement.in_message
+        }
+        self._joined: set[int] = set()  # beside a clause that was chosen
+        self._taken: set[int] = set()
         self.places: list[int] = []
 
-    def add(self, places: Iterable[int], budget: int, for_user: int) -> None:
-        """Choose of *places* as long as all lines stay within *budget*, and those of the user within *for_user*."""
-        left = set(places).difference(self.places)
+    def add(self, places: Iterable[int], budget: int, for_talk: int) -> None:
+        """Choose of *places* as long as all lines stay within *budget*, and talk within *for_talk*."""
+        left = set(places).difference(self._taken)
         # Many more than will fit; else a history of like lines would all be weighed again after each choice.
         heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in _breathing(left)))
         while heap:
             worth, place = heapq.heappop(heap)
-            line = self._lines[-place]
-            by_user = line.cost if line.statement.of_user else 0
+            place = -place
+            line = self._lines[place]
             cost = line.cost + self._headings.get(line.statement.section, 0)
-            if self._spent + cost > budget or (by_user and self._spent_on_user + by_user > for_user):
+            talk = line.cost if line.statement.of_user or line.statement.spoken else 0
+            if place in self._taken or self._spent + cost > budget:
                 continue
-            covered = self._covered_for(-place)
-            if line.gain(covered) < _LEAST_GAIN or covered.issuperset(term for term, _ in line.terms):
+            if talk and self._spent_on_talk + talk > for_talk:
                 continue
-            if -self._worth(-place) > worth:
+            covered = self._covered_for(place)
+            if line.gain(covered) < _LEAST_GAIN:
+                continue
+            if not line.statement.of_user and covered.issuperset(term for term, _ in line.terms):
+                # Of what the user said, known words may say something new.
+                continue
+            if -self._worth(place) > worth:
                 # Others were chosen meanwhile that hold some of it; it may still be the best.
-                heapq.heappush(heap, (-self._worth(-place), place))
+                heapq.heappush(heap, (-self._worth(place), -place))
                 continue
-            self.places.append(-place)
-            self._spent += cost
-            self._spent_on_user += by_user
-            self._headings.pop(line.statement.section, None)
-            terms = [term for term, _ in line.terms]
-            self._covered.update(terms)
-            self._done.update(terms)
+            self._take(place, cost)
+            for neighbour in self._neighbours(line.statement).intersection(left).difference(self._taken, self._joined):
+                self._joined.add(neighbour)
+                heapq.heappush(heap, (-self._worth(neighbour), -neighbour))
+
+    def _take(self, place: int, cost: int) -> None:
+        self.places.append(place)
+        self._taken.add(place)
+        self._spent += cost
+        line = self._lines[place]
+        self._spent_on_talk += line.cost if line.statement.of_user or line.statement.spoken else 0
+        self._headings.pop(line.statement.section, None)
+        terms = [term for term, _ in line.terms]
+        self._covered.update(terms)
+        self._done.update(terms)
+
+    def _neighbours(self, statement: Statement) -> set[int]:
+        """Return the clauses next to *statement* in the same message."""
+        if not statement.in_message:
+            return set()
+        beside = ((statement.source, statement.place + step) for step in (-1, 1))
+        return {self._clauses[at] for at in beside if at in self._clauses}
 
     def _worth(self, place: int) -> float:
-        return self._lines[place].factor * self._lines[place].gain(self._covered_for(place))
+        """Return what a line adds for each token: a clause beside another needs no mark, and has its context."""
+        line = self._lines[place]
+        return line.factor * line.gain(self._covered_for(place)) / (line.cost + (place not in self._joined) * _COST)
 
     def _covered_for(self, place: int) -> set[str]:
         """Return the terms that are there already: what was done with a thing is not what the user said of it."""
@@ -390,12 +439,12 @@ def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]
     """Yield the items of a summary with their sections: a message of the user is one item, with what is left of it."""
     messages: dict[int, list[Statement]] = defaultdict(list)
     for statement in statements:
-        if statement.of_user and statement.section is not Section.INSTRUCTIONS:
+        if statement.in_message:
             messages[statement.source].append(statement)
     newest = max((statement.round for statement in statements), default=0)
     goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
     if goal is None and len(messages) > _FEW_MESSAGES:
-        goal = min(messages)
+        goal = next((source for source, of in messages.items() if of[0].place == 0), None)
     for source, of in messages.items():
         if source == goal:
             yield Section.GOAL, [_message(of)]
@@ -404,7 +453,7 @@ def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]
         else:
             yield Section.SAID, [_message(of)]
     for statement in statements:
-        if not statement.of_user or statement.section is Section.INSTRUCTIONS:
+        if not statement.in_message:
             now = statement.spoken and newest and statement.round == newest and len(messages) > _FEW_MESSAGES
             yield Section.NOW if now else statement.section, [statement.text]
 

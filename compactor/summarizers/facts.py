@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CJK", "Assignment", "Content", "assignment", "content"]
+__all__ = ["CJK", "Assignment", "Content", "assignment", "content", "is_code"]
 
 #: Han and Kana: scripts without spaces, whose words are taken to be pairs of characters.
 CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -78,7 +78,19 @@ def content(text: str, *, starts: bool = True) -> Content:
     return Content(terms, " ".join(shape), "".join(form))
 
 
-_CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.12, 0.15, 0.4, 0.6, 1.0
+def is_code(line: str) -> bool:
+    """Return whether *line* has the form of code, a comment or markup. A guess by its signs: prose has few of them."""
+    if _COMMENT.match(line) or line[-1:] in {"{", "}"}:
+        return True
+    signs = len(_CODE_SIGN.findall(line))
+    return signs > 2 and _CODE_FORM.search(line) is not None and 12 * signs > len(line)
+
+
+_COMMENT = re.compile(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
+_CODE_SIGN = re.compile(r"[{}()\[\];=<>|&\\$_]")
+_CODE_FORM = re.compile(r"[={};]|\w\(|\)\.|->|</|/>")
+
+_CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
 
 
 def _weight(chunk: str, low: str) -> float:
@@ -114,7 +126,7 @@ def _number_weight(chunk: str, digits: int, letters: int) -> float:
     if letters and (digits > 1 or letters > 2):
         return 0.7 if letters < 3 and chunk[-1].islower() else _IDENTIFIER
     if digits == 1 and len(chunk) == 1:
-        return 0.25
+        return 0.45
     if not chunk.isdigit():
         return 0.9
     return 0.6 if digits < 4 else 0.8

@@ -12,7 +12,7 @@ from memory.graphemes import beginning
 from memory.messages import repeats_query
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
-from .facts import CJK
+from .facts import CJK, is_code
 from .fields import field_lines, structures
 from .instructions import instruction_strength, is_prohibition
 
@@ -84,9 +84,9 @@ class Statement:
         return self.section in _OF_USER
 
     @property
-    def opening(self) -> bool:
-        """Whether a message of the user begins with it."""
-        return self.place == 0 and self.section in {Section.GOAL, Section.SAID}
+    def in_message(self) -> bool:
+        """Whether it stands with other clauses of its message, in one item."""
+        return self.section is Section.SAID or self.section is Section.GOAL
 
     @property
     def spoken(self) -> bool:
@@ -115,6 +115,8 @@ _OF_USER = frozenset({Section.GOAL, Section.INSTRUCTIONS, Section.SAID})
 _LONG_MESSAGE, _FRAME = 40, 6
 #: About how many characters a line has at most: of what the user or an earlier summary says, of anything else.
 _SENTENCE, _LINE = 400, 240
+#: A longer sentence is no rule because it has the sign of one.
+_RULE = 280
 #: Items up to this long are joined, to lines up to that long: alone they would lose what they are about.
 _ITEM, _LIST = 80, 160
 #: A longer word is none.
@@ -186,19 +188,33 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
 
 def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
     found = list(_user_sentences(message)) or [(signs, False, False) for signs in _signs(message)]
+    # Of code itself a summary of the same length holds nothing that can be used: only what it says in words.
+    found = [one for one in found if not (is_code(one[0]) or (one[2] and not _WORDED.search(one[0])))] or found
     place = 0
     for index, (sentence, listed, code) in enumerate(found):
         pasted = len(found) > _LONG_MESSAGE and min(index, len(found) - 1 - index) >= _FRAME
-        if not (pasted or code) and (listed or instruction_strength(sentence) or is_prohibition(sentence)):
-            yield Statement(sentence, Section.INSTRUCTIONS, _USER, number, source, place)
-            place += 1
-            continue
         weight = _CODE if code else _PASTED if pasted else _USER
-        answers = question and len(found) == 1 and len(sentence) <= 40 and sentence[-1] not in "?？"
-        text = f'{sentence} (asked: "{question}")' if answers else sentence
-        for clause in [text] if code or answers else clauses(text):
-            yield Statement(clause, Section.SAID, weight, number, source, place, code)
+        if question and len(found) == 1 and len(sentence) <= 40 and sentence[-1] not in "?？":
+            parts = [(f'{sentence} (asked: "{question}")', _ruled(sentence))]
+        else:
+            parts = [(sentence, False)] if code else list(_clauses_ruled(sentence, listed))
+        for text, ruled in parts:
+            section = Section.INSTRUCTIONS if ruled and not pasted else Section.SAID
+            yield Statement(text, section, weight, number, source, place, code)
             place += 1
+
+
+def _clauses_ruled(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the clauses of *sentence*, and whether they are a standing instruction, which stands as it was said: whole.
+    A long sentence says much else, and is one only where it forbids something."""
+    if listed or is_prohibition(sentence) or (len(sentence) <= _RULE and _ruled(sentence)):
+        yield sentence, True
+    else:
+        yield from ((clause, False) for clause in clauses(sentence))
+
+
+def _ruled(text: str) -> bool:
+    return instruction_strength(text) > 0
 
 
 def _user_sentences(message: str) -> Iterator[tuple[str, bool, bool]]:
@@ -248,10 +264,22 @@ def _posted(post: Post, calls: dict[str, str], plans: set[str], number: int, sou
             yield Statement(line, Section.FACTS, _RESULT, number, source)
     else:
         weight = _REPORT if post.send_to == USER else _TALK
-        for line in sentences(_BOLD.sub(r"\1", post.message), _LINE):
+        for line in _told(post.message):
             yield Statement(f'{sender}: "{line}"', Section.FACTS, weight, number, source)
     for attachment in post.attachment_list:
         yield from _attached(attachment, plans, number, source)
+
+
+def _told(message: str) -> Iterator[str]:
+    """Yield what an agent tells in words: its code is in files, and without what is said of it of no use."""
+    prose = "\n".join(part for part in message.split(_FENCE)[::2])
+    lines = list(sentences(_BOLD.sub(r"\1", _HEADING.sub("", prose)), _LINE))
+    worded = [line for line in lines if not is_code(line)]
+    yield from worded or lines or sentences(message, _LINE)
+
+
+#: A heading says nothing alone.
+_HEADING = re.compile(r"^ {0,3}(?:#{1,6} |\*\*[^*\n]{1,100}\*\*[ :]{0,3}$)[^\n]{0,200}", re.MULTILINE)
 
 
 def _attached(attachment: Attachment, plans: set[str], number: int, source: int) -> Iterator[Statement]:
@@ -271,6 +299,8 @@ def _attached(attachment: Attachment, plans: set[str], number: int, source: int)
 
 
 _FENCE = "```"
+#: In a block of code three words in a row are a message or a remark.
+_WORDED = re.compile(r"(?:[^\W\d_]{2,30} ){2}[^\W\d_]{2}")
 _CODE_KINDS = ("thought", "code", "python", "reply", "sql", "verification", "reason", "status")
 _BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
 
@@ -427,8 +457,8 @@ def clauses(sentence: str) -> Iterator[str]:
 
 
 #: A clause with fewer characters goes with its neighbour. Those of scripts without spaces count twice.
-_CLAUSE = 24
-_CLAUSE_MARK = re.compile(r"[,;](?= )|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
+_CLAUSE = 40
+_CLAUSE_MARK = re.compile(r"[,;](?= [^\W\d])|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
 
 

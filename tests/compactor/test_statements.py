@@ -240,11 +240,11 @@ def test_items_keep_their_section_and_their_text() -> None:
 @pytest.mark.parametrize("section", [Section.GOAL, Section.SAID])
 def test_a_message_is_one_item_of_which_each_clause_is_known_again(section: Section) -> None:
     """Which was its opening, which follow each other, and what was code."""
-    item = "Set up the project with a login, and with a form for the expenses. It runs. … `x = f(1)` … Use port 5000."
+    item = "Please set up the project for me with a login, and with a form for the expenses of each day. It runs. … `x = f(1)` … Use port 5000."
     found = list(from_summary(f"{section}\n- {item}\n- … and the deadline is in May."))
     assert [(one.text, one.place, one.code) for one in found] == [
-        ("Set up the project with a login,", 0, False),
-        ("and with a form for the expenses.", 1, False),
+        ("Please set up the project for me with a login,", 0, False),
+        ("and with a form for the expenses of each day.", 1, False),
         ("It runs.", 2, False),
         ("x = f(1)", 4, True),
         ("Use port 5000.", 6, False),
@@ -253,7 +253,6 @@ def test_a_message_is_one_item_of_which_each_clause_is_known_again(section: Sect
     assert {one.section for one in found} == {section}
     assert len({one.source for one in found[:5]}) == 1
     assert found[4].source < found[5].source < 0
-    assert [one.opening for one in found] == [True] + [False] * 5
 
 
 def test_what_was_newest_goes_to_those_who_said_it() -> None:
