@@ -329,6 +329,8 @@ def _voice(made: _Candidate) -> _Fault | None:
 
 def _invented(made: _Candidate) -> _Fault | None:
     found, among = len(made.unknown), len(made.names)
+    if made.is_extracted:  # it makes up nothing, but names the beginnings of what is too long
+        return None
     if found <= MOST_INVENTED or found <= MOST_INVENTED_SHARE * among:
         return None
     why = f"{found} of the {among} identifiers in the summary stand nowhere in what it was made from"

@@ -295,7 +295,9 @@ def _outcome_of_text(result: str, arguments: str, seen: set[str], taken: Taken) 
     if ending and ending not in seen:
         seen.add(ending)  # what a tool says each time tells nothing
         pieces.append(_clipped(ending, 60))
-    return f" {MORE} ".join(dict.fromkeys(piece.removesuffix(MORE).rstrip() for piece in pieces)), bool(failures)
+    outcome = f" {MORE} ".join(dict.fromkeys(piece.removesuffix(MORE).rstrip() for piece in pieces))
+    # Else the beginning of a long path at the end would be taken for a path.
+    return outcome + MORE * pieces[-1].endswith(MORE), bool(failures)
 
 
 def _telling_lines(result: str) -> list[str]:

@@ -304,6 +304,16 @@ def test_a_summary_of_many_made_up_identifiers_is_refused(answer: str, invented:
         assert len(made.unknown) == invented
 
 
+def test_beginnings_of_names_that_were_cut_offline_are_not_made_up() -> None:
+    """What was chosen from the source cannot be invented, and would be chosen again at each attempt."""
+    names = [f"/srv/data{place}_1b1b04eb/{'deep_' * 20}{place}" for place in range(6)]
+    source = SOURCE + " ".join(names)
+    answer = "Folders: " + ", ".join(f"{name[:20]}…" for name in names)
+    with pytest.raises(SummaryRejected, match="identifiers in the summary stand nowhere"):
+        accepted(Summary(answer), source)
+    assert accepted(Summary(answer, extracted=True), source)[0].text == answer
+
+
 def test_what_stands_beside_the_conversation_is_not_made_up() -> None:
     """The previous summary and the plan."""
     source = Source(SOURCE, 1_000, beside=("HAT901 and HAT902", "", "HAT903; HAT904"))

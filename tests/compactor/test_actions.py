@@ -202,6 +202,12 @@ def test_a_value_that_a_later_call_takes_is_in_the_outcome_of_the_call_that_gave
     assert "tk_93f1" in lines_of(found, run("send", {"token": "tk_93f1"}, "sent"))[0]
 
 
+def test_the_beginning_of_a_long_name_is_marked_as_such() -> None:
+    """Else an agent would take it for a path that there is."""
+    path = "/" + "__".join(f"folder{number}" for number in range(20))
+    assert line_of("bash", {"command": "pwd"}, path).endswith("…")
+
+
 def test_long_outputs_tell_by_their_beginning_and_their_end() -> None:
     middle = "\n".join(f"compiling unit {i}" for i in range(500))
     assert line_of("bash", {"command": "make"}, f"make: entering\n{middle}\nbuilt target app in 31 s") == (
