@@ -308,7 +308,7 @@ def test_beginnings_of_names_that_were_cut_offline_are_not_made_up() -> None:
     """What was chosen from the source cannot be invented, and would be chosen again at each attempt."""
     names = [f"/srv/data{place}_1b1b04eb/{'deep_' * 20}{place}" for place in range(6)]
     source = SOURCE + " ".join(names)
-    answer = "Folders: " + ", ".join(f"{name[:20]}…" for name in names)
+    answer = "Folders: " + ", ".join(f"{name[:16]}…" for name in names)
     with pytest.raises(SummaryRejected, match="identifiers in the summary stand nowhere"):
         accepted(Summary(answer), source)
     assert accepted(Summary(answer, extracted=True), source)[0].text == answer
