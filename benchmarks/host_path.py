@@ -38,11 +38,16 @@ INPUT_TOKENS, LONGEST_POST = 24_000, 200_000
 TIMES = 3
 QUESTION = "What became of order {0}? It was to be delivered to 12 Elm Street on 2024-05-{1:02}. " * 5
 ANSWER = "Order {0} was handed to the carrier at 14:{1:02} and is expected tomorrow before noon. " * 8
-SUMMARY = "The customer asked about orders up to number {0}." + " All of them were found." * 60
+SUMMARY = "The customer asked about orders." + " All of them were found." * 60
+#: How many sentences a summary has beside that: as many as it takes in, without the oldest.
+SENTENCES = 40
 
 
 def summarized(request: SummaryRequest) -> str:
-    return SUMMARY.format(request.end_index)
+    """Return a summary as long as the one before, which keeps what that one said last."""
+    before = request.previous.summary.splitlines()[1:] if request.previous else []
+    carried = [*before, f"Orders up to number {request.end_index} were handed to the carrier."][-SENTENCES:]
+    return "\n".join([SUMMARY, *carried])
 
 
 def add_round(memory: Memory, number: int) -> None:

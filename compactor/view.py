@@ -140,7 +140,7 @@ class View:
         """The places of the tail's rounds."""
         return range(min(self.end, self.total), self.total)
 
-    @once
+    @property  # not worked out once: a view that held itself would be freed late
     def as_summarised(self) -> View:
         """The same as a summarizer is to go on from it: without what was folded in offline, which it reads in full."""
         return without_offline(self)

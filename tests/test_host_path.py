@@ -66,6 +66,8 @@ def test_a_compaction_is_looked_at_step_by_step(post: int, monkeypatch: pytest.M
     """On the thread that compacts, and with the long post in what is summarised."""
     threads, read = set(), []
 
+    host_path_summary = host_path.summarized
+
     class Seen(host_path.Steps):
         def __call__(self, *_event: object) -> None:
             threads.add(threading.get_ident())
@@ -73,7 +75,7 @@ def test_a_compaction_is_looked_at_step_by_step(post: int, monkeypatch: pytest.M
 
     def summarized(request: SummaryRequest) -> str:
         read.append(str(request.messages))
-        return "The customer asked about orders."
+        return host_path_summary(request)
 
     monkeypatch.setattr(host_path, "Steps", Seen)
     monkeypatch.setattr(host_path, "summarized", summarized)

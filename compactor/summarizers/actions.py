@@ -15,8 +15,8 @@ import unicodedata
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from memory.once import once
 from memory.rounds import USER, Round, ToolCall
 
 from .facts import assignment
@@ -66,13 +66,13 @@ class Action:
     #: Whether all calls had this outcome; else only the last.
     shared: bool = True
 
-    @cached_property
+    @once
     def line(self) -> str:
         mark = (_FAILED if self.shared else _LAST_FAILED) if self.failed else "" if self.shared else _LAST
         times = f" ×{self.count}" if self.count > 1 else ""
         return f"{self.name}({_BETWEEN.join(self.arguments)}){times}{ARROW}{mark}{self.outcome or _OPEN}"
 
-    @cached_property
+    @once
     def changes(self) -> bool:
         """Whether it changed something, by what the tool or the command is called."""
         return _is_change(self.name, self.arguments[-1] if self.arguments else "")

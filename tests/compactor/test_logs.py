@@ -90,6 +90,7 @@ def test_a_json_line_holds_name_level_time_and_facts() -> None:
         "usage": {"input_tokens": 900},
         "reused": False,
         "major": False,
+        "offline": False,
         "sent_tokens": 0,
     }
     assert (skipped["level"], skipped["reason"]) == ("debug", "below_trigger")

@@ -423,7 +423,7 @@ def test_a_post_is_looked_for_while_others_may_write(act: Callable[[Memory, Post
     read_rounds, locked = store.read_rounds, []
 
     def watched(session: str, first: int, last: int) -> Iterator[Entry]:
-        locked.append(memory._lock.locked())
+        locked.append(memory._lock._is_owned())
         return read_rounds(session, first, last)
 
     store.read_rounds = watched  # type: ignore[method-assign]
@@ -515,7 +515,7 @@ class Counted(Indexed):
         self.memory: Memory | None = None
 
     def _out(self, entries: list[Entry]) -> Iterator[Entry]:
-        self.asked.append(self.memory is not None and self.memory._lock.locked())
+        self.asked.append(self.memory is not None and self.memory._lock._is_owned())
         return super()._out(entries)
 
 

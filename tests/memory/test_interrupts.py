@@ -52,7 +52,7 @@ def _leaves_with(frame: FrameType) -> bool:
 @pytest.mark.parametrize("length", [1, 3])
 def test_an_interrupt_at_any_line_of_an_append_leaves_the_store_usable(tmp_path: Path, length: int) -> None:
     """By this thread and by others; and what was appended is there as a whole or not at all."""
-    with opened(sqlite_url(tmp_path, "?synchronous=normal&timeout=0.2")) as store:
+    with opened(sqlite_url(tmp_path, "?synchronous=normal&timeout=5")) as store:
         store.append("s", [entry("begin")], 0)
         at, end = 1, 1
         while True:

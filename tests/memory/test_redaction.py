@@ -570,7 +570,9 @@ def test_hooks_hear_of_what_others_erased_when_it_is_read(store: type[InMemorySt
     kept = store()
     one = memory_of(3, kept)
     memory, heard = Memory("s", store=kept), []
-    memory.on_event(lambda event: heard.append((event.name, getattr(event, "references", ()), memory._lock.locked())))
+    memory.on_event(
+        lambda event: heard.append((event.name, getattr(event, "references", ()), memory._lock._is_owned()))
+    )
     one.redact("r1.p2")
     one.redact("r2.p1")
     one.redact("r2.p1")
