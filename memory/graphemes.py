@@ -10,6 +10,8 @@ __all__ = ["LONGEST_GRAPHEME", "beginning", "cut_after", "cut_before"]
 LONGEST_GRAPHEME = 64
 _CLUSTER = regex.compile(r"[\ud800-\udbff][\udc00-\udfff]\p{M}*(?:\u200d[\ud800-\udbff][\udc00-\udfff]\p{M}*)*|\X")
 _FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+#: In a longer run of letters of flags, without a break, a cut may stand anywhere.
+MAX_FLAG_LETTERS = 4_096
 #: Below, a code point is a character of its own, but for the line end of two.
 _MARKS_BEGIN = "\u0300"
 
@@ -59,5 +61,6 @@ def _is_flag_letter(character: str) -> bool:
 
 
 def _flag_letters(text: str, place: int) -> int:
-    """Return how many letters of flags stand before *place*, without a break."""
-    return place - len(text[:place].rstrip(_FLAG_LETTERS))
+    """Return how many letters of flags stand before *place*, without a break, at most ``MAX_FLAG_LETTERS``."""
+    before = text[max(place - MAX_FLAG_LETTERS, 0) : place]
+    return len(before) - len(before.rstrip(_FLAG_LETTERS))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
+from memory.once import once
 from memory.overlays import Note
 from memory.rounds import Round
 
@@ -24,8 +26,34 @@ UNSAID = "Instructions in the summary's own words:"
 _MARKED = " (in the summary's words)"
 #: A shorter quote may stand anywhere; in scripts other than Latin, a word has fewer letters.
 _LEAST_LETTERS, _LEAST_OTHERS = 12, 4
+#: So many quotes of one summary are looked for, each in all that the user said.
+MAX_QUOTES = 1_000
 # No mark opens twice: one that is never closed is not looked for to the end, from each one.
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
+
+
+@dataclass(frozen=True)  # no slots: what is asked for often is worked out once and kept
+class _Post:
+    """What the user said at once."""
+
+    text: str
+
+    @once
+    def letters(self) -> str:
+        return bare(self.text)
+
+    @once
+    def sentences(self) -> list[str]:
+        return list(sentences(self.text, LONGEST))
+
+    @once
+    def said(self) -> str:
+        """The letters of its sentences; ``ends`` says where in it each ends."""
+        return "".join(map(bare, self.sentences))
+
+    @once
+    def ends(self) -> list[int]:
+        return list(accumulate(len(bare(sentence)) for sentence in self.sentences))
 
 
 class Heard:
@@ -33,24 +61,25 @@ class Heard:
 
     def __init__(self, rounds: Iterable[Round], carried: Iterable[str] = ()) -> None:
         """Take the *rounds* of a request, and the instructions *carried* from earlier ones."""
-        self._texts = [(text, bare(text)) for text in (*carried, *own_words(rounds))]
+        self._posts = [_Post(text) for text in (*carried, *own_words(rounds))]
+        self._quotes_left = MAX_QUOTES
 
     def find_sentence(self, quote: str) -> str:
         """Return the user's whole sentence that holds *quote*, word for word; empty where none does.
 
-        The whole one, for a part may say the opposite; several where it is a quote of several.
+        The whole one, for a part may say the opposite; several where it is a quote of several. Empty for whatever comes
+        after ``MAX_QUOTES`` others.
         """
         letters = bare(quote)
-        for text, said in reversed(self._texts):
-            if not letters or letters not in said:
-                continue
-            own = list(sentences(text, LONGEST))
-            ends = list(accumulate(len(bare(sentence)) for sentence in own))
-            start = "".join(map(bare, own)).find(letters)
+        if not letters or self._quotes_left == 0:
+            return ""
+        self._quotes_left -= 1
+        for post in reversed(self._posts):
+            start = post.said.find(letters) if letters in post.letters else -1
             if start < 0:
                 continue
-            first, last = bisect_right(ends, start), bisect_left(ends, start + len(letters))
-            whole = " ".join(own[first : last + 1])
+            first, last = bisect_right(post.ends, start), bisect_left(post.ends, start + len(letters))
+            whole = " ".join(post.sentences[first : last + 1])
             if _is_long(letters) or 2 * len(letters) >= len(bare(whole)):
                 return whole
         return ""

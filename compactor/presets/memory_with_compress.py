@@ -66,7 +66,7 @@ Reason = Literal["failed", "no_progress", "stale", "over_limit"]
 #: The memories within whose compression this code runs.
 _COMPRESSED: ContextVar[tuple[object, ...]] = ContextVar("_COMPRESSED", default=())
 _OPENED, _CLOSED = "<compressed_memory>", "</compressed_memory>"
-_TAG = re.compile(r"<(?=\s*/?\s*compressed_memory\b)", re.IGNORECASE)
+_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?compressed_memory\b)", re.IGNORECASE)
 #: In tokens: of a summary, and of the sentences in which the user forbade something and which it lost.
 _LEAST_TARGET, _LEAST_ROOM = 16, 64
 

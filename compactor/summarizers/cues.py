@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ EXCEPT = "except"
 MAX_GAP, MAX_LETTERS = 8, 24
 #: A sentence has no more characters; what is longer is judged by its beginning.
 MAX_SENTENCE = 4_000
-#: So many different words are known at a time.
+#: When so many different words are known, all are forgotten.
 MAX_KNOWN = 50_000
 
 #: Scripts that are written without spaces: each letter is taken for a word.
@@ -180,6 +180,11 @@ class Cues:
                 for written in table.get(kind, ()):
                     for phrase in _read(kind, written, table, marks):
                         self._file(phrase)
+        anchors = [phrase.runs[0][phrase.anchor] for phrase in self._wild]
+        #: A word that begins, ends or goes on in none of these ways is looked up in none of those phrases.
+        self._beginnings = tuple({one for word in anchors for one in (*word.exact, *word.beginnings, *_begun(word))})
+        self._endings = tuple({ending for word in anchors for ending in word.endings})
+        self._parts = tuple({part for word in anchors for part in word.parts})
         self._known: dict[str, tuple[_Phrase, ...]] = {}
 
     def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
@@ -212,12 +217,17 @@ class Cues:
             for phrase in found
         )
 
-    def _phrases_at(self, words: Sequence[str]) -> list[tuple[int, tuple[_Phrase, ...]]]:
-        """Return the phrases that are looked up by one of *words*, by its place."""
+    def _phrases_at(self, words: Sequence[str]) -> list[tuple[int, list[_Phrase]]]:
+        """Return the phrases that may stand there and are looked up by one of *words*, by its place."""
+        different = set(words)
         known = self._known
-        for word in set(words).difference(known):
-            self._learn(word)
-        return [(at, found) for at, word in enumerate(words) if (found := known.get(word, ()))]
+        if len(known) > MAX_KNOWN:
+            known = self._known = {}  # another one: a thread that reads the old goes on with it
+        for word in different.difference(known):
+            known[word] = self._found_by(word)
+        shown = _Shown(different)
+        filed = ((at, found) for at, word in enumerate(words) if (found := known[word]))
+        return [(at, fit) for at, found in filed if (fit := [one for one in found if shown.is_any_of(one.marks)])]
 
     def _ends(self, words: Sequence[str], at: int, phrase: _Phrase, *, anywhere: bool = False) -> int:
         """Return where *phrase* ends that is looked up by the word *at*; 0 where it does not stand there. *anywhere*:
@@ -226,7 +236,7 @@ class Cues:
         if start < 0 or not (anywhere or not phrase.begins or self._may_begin(words, start, phrase.begins)):
             return 0
         end = phrase.end_at(words, start, anywhere=anywhere)
-        return end if end > 0 and (not phrase.marks or any(_shows(word, phrase.marks) for word in words)) else 0
+        return max(end, 0)
 
     def _may_begin(self, words: Sequence[str], start: int, where: str) -> bool:
         if not where or start == 0 or (where == "," and words[start - 1] == BREAK):
@@ -240,12 +250,13 @@ class Cues:
                 return False
         return before < 0
 
-    def _learn(self, word: str) -> None:
-        """Note the phrases that are looked up by *word*."""
-        wild = (phrase for phrase in self._wild if phrase.runs[0][phrase.anchor].is_one(word)) if word != BREAK else ()
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[word] = (*self._exact.get(word, ()), *wild)
+    def _found_by(self, word: str) -> tuple[_Phrase, ...]:
+        """Return the phrases that are looked up by *word*."""
+        exact = self._exact.get(word, ())
+        may_be = word.startswith(self._beginnings) or word.endswith(self._endings)
+        if not may_be and not any(part in word for part in self._parts):
+            return tuple(exact)
+        return (*exact, *(phrase for phrase in self._wild if phrase.runs[0][phrase.anchor].is_one(word)))
 
     def _file(self, phrase: _Phrase) -> None:
         anchor = phrase.runs[0][phrase.anchor]
@@ -256,9 +267,25 @@ class Cues:
                 self._exact.setdefault(word, []).append(phrase)
 
 
-def _shows(word: str, marks: frozenset[str]) -> bool:
-    """Return whether *word* is one of *marks*, or has a letter that is one."""
-    return word in marks or not marks.isdisjoint(word)
+def _begun(word: _Word) -> Iterator[str]:
+    return (beginning for beginning, _ in word.frames)
+
+
+class _Shown:
+    """Which marks of languages there are among *words*: these themselves, and their letters."""
+
+    def __init__(self, words: Set[str]) -> None:
+        self._words = words
+        self._found: dict[frozenset[str], bool] = {}
+
+    def is_any_of(self, marks: frozenset[str]) -> bool:
+        """Return whether one of *marks* is among them, or there are none to look for."""
+        if not marks:
+            return True
+        found = self._found.get(marks)
+        if found is None:
+            found = self._found[marks] = not marks.isdisjoint(self._words) or not marks.isdisjoint("".join(self._words))
+        return found
 
 
 def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]) -> Iterator[_Phrase]:
