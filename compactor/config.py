@@ -353,7 +353,13 @@ def _is_ours(key: str) -> bool:
     return first == "compaction" or rest.startswith("compaction")
 
 
+#: In characters. What is longer is no misspelt key of ours, and would take long to compare.
+_MAX_KEY = 200
+
+
 def _nearest(key: str) -> str | None:
+    if len(key) > _MAX_KEY:
+        return None
     role = key.partition(".")[0]
     known = [f"compaction.{name}" for name in _FIELDS]
     if _snake(role) not in _NO_ROLES:

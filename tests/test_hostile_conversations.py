@@ -1,0 +1,369 @@
+"""Conversations, searches, prompts, files and settings are read in time that grows with their length, and no faster."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hostile import SIZES, Read, find_growth
+
+from compactor import ConfigError, Settings, compose
+from compactor.checks.attribution import Heard
+from compactor.checks.standing import instructions_in, own_words, restored
+from compactor.commands.terminal import CannotRun, one_line
+from compactor.commands.transcripts import read as read_transcripts
+from compactor.host_rounds import HostRounds
+from compactor.logs import visible
+from compactor.messages.clipping import clip_message, clip_text
+from compactor.messages.kinds import kind_named
+from compactor.messages.offloading import OffloadRule
+from compactor.noting.changes import Change, changed
+from compactor.noting.notes import headings, read_notes, rendered, section_named
+from compactor.plan import Plan, plan_text
+from compactor.presets import MemoryWithCompress
+from compactor.presets.archives import NotAnArchive, archive_of, messages_in
+from compactor.presets.offload_files import OffloadFiles, chat_folder, file_name
+from compactor.presets.structured import structured
+from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
+from compactor.summarizers.base import SummarizerError, SummaryRequest
+from compactor.summarizers.cues import words_in
+from compactor.summarizers.facts import assignment, content
+from compactor.summarizers.fields import structures
+from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
+from compactor.summarizers.statements import clauses, from_rounds, from_summary, sentences
+from compactor.tokens import clip_to_tokens, count_tokens
+from compactor.transcript import Room, quote, shorten_name, steps
+from memory import Memory, Note, Recall, open_store
+from memory.copies.jsonl import import_session
+from memory.errors import StoreDamaged, UnknownReference
+from memory.graphemes import beginning, cut_after, cut_before
+from memory.reading.references import Passage, parsed
+from memory.reading.search import words_of
+from memory.reading.tool_schema import Refused, number_in, read_arguments
+from memory.rounds import USER, Attachment, Post, Round, ToolCall
+from memory.stores import InMemoryStore
+from prompts import PromptTemplate, escape_tags, load
+
+pytestmark = pytest.mark.timeout(120)
+
+
+# -- a round in which a text stands at one of the places that others fill ---------------------------------------------
+
+
+def asked(text: str) -> Round:
+    return Round(user_query=text, number=1, state="finished")
+
+
+def round_of(*posts: Post) -> Round:
+    numbered = tuple(post.model_copy(update={"number": number}) for number, post in enumerate(posts, 1))
+    return Round(user_query="q", number=1, state="finished", post_list=numbered)
+
+
+def called(name: str = "f", arguments: str = "{}", call_id: str = "c", result: str = "ok") -> Round:
+    call = ToolCall(id=call_id, name=name, arguments=arguments)
+    return round_of(
+        Post(send_from="assistant", send_to=USER, tool_calls=(call,)),
+        Post(send_from="tool", send_to="assistant", message=result, tool_call_id=call_id),
+    )
+
+
+def named(text: str) -> Round:
+    carried = Attachment(type=text, content="x")
+    return round_of(
+        *called(text, call_id=text).post_list, Post(send_from=text, send_to=text, attachment_list=(carried,))
+    )
+
+
+def carrying(text: str) -> Round:
+    kinds = ("plan", "python", "file")
+    carried = tuple(Attachment(type=kind, content=text) for kind in kinds)
+    return round_of(Post(send_from="Planner", send_to=USER, message=text, attachment_list=carried))
+
+
+ROUNDS: dict[str, Callable[[str], Round]] = {
+    "query": asked,
+    "result": lambda text: called(result=text),
+    "arguments": lambda text: called(arguments=text),
+    "names": named,
+    "answer and attachments": carrying,
+}
+
+
+# -- what reads them --------------------------------------------------------------------------------------------------
+
+
+def transcribe(make: Callable[[str], Round], text: str) -> None:
+    quote(make(text))
+    list(steps([make(text)], Room(4_000), count_tokens))
+
+
+def choose_actions(make: Callable[[str], Round], text: str) -> None:
+    actions = find_actions([make(text)])
+    choose_lines(actions, 200, count_tokens)
+    choose_files(actions, (text[:2_000],), (text,), "", 200, count_tokens)
+
+
+def append_blocks(text: str) -> None:
+    memory = Memory()
+    memory.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": text, "x": text}, text]})
+    call = {"type": "tool_use", "id": text, "name": text, "input": {"a": text}}
+    memory.append({"role": "assistant", "content": [call]})
+    said = {"type": "tool_result", "tool_use_id": text, "content": [{"type": "text", "text": text}]}
+    memory.append({"role": "user", "content": [said]})
+    Memory.from_state_dict(json.loads(json.dumps(memory.state_dict())))
+
+
+def host(text: str) -> None:
+    post = {"send_from": text, "send_to": USER, "message": {"a": text}, "tool_calls": [{"id": text, "name": text}]}
+    list(HostRounds([{"user_query": text, "post_list": [post]}], ""))
+
+
+def cut(text: str) -> None:
+    for place in (1, len(text) // 3, len(text) // 2, len(text) - 1):
+        cut_before(text, place), cut_after(text, place), beginning(text, place)
+
+
+def look_up(text: str) -> None:
+    passage = Passage([text, text[:1_000], text])
+    passage.page(10, passage.cut_after(len(text) + 3))
+    for pattern in (text[:100], text[-3:], "qqq"):
+        list(islice(passage.places(pattern), 1_000))
+    with suppress(UnknownReference):
+        parsed(text)
+
+
+def recall(text: str) -> None:
+    memory = Memory.from_messages([{"role": "user", "content": text}, {"role": "assistant", "content": "a"}])
+    answers = Recall(memory)
+    for query in (text, text[:50], "nothing"):
+        answers.call("search_history", {"query": query})
+    for arguments in (
+        text,
+        {"ref": text},
+        {"ref": "r1", "pattern": text[:150]},
+        {"ref": "r1", "offset": len(text) // 2},
+    ):
+        answers.call("context_reload", arguments)
+    answers.call("read_rounds", {"start": text})
+
+
+def search_store(folder: Path, text: str) -> None:
+    store = open_store(f"sqlite:///{folder / 'log.db'}")
+    try:
+        memory = Memory(store=store)
+        for said in (text, "next"):
+            memory.append({"role": "user", "content": said})
+            memory.append({"role": "assistant", "content": "a"})
+        memory.search(text[:40])
+        memory.search("nothing")
+    finally:
+        store.close()
+
+
+def read_call(text: str) -> None:
+    with suppress(Refused):
+        read_arguments(text, {})
+    with suppress(Refused):
+        number_in({"a": text}, "a", None, 0, 9)
+
+
+def import_lines(text: str) -> None:
+    head = '{"format":"context-compactor session","version":1,"session":"s","entries":3}\n'
+    for lines in (text, head + text):
+        with suppress(StoreDamaged):
+            import_session(InMemoryStore(), io.StringIO(lines))
+
+
+def render(text: str) -> None:
+    PromptTemplate("mine", "{content} " + text.replace("{content}", "")).render(
+        text, previous_summary=text, plan=text, role=text
+    )
+
+
+def load_prompt(folder: Path, text: str) -> None:
+    path = folder / "mine.yaml"
+    indented = re.sub(r"[^\n -~]|\n", "\n  ", text[:60_000])
+    path.write_text(f"version: 1\ncontent: |\n  {{content}} {indented}\n")
+    load(path)
+
+
+def configure(text: str) -> None:
+    for key, value in ((text, "1"), ("compaction.threshold", text), (f"{text}.compaction.threshold", 3)):
+        with suppress(ConfigError):
+            Settings.from_dict({key: value}, env={f"COMPACTOR_{text}": text})
+        with suppress(ConfigError):
+            Settings.from_dict({key: value}, env={})
+    with suppress(ValueError):
+        kind_named(f"A{text}")
+
+
+def take_notes(text: str) -> None:
+    notes = read_notes(text, (1, 1))
+    rendered(notes)
+    headings(text)
+    section_named(text)
+    changed(notes, [Change("add", 0, text[:100], text)])
+
+
+def attribute(text: str) -> None:
+    heard = Heard([asked(text)])
+    heard.attribute(text)
+    heard.attribute(f"Instructions from the user:\n- {text}")
+    heard.attribute_notes((Note(text=text, section="Instructions from the user"),))
+
+
+def carry(text: str) -> None:
+    restored(text, ("Never sell it.", text[:400]), 1_000, count_tokens)
+    instructions_in(f"Instructions from the user:\n{text}")
+    own_words([asked(text)])
+
+
+def clip(text: str) -> None:
+    clip_text(text, 200, "r1", count_tokens)
+    parts = [{"type": "tool_use", "id": "a", "input": {"a": text}}, {"type": "text", "text": text}]
+    clip_message({"role": "assistant", "content": parts}, 200, "r1", count_tokens)
+    round_ = called(arguments=text, result=text)
+    for post in round_.post_list:
+        OffloadRule(ending=100, arguments=True, tokens=True).applied(round_, post, count_tokens)
+
+
+def compose_small(text: str) -> None:
+    call = {"id": text[:99], "type": "function", "function": {"name": text[:99], "arguments": text}}
+    memory = Memory.from_messages(
+        [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": text[:99], "content": text},
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": "q"},
+        ]
+    )
+    compose(memory, budget=3_000)
+
+
+def archive(text: str) -> None:
+    messages_in(archive_of([{"role": "user", "content": text, text: text, "x": {text: [text]}}]))
+    with suppress(NotAnArchive):
+        messages_in(f"--- message 1 of 1: {{}}\n{text}")
+
+
+def search_files(folder: Path, text: str) -> None:
+    files = OffloadFiles(folder, text, search_seconds=1e9)
+    path = files.write(text, text)
+    for pattern in (text[:200], "zzz"):
+        files.grep(pattern, glob=text)
+    files.read_file(path, 0, None, len(text) // 2)
+    files.read_file(text)
+    chat_folder(text), file_name(text, text)
+    files.delete()
+
+
+def compress(text: str) -> None:
+    """Have *text* stand for others, as a summarizer's answer."""
+    memory = MemoryWithCompress(max_token=20, compress_func=lambda _: [{"role": "user", "content": "short"}])
+    for number in range(3):
+        memory.memory.append({"role": "user", "content": f"{number} {text}"})
+        memory.memory.append({"role": "assistant", "content": "a"})
+    asyncio.run(memory.get_memory())
+
+
+def answer_in_json(text: str) -> None:
+    with suppress(SummarizerError):
+        structured(lambda _: text, None, None, 99)(SummaryRequest(end_index=1))
+
+
+def read_file(folder: Path, text: str) -> None:
+    path = folder / "chat.json"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    with suppress(CannotRun):
+        read_transcripts(str(path))
+
+
+#: Each by what it reads. Those that do more than read are measured on shorter texts.
+READERS: dict[str, Read] = {
+    "content parts": append_blocks,
+    "another host's rounds": host,
+    "cuts": cut,
+    "references and passages": look_up,
+    "words of a query": words_of,
+    "arguments of our tools": read_call,
+    "lines of an export": import_lines,
+    "prompt values": render,
+    "tags": escape_tags,
+    "tokens": count_tokens,
+    "tokens of a beginning": lambda text: clip_to_tokens(text, 500),
+    "names": lambda text: shorten_name(text, 64),
+    "JSON-like text": lambda text: list(structures(text)),
+    "terms": content,
+    "values": assignment,
+    "clauses": lambda text: list(clauses(text)),
+    "a line of an action": parse_action,
+    "words of cues": words_in,
+    "instructions": lambda text: (instruction_strength(text), is_prohibition(text), may_prohibit(text)),
+    "plans": lambda text: (plan_text(text), str(Plan(text, text, [(text, text), (text, "done")]))),
+    "settings": configure,
+    "log lines": lambda text: (visible(text), one_line(text)),
+    "structured answers": answer_in_json,
+    "carried instructions": carry,
+    "archives": archive,
+}
+LONGER: dict[str, Read] = {
+    **{f"transcript of a {place}": partial(transcribe, make) for place, make in ROUNDS.items()},
+    **{
+        f"statements of a {place}": lambda text, make=make: list(from_rounds([make(text)]))
+        for place, make in ROUNDS.items()
+    },
+    **{f"actions of a {place}": partial(choose_actions, make) for place, make in ROUNDS.items()},
+    "sentences": lambda text: list(sentences(text, 400)),
+    "an earlier summary": lambda text: list(from_summary(text)),
+    "a summary by notes": take_notes,
+    "quotes in a summary": attribute,
+    "a clipped message": clip,
+    "recall": recall,
+    "a prompt": compose_small,
+    "compressed memory": compress,
+}
+ON_DISK: dict[str, Callable[[Path, str], None]] = {
+    "a store": search_store,
+    "a prompt file": load_prompt,
+    "offloaded files": search_files,
+    "a transcript": read_file,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_only_reads_takes_a_megabyte(reader: str) -> None:
+    """Of the worst of 150 hostile texts, in no more time than in proportion."""
+    assert not find_growth(READERS[reader])
+
+
+@pytest.mark.parametrize("reader", LONGER)
+def test_what_works_with_a_text_takes_a_quarter_of_a_megabyte(reader: str) -> None:
+    """Units and transcripts, statements, actions, notes and quotes."""
+    assert not find_growth(LONGER[reader], (1_000, 16_000, 256_000))
+
+
+@pytest.mark.parametrize("reader", ON_DISK)
+def test_what_reads_and_writes_files_takes_a_megabyte(reader: str, tmp_path: Path) -> None:
+    """Of a store, with its index; of prompts as much as one may be."""
+
+    def read(text: str) -> None:
+        for left in tmp_path.glob("log.db*"):
+            left.unlink()
+        ON_DISK[reader](tmp_path, text)
+
+    assert not find_growth(read, SIZES)
+
+
+def test_what_is_quadratic_is_found() -> None:
+    """The tests above can fail."""
+    blanks = re.compile(r"<(?=\s*/?\s*b)")
+    assert "characters of '<' and " in find_growth(blanks.search, (2_000, 32_000))
