@@ -6,7 +6,7 @@
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
 ``echo``         most of it is copied, in long runs of words, and much of what it should sum up is in it
 ``markup``       it holds the tags of the transcript that it was made from
-``larger``       longer than all that it replaces
+``larger``       longer than all that it replaces, as prompts show that
 ``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
 ``oversized``    over twice as long as it was asked to be
 ``cut_off``      it ends within a block of code, JSON, a sentence or a word
@@ -55,6 +55,7 @@ __all__ = [
     "MOST_INVENTED",
     "MOST_INVENTED_SHARE",
     "MOST_OVER_TARGET",
+    "TOO_LITTLE",
     "Accepted",
     "Reading",
     "Source",
@@ -66,6 +67,8 @@ Reading = Callable[[str], Summary]
 
 #: A summary may grow by at most this share of the new rounds that it takes in.
 LEAST_SAVING = 0.9
+#: The checks that an honest summary fails where there is too little yet to be said in less.
+TOO_LITTLE = frozenset({"larger", "no_progress", "hollow"})
 #: A summary may be this many times as long as it was asked to be: models count badly.
 MOST_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
@@ -93,7 +96,8 @@ class Source:
     #: The conversation as the summarizer read it. Without the previous summary: that may stand again, word for word,
     #: where nothing worth keeping was said since.
     text: str
-    #: Tokens of all new rounds that the summary takes in; more than the text's where this is not the first request.
+    #: Tokens of all new rounds that the summary takes in: as prompts show them where it can be published, less what
+    #: stands around it for the first time. More than the text's where this is not the first request.
     tokens: int
     #: Tokens of the published summary that it replaces.
     previous_tokens: int = 0
@@ -103,6 +107,8 @@ class Source:
     notes: frozenset[str] = frozenset()
     #: Tokens of the rounds in this request; None: those of the text.
     sent: int | None = None
+    #: Tokens of what stands around the summary where it is shown. What it adds to that before is off ``tokens``.
+    frame: int = 0
     #: The summary that it goes on from, or replaces.
     previous: str = ""
 

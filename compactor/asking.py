@@ -139,6 +139,13 @@ def accepted(
         notes = with_sentences(notes, missing[-back:], span)
         text = rendered(notes)
     tokens = made.tokens if text == made.summary.text else count(text)
+    if back and tokens > source.previous_tokens + source.tokens:
+        longer = SummaryRejected(
+            "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
+        )
+        longer.usage = usage
+        tell(longer, attempt, answer)
+        raise longer
     summary = Summary(text, usage, made.summary.model, notes, extracted)
     return Answer(summary, tokens, back, made.unknown, made.said)
 

@@ -52,7 +52,8 @@ class Skip(StrEnum):
     REVERTED = "reverted"  # no round is newer than the revert
     BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
     NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
-    NOTHING_NEW = "nothing_new"  # retaining the recent rounds leaves none to cover
+    #: Retaining the recent rounds leaves none to cover, or so few that no summary of them would make prompts shorter.
+    NOTHING_NEW = "nothing_new"
     #: Another process is at it, or was when it ended, which nobody knows: its lease lasts ``call_timeout`` and 30
     #: seconds. It is looked at again when that expires, or at the next event.
     LEASED = "leased"

@@ -11,6 +11,7 @@ from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.overlays import CompactedMessage, Journal, Origin, Overlay, Reduction
 
+from .acceptance import TOO_LITTLE
 from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, Exhausted, Held, Published, Reduced, StrategyFailed
@@ -188,6 +189,8 @@ class Pass:
         except (StaleCompaction, LeasedElsewhere, LimitReached):
             raise
         except Exception as error:
+            if work.traits.deterministic and isinstance(error, SummaryRejected) and error.check in TOO_LITTLE:
+                return  # no failure: time does not change that, and the next round may
             self._failed.append(error)
             if len(self._desk.strategies) == 1:  # there is no other: the run has failed, and tells so itself
                 raise
@@ -283,8 +286,7 @@ class Pass:
         made, before = fold_in(self.view, end, target_tokens, summarize), self.view
         if made is None:
             return False
-        shown = before.compaction_tokens + before.closed_tokens(before.end, end)
-        if replace(before, compaction=made).compaction_tokens >= shown:
+        if before.tokens_in_front(made) >= before.compaction_tokens + before.closed_tokens(before.end, end):
             return False
         self._publish(made, Origin(strategy=STRATEGY), None)
         return True
@@ -295,7 +297,7 @@ class Pass:
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         if reason := self._allowed():
             raise StaleCompaction(reason)
-        origin = origin._replace(tokens_before=before, tokens_after=replace(view, compaction=made).compaction_tokens)
+        origin = origin._replace(tokens_before=before, tokens_after=view.tokens_in_front(made))
         since = view if made.is_offline else view.as_summarised  # what it covers and what it replaces does not
         ids = tuple(round_.id for round_ in view.rounds[since.end : made.end_index])
         try:
@@ -312,7 +314,7 @@ class Pass:
                 start=published.start_index,
                 end=made.end_index,
                 tokens_before=before,
-                tokens_after=replace(view, compaction=published).compaction_tokens,
+                tokens_after=view.tokens_in_front(published),
                 seconds=work.seconds if work is not None else 0.0,
                 requests=work.requests if work is not None else 0,
                 major=work.major if work is not None else False,

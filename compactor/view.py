@@ -160,6 +160,22 @@ class View:
             return 0
         return MESSAGE_TOKENS + self.ledger.recounted(self.compaction.to_prompt())
 
+    def tokens_in_front(self, compaction: CompactedMessage | None) -> int:
+        """Return the tokens that prompts would show before the tail with *compaction*: its message, with what is pinned
+        in the rounds that it covers, and what the user asked last, where it covers that."""
+        if compaction is None:
+            return 0
+        made = replace(self, compaction=self.rounds.anchored(compaction))
+        return made.compaction_tokens + self._asked_tokens(made.end)
+
+    def _asked_tokens(self, end: int) -> int:
+        """Return the tokens of the user's newest query where it lies within the first *end* rounds: it is shown all the
+        same, as far as it was ever shown."""
+        if not self.end <= self.asked < end or any(unit.from_user for _, unit in self.growing):
+            return 0
+        spoken = [sum(self.costs(round_, unit)) for round_, unit in self.units(self.asked) if unit.from_user]
+        return sum(spoken[:1]) + sum(spoken[1:][-1:])
+
     @property
     def tokens(self) -> int:
         """Tokens of the whole prompt: what stands in front, the compaction and the tail."""

@@ -124,7 +124,7 @@ class CycleWork:
     ) -> Summary:
         """What all attempts took is in the answer. Changes are asked for once: who fails at them is better asked for
         something else."""
-        before, began, sent = source.previous_tokens + source.tokens, self._monotonic(), self.sent_tokens
+        before, began, sent = source.previous_tokens + source.tokens + source.frame, self._monotonic(), self.sent_tokens
         generation = view.compaction.generation if view.compaction else 0
         span = {"role": view.role, "generation": generation, "strategy": self.strategy}
         span |= {"start": request.start_index, "end": request.end_index}
@@ -148,7 +148,7 @@ class CycleWork:
             Prepared(
                 **span,
                 tokens_before=before,
-                tokens_after=made.tokens,
+                tokens_after=made.tokens + source.frame,
                 seconds=self._monotonic() - began,
                 usage=made.summary.usage,
                 model=made.summary.model,

@@ -29,7 +29,7 @@ from ..noting.notes import Span, appended, arranged, formed, headings, read_note
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
 from ..view import View, Work
-from .folding import compaction_of
+from .folding import Saving, compaction_of, saving_of
 
 __all__ = ["compact_notes"]
 
@@ -65,25 +65,34 @@ class _Noting:
     work: Work
 
     def compacted(self, rounds: Sequence[Round]) -> Iterator[CompactedMessage]:
-        """Give the compaction of all rounds up to the last of each request that ends with a round."""
+        """Give the compaction of all rounds up to the last of each request that ends with a round, and makes prompts
+        shorter."""
+        if not saving_of(self.view, self.view.compaction, self.view.end + len(rounds)).is_possible:
+            return
         view, standing = self.view, _Before.of(self, self.view.compaction)
         room = Room(self._room(standing))
         new, reached = 0, view.end
         usage: Mapping[str, int] | None = None
-        published = view.ledger.count(view.compaction.summary) if view.compaction is not None else 0
+        shown = view.compaction
+        published = view.ledger.count(shown.summary) if shown is not None else 0
         for step in steps(rounds, room, view.ledger.count):
             first, reached = reached + 1, view.end + step.whole
             new += step.tokens
-            due = _Due(self, standing, step, first, reached, new, published, usage)
+            saving = saving_of(view, shown, reached) if step.at_boundary else None
+            if saving is not None and not saving.is_possible:
+                if step.whole == len(rounds):
+                    return
+                saving = None  # with the rounds of the next request, it may be
+            due = _Due(self, standing, step, first, reached, new, published, saving, usage)
             made = due.made()
-            if step.at_boundary:
+            if saving is not None:
                 yield made
             if step.whole == len(rounds):  # nothing is left to ask for
                 return
             standing, usage = _Before.of(self, made), made.usage
             room.tokens = self._room(standing)
-            if step.at_boundary:
-                new, usage, published = 0, None, view.ledger.count(made.summary)
+            if saving is not None:
+                new, usage, published, shown = 0, None, view.ledger.count(made.summary), made
 
     @once
     def order(self) -> tuple[str, ...]:
@@ -96,32 +105,32 @@ class _Noting:
         config = self.work.config
         return config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
 
-    def _target(self, changes: bool) -> int | None:
-        """Return how long they are asked to be. What is refused as oversized goes by the whole target."""
-        target = self.work.config.target_tokens
+    def target_for(self, target: int | None, *, changes: bool) -> int | None:
+        """Return how long they are asked to be. What is refused as oversized goes by the whole *target*."""
         leave_room = target is not None and not changes and self.work.takes_changes
         return max(1, int(WRITTEN_SHARE * target)) if target is not None and leave_room else target
 
-    def asked(self, content: str, previous: str | None, *, changes: bool) -> list[Message]:
-        """Return the messages that ask for notes, or for *changes* of those in *previous*."""
-        prompt, work, target = self.work.config.prompt, self.work, self._target(changes)
+    def asked(self, content: str, previous: str | None, *, changes: bool, target: int | None) -> list[Message]:
+        """Return the messages that ask for notes of *target* tokens, or for *changes* of those in *previous*."""
+        prompt, work = self.work.config.prompt, self.work
         (message,) = prompt.render(
             content, previous_summary=previous, role=self.view.role, target_tokens=target, plan=work.plan
         )
         return _contracted(message["content"], changes)
 
-    def asked_behind(self, said: str | None, *, previous: bool, changes: bool) -> str:
+    def asked_behind(self, said: str | None, *, previous: bool, changes: bool, target: int | None) -> str:
         """Return the same to stand behind the conversation itself, with what the previous summary *said* unless that
         is shown there."""
         if said is not None:
-            return str(self.asked(ABOVE, said, changes=changes)[0]["content"])
-        prompt, work, target = self.work.config.prompt, self.work, self._target(changes)
+            return str(self.asked(ABOVE, said, changes=changes, target=target)[0]["content"])
+        prompt, work = self.work.config.prompt, self.work
         asked = prompt.instruct(previous=previous, role=self.view.role, target_tokens=target, plan=work.plan)
         return str(_contracted(asked, changes)[0]["content"])
 
     def room_for(self, previous: str | None, *, changes: bool) -> int:
         """Return the tokens that rounds may take in such a request."""
-        empty = self.asked(Step().text, previous, changes=changes)
+        target = self.target_for(self.work.config.target_tokens, changes=changes)
+        empty = self.asked(Step().text, previous, changes=changes, target=target)
         taken = PROMPT_TOKENS + sum(count_message(message, self.view.ledger.count) for message in empty)
         return self.work.config.summarizer_input_tokens - taken
 
@@ -193,6 +202,8 @@ class _Due:
     #: Tokens of all rounds since the last publication, and of the summary that was published then.
     new: int
     published: int
+    #: What prompts save with the compaction; None: it is not one that can be published.
+    saving: Saving | None
     #: What was spent since.
     usage: Mapping[str, int] | None
 
@@ -231,16 +242,23 @@ class _Due:
         return span_of(self.step.rounds, self.first, self.reached)
 
     def _source(self, step: Step) -> Source:
-        return Source(step.text, self.new, self.published, sent=step.tokens)
+        source = Source(step.text, self.new, self.published, sent=step.tokens)
+        return self.saving.measure(source, None)[0] if self.saving is not None else source
+
+    @property
+    def target_tokens(self) -> int | None:
+        target = self.noting.work.config.target_tokens
+        return self.saving.measure(self._source(self.step), target)[1] if self.saving is not None else target
 
     def _request(
         self, step: Step, previous: CompactedMessage | None, said: str | None, *, changes: bool
     ) -> SummaryRequest:
-        noting, config = self.noting, self.noting.work.config
+        noting, target = self.noting, self.noting.target_for(self.target_tokens, changes=changes)
         behind = None
         if step is self.step and step.at_boundary:
             shown = previous is None or previous.summary == said  # else numbered otherwise, or not at all
-            asked = noting.asked_behind(None if shown else said, previous=previous is not None, changes=changes)
+            said_above = None if shown else said
+            asked = noting.asked_behind(said_above, previous=previous is not None, changes=changes, target=target)
             behind = noting.work.continued(noting.view, previous, step.rounds, asked)
         return SummaryRequest(
             role=noting.view.role,
@@ -249,9 +267,9 @@ class _Due:
             rounds=tuple(step.rounds),
             start_index=self.first if step is self.step else 1,
             end_index=self.reached if self.step.at_boundary else self.reached + 1,
-            target_tokens=config.target_tokens,
+            target_tokens=self.target_tokens,
             plan=noting.work.plan,
-            messages=noting.asked(step.text, said, changes=changes),
+            messages=noting.asked(step.text, said, changes=changes, target=target),
             continued=behind,
             notes=self.standing.notes if changes else (),
             schema=SCHEMA if changes else None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from memory.graphemes import beginning
 from memory.overlays import CompactedMessage
@@ -19,9 +19,11 @@ from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, 
 from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View, Work
 
-__all__ = ["Asking", "compaction_of", "fold", "quote_query"]
+__all__ = ["Asking", "Saving", "compaction_of", "fold", "quote_query", "saving_of"]
 
 
+#: Of few new tokens, a summary is asked to take at most this share beside what the one before took.
+NEW_SHARE = 0.5
 #: How many characters a summarizer sees of the query that calls or a result are about.
 MAX_QUERY = 1_000
 
@@ -103,36 +105,48 @@ def fold(
     calls: Calls | None = None,
 ) -> Iterator[tuple[CompactedMessage, bool]]:
     """Give the summary of *previous* and of all of *rounds* so far, after each request that it takes, and whether it
-    ends at the end of a round.
+    ends at the end of a round, and prompts are shorter with it.
 
     *rounds* are those behind the first *start* of the view, as the summarizer is to read them; where that is not as the
     log has them, *logged* are the same from the log: what the user forbade there stands in the summary all the same.
-    Where they are parts of rounds, *calls* are those that their results answer.
+    Where they are parts of rounds, *calls* are those that their results answer. Where prompts could only be longer with
+    it, nobody is asked.
     """
+    publishes = asking.kind == "rounds"
+    if publishes and rounds and not saving_of(view, previous, start + len(rounds)).is_possible:
+        return
     reached = start
     room = Room(asking.room(view, work, previous))
     usage: Mapping[str, int] | None = None
-    taken_in, published = 0, _summary_tokens(view, previous)
+    taken_in, published, shown = 0, _summary_tokens(view, previous), previous
     for step in steps(rounds, room, view.ledger.count, calls=calls):
         first, reached = reached + 1, start + step.whole
         span = (first, reached if step.at_boundary else reached + 1)
-        request, text = asking.request(step, view, work, previous, span)
         # All since the last publication: the last piece of a long round may be short, and the summary may not be that.
         taken_in += step.tokens
+        saving = saving_of(view, shown, reached) if publishes and step.at_boundary else None
+        if saving is not None and not saving.is_possible:
+            if step.whole == len(rounds):
+                return
+            saving = None  # with the rounds of the next request, it may be
+        source, aimed = Source("", taken_in, published, sent=step.tokens), asking.target_tokens
+        if saving is not None:
+            source, aimed = saving.measure(source, aimed)
+        request, text = replace(asking, target_tokens=aimed).request(step, view, work, previous, span)
         standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
         # While no round is folded in entirely, the last that is covered was so before; that one need not be read again.
         last = view.rounds[reached - 1] if reached > start else None
         extra = {STANDING: standing} if standing else {}
         becomes = partial(compaction_of, reached, last, previous, usage, extra)
-        publishable = step.at_boundary and asking.kind == "rounds"
-        source = Source(text, taken_in, published, sent=step.tokens)
-        previous = becomes(work.summarize(request, source, view, standing, becomes if publishable else None))
+        source = replace(source, text=text)
+        previous = becomes(work.summarize(request, source, view, standing, becomes if saving is not None else None))
         usage = previous.usage
         if step.whole < len(rounds):  # there is more to ask for
             room.tokens = asking.room(view, work, previous)
-        yield previous, step.at_boundary
-        if step.at_boundary:
-            usage, taken_in, published = None, 0, _summary_tokens(view, previous)
+        complete = saving is not None if publishes else step.at_boundary
+        yield previous, complete
+        if complete:
+            usage, taken_in, published, shown = None, 0, _summary_tokens(view, previous), previous
 
 
 def compaction_of(
@@ -161,6 +175,46 @@ def compaction_of(
         usage=added(usage, summary.usage),
         notes=summary.notes,
         extra={**extra, STANDING: standing} if (standing := carry(extra.get(STANDING, ()), summary)) else extra,
+    )
+
+
+class Saving(NamedTuple):
+    """What a compaction takes the place of, as prompts show it."""
+
+    #: Tokens of all of that, with the message of the compaction before.
+    before: int
+    #: Tokens of what will stand around the summary, and of the summary before.
+    frame: int
+    previous: int
+
+    @property
+    def new(self) -> int:
+        """By how many tokens the summary may be longer than the one before, for prompts to stay as long as they are."""
+        return self.before - self.frame - self.previous
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a summary could make prompts shorter."""
+        return self.new > 0
+
+    def measure(self, source: Source, target_tokens: int | None) -> tuple[Source, int | None]:
+        """Return *source* with what its rounds take in prompts rather than in a transcript with its markup; and the
+        length to ask for: less than *target_tokens* where it takes in little."""
+        measured = replace(source, tokens=self.new, frame=self.frame)
+        if target_tokens is None:
+            return measured, None
+        return measured, min(target_tokens, self.previous + max(int(NEW_SHARE * self.new), 1))
+
+
+def saving_of(view: View, previous: CompactedMessage | None, end: int) -> Saving:
+    """Return what a compaction of the first *end* of *view*'s rounds saves, in the place of *previous*."""
+    covered = view.closed_tokens(previous.end_index if previous is not None else 0, end)
+    last = view.rounds[end - 1]
+    empty = compaction_of(end, last, previous, None, {}, Summary(""))
+    return Saving(
+        before=view.tokens_in_front(previous) + covered,
+        frame=view.tokens_in_front(empty),
+        previous=_summary_tokens(view, previous),
     )
 
 

@@ -114,7 +114,7 @@ def test_another_roles_posts_reach_neither_request_nor_rounds() -> None:
     memory, summarizer = Memory("s"), ScriptedSummarizer()
     round_ = memory.create_round("The user's question")
     memory.add_post(round_, send_from="User", send_to="Planner", message="for the planner")
-    memory.add_post(round_, send_from="Planner", send_to="CodeInterpreter", message="please compute")
+    memory.add_post(round_, send_from="Planner", send_to="CodeInterpreter", message="please compute " * 40)
     memory.add_post(round_, send_from="CodeInterpreter", send_to="WebSearch", message="SECRET-BETWEEN-OTHERS")
     memory.finish_round(round_)
     with ContextCompactor.for_role(memory, "Planner", EAGER, summarizer) as compactor:

@@ -104,7 +104,7 @@ def test_the_first_time_the_notes_are_written_in_full() -> None:
 
 def test_then_only_changes_are_asked_for() -> None:
     """Of the numbered notes, because of the new rounds alone; the contract follows the role's prompt."""
-    scene = Scene().add(9)
+    scene = Scene(config=CONFIG.merged(target_tokens=60)).add(9)
     first, request = scene.summarizer.requests
     assert (request.kind, request.previous, request.start_index, request.end_index) == (
         "changes",
@@ -113,7 +113,7 @@ def test_then_only_changes_are_asked_for() -> None:
         8,
     )
     assert request.notes == read_notes(FIRST, (1, 4))
-    assert (request.schema, request.target_tokens) == (SCHEMA, 1000)
+    assert (request.schema, request.target_tokens) == (SCHEMA, 60)
     (message,) = request.messages
     said = message["content"]
     assert said.startswith(
@@ -124,8 +124,8 @@ def test_then_only_changes_are_asked_for() -> None:
     assert said.endswith("Answer with the changes alone.")
     assert "item-4?" not in said
     assert "item-8?" in said
-    assert "at most 600 tokens" in text_of(first)
-    assert "at most 1000 tokens" in said
+    assert "at most 36 tokens" in text_of(first)
+    assert "at most 60 tokens" in said
 
 
 def scene_made(scene: Scene, place: int) -> CompactedMessage:
@@ -431,10 +431,10 @@ def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() 
 def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
     """Notes that are as long as when they were written may grow by a quarter first."""
     answers = ScriptedSummarizer(
-        default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 26
+        default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 14
     )
-    scene = Scene(config=CONFIG.merged(target_tokens=120), summarizer=answers).add(25)
-    assert scene.made.extra[WRITTEN] > 120
+    scene = Scene(config=CONFIG.merged(target_tokens=60), summarizer=answers).add(25)
+    assert scene.made.extra[WRITTEN] > 60
     assert scene.kinds == ["rounds"] + ["changes"] * 5
 
 
@@ -460,9 +460,9 @@ def test_whoever_takes_no_changes_writes_all_each_time() -> None:
         takes_changes = False
 
     writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
-    scene = Scene(summarizer=writer).add(13)
+    scene = Scene(config=CONFIG.merged(target_tokens=30), summarizer=writer).add(13)
     assert scene.kinds == ["rounds"] * 3
-    assert all("at most 1000 tokens" in text_of(request) for request in writer.requests)
+    assert all("at most 30 tokens" in text_of(request) for request in writer.requests)
     assert [event.major for event in scene.published] == [False, True, True]
     assert [request.start_index for request in writer.requests] == [1, 1, 1]
     assert scene.made.notes == read_notes("## Done\n- 12 items were priced.", (1, 12))

@@ -69,14 +69,14 @@ def test_long_posts_are_sent_whole() -> None:
 
 def test_attachments_tool_calls_and_results_are_sent() -> None:
     """An agent's work is mostly in them."""
-    memory = Memory("s")
+    memory, plan = Memory("s"), "1. search 2. book " + "3. pay 4. tell the user " * 20
     round_ = memory.create_round("Fly me to Oslo")
     memory.add_post(
         round_,
         send_from=ROLE,
         send_to="Tools",
         message="Looking.",
-        attachment_list=(Attachment(type="plan", content="1. search 2. book"), Attachment(type="empty")),
+        attachment_list=(Attachment(type="plan", content=plan), Attachment(type="empty")),
         tool_calls=(ToolCall(id="call-1", name="search_flights", arguments='{"to": "OSL"}'),),
     )
     memory.add_post(round_, send_from="Tools", send_to=ROLE, message='[{"flight": "SK123"}]', tool_call_id="call-1")
@@ -87,7 +87,7 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
             '<round number="1">',
             '<message from="User">\nFly me to Oslo',
             '<message from="Planner" to="Tools">\nLooking.',
-            '<attachment from="Planner" to="Tools" type="plan">\n1. search 2. book',
+            '<attachment from="Planner" to="Tools" type="plan">\n' + plan,
             '<attachment from="Planner" to="Tools" type="empty">\n',
             '<tool_call from="Planner" name="search_flights">\n{"to": "OSL"}',
             '<tool_result from="Tools" at="r1.p2">\n[{"flight": "SK123"}]',
@@ -97,7 +97,7 @@ def test_attachments_tool_calls_and_results_are_sent() -> None:
 
 def test_a_query_that_is_said_again_as_the_first_post_is_sent_once() -> None:
     """Multi-agent hosts keep it in both places."""
-    (request,) = compacted(memory_of(1)).requests
+    (request,) = compacted(memory_of(3)).requests
     assert text_of(request).count("what about item-1?") == 1
 
 
@@ -105,7 +105,8 @@ def test_rounds_that_only_the_user_or_only_agents_speak_in_are_sent() -> None:
     """And one in which the role hears nothing is a round all the same."""
     memory = Memory("s")
     memory.finish_round(memory.create_round("Only the user asks, and nobody answers."))
-    memory.add_post(memory.create_round("", id="quiet"), send_from=ROLE, send_to="User", message="A thought.")
+    thought = "A thought. " + "It is a long one, of items and what they cost. " * 9
+    memory.add_post(memory.create_round("", id="quiet"), send_from=ROLE, send_to="User", message=thought)
     memory.add_post("quiet", send_from="Other", send_to="User", message="Not for the planner.")
     memory.finish_round("quiet")
     (request,) = compacted(memory).requests
@@ -465,7 +466,7 @@ def test_where_no_round_is_due_nobody_is_asked(strategy: Any) -> None:
 def test_without_a_target_the_prompt_names_none() -> None:
     """And any length that saves something is accepted."""
     config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=None)
-    summarizer = compacted(memory_of(3), config, default="fact " * 100)
+    summarizer = compacted(memory_of(8), config, default="fact " * 100)
     (request,) = summarizer.requests
     assert request.target_tokens is None
     assert "None" not in text_of(request)
@@ -473,10 +474,11 @@ def test_without_a_target_the_prompt_names_none() -> None:
 
 def test_requests_are_plain_chat_messages() -> None:
     """JSON, for any endpoint."""
-    (request,) = compacted(memory_of(3)).requests
+    (request,) = compacted(memory_of(3), EVERYTHING.merged(target_tokens=20)).requests
     (message,) = json.loads(json.dumps(request.messages))
     assert message == {"role": "user", "content": text_of(request)}
-    assert CONFIG.target_tokens == request.target_tokens == 1_000
+    assert request.target_tokens == 20
+    assert CONFIG.target_tokens == 1_000
 
 
 def test_the_old_summary_may_stand_again_where_new_rounds_hold_nothing_worth_keeping() -> None:

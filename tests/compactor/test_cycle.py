@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +11,20 @@ import pytest
 from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
 
 from compactor import (
+    CompactionFailed,
     CompactorConfig,
+    ContextCompactor,
     Summary,
     SummaryRejected,
     SummaryRequest,
     View,
     after_rounds,
     compact_rounds,
+    compose,
     when,
 )
 from compactor.acceptance import Source
+from compactor.asking import Traits
 from compactor.cycle import Cycle
 from compactor.events import (
     Discarded,
@@ -496,3 +501,77 @@ def test_a_journal_that_keeps_no_reductions_is_given_none() -> None:
     assert table.run() is not None
     assert [event.reason for event in of_kind(table.events, Discarded)] == ["overlaid"]
     assert not of_kind(table.events, Reduced)
+
+
+def test_no_summary_is_published_that_makes_prompts_longer() -> None:
+    """It is measured by what prompts show of the rounds and around the summary, not by a transcript with its markup."""
+    memory = Memory("s")
+    for number in range(4):
+        memory.append({"role": "user", "content": f"How is item {number}, then?"})
+        memory.append({"role": "assistant", "content": f"Item {number} is sold for {number} euros."})
+    config = CompactorConfig(threshold=0, retain_recent=0, target_tokens=None)
+    before = compose(memory, budget=10_000).tokens
+    lengths = []
+    for words in range(5, 120, 5):
+        summarizer = ScriptedSummarizer(default="The user asked for items 0 to 3: " + "all of them are sold " * words)
+        compactor = ContextCompactor.for_role(memory, "assistant", config, summarizer)
+        with suppress(CompactionFailed):
+            compactor.compact_now(20)
+        lengths.append(compose(memory, budget=10_000).tokens)
+        for event in of_kind(compactor.events, Published):
+            assert event.tokens_before - event.tokens_after == before - lengths[-1]
+        if compactor.get_compaction() is not None:
+            compactor.revert()
+    assert max(lengths) <= before
+
+
+def test_a_model_is_not_asked_where_no_summary_can_make_prompts_shorter() -> None:
+    """What stands around it takes more than all that is new: it is looked at again when there is more."""
+    table, summarizer = Table(Memory("s")), ScriptedSummarizer()
+    for _ in range(9):
+        table.memory.append({"role": "user", "content": "?"})
+        table.memory.append({"role": "assistant", "content": "!"})
+    table.run(summarizer, forced=True)
+    assert summarizer.requests == []
+    assert of_kind(table.events, Published) == []
+
+
+def test_no_more_is_asked_for_than_makes_prompts_shorter() -> None:
+    """Where prompts show little of the new rounds, the summary is asked to be shorter than ``target_tokens``."""
+    table, summarizer = Table(memory_of(8)), ScriptedSummarizer()
+    full = replace(table.cycle.view(table.cycle.journal.read()))
+    table.run(summarizer, forced=True)
+    (request,) = summarizer.requests
+    assert request.target_tokens is not None
+    assert 0 < request.target_tokens < full.closed_tokens(0, request.end_index) < CONFIG.target_tokens  # type: ignore[operator]
+    for number in range(30):
+        add_round(table.memory, answer=f"Item {number} is one of many, and it is sold for {number} euros a piece. " * 9)
+    table.run(summarizer, forced=True)
+    assert summarizer.requests[-1].target_tokens == CONFIG.target_tokens
+
+
+def test_too_little_to_be_said_in_less_is_no_failure_of_what_would_answer_the_same_again() -> None:
+    """The next round may make it enough; time does not."""
+    table = Table(memory_of(9))
+    summarizer = ScriptedSummarizer(default="Items were asked for, and none of them is left. " * 40)
+    assert table.run(summarizer, forced=True, traits=Traits(deterministic=True)) is None
+    assert [event.check for event in of_kind(table.events, Rejected)] == ["larger"]
+    with pytest.raises(SummaryRejected):
+        table.run(summarizer, forced=True)
+
+
+def test_prohibitions_that_a_summary_lost_do_not_make_prompts_longer() -> None:
+    """What is put back counts: such a summary is refused."""
+    table = Table(Memory("s"))
+    for number in range(2):
+        round_ = table.memory.create_round(
+            f"Never sell item {number} to anybody in the north, whatever they offer for it."
+        )
+        table.memory.add_post(round_, send_from=ROLE, send_to="User", message="Understood, I keep to that. " * 6)
+        table.memory.finish_round(round_)
+    add_round(table.memory)
+    before = compose(table.memory, ROLE, budget=10_000).tokens
+    for words in range(5, 80, 5):
+        with suppress(SummaryRejected):
+            table.run(ScriptedSummarizer(default="The user spoke of items 0 and 1: " + "north, " * words), forced=True)
+        assert compose(table.memory, ROLE, budget=10_000).tokens <= before

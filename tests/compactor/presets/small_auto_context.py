@@ -35,9 +35,13 @@ def tool_run(first: int, count: int, characters: int = 60) -> Iterator[dict[str,
         yield result(f"c{number}", long_text(f"v{number}w", characters))
 
 
-def past(*posts: dict[str, Any], question: str = "What of it?") -> list[dict[str, Any]]:
+#: An answer that a summary can be shorter than, and not so large that it is offloaded.
+LONG = long_text("told", 190)
+
+
+def past(*posts: dict[str, Any], question: str = "What of it?", reply: str = "That of it.") -> list[dict[str, Any]]:
     """A round that was answered."""
-    return [user(question), *posts, answer("That of it.")]
+    return [user(question), *posts, answer(reply)]
 
 
 def context_of(*messages: dict[str, Any], **options: Any) -> AutoContextMemory:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, calls, memory_of, result, user
-from small_auto_context import ROLE, context_of, long_text, past, small, summary, tool_run, worked
+from small_auto_context import LONG, ROLE, context_of, long_text, past, small, summary, tool_run, worked
 
 from compactor import ContextCompactor, compose
 from compactor.presets.auto_context_memory import AutoContextMemory, NotDeleted
@@ -138,7 +138,9 @@ def test_the_index_goes_on_in_what_is_left_of_the_list() -> None:
 
 def test_what_was_covered_since_the_list_was_given_is_not_deleted() -> None:
     """The summary tells of it already; whoever wants to delete that sees it first."""
-    memory = memory_of(*(message for number in range(4) for message in past(question=f"Question {number}?")))
+    memory = memory_of(
+        *(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG))
+    )
     context = small(memory, msg_threshold=2)
     shown = context.get_messages()
     worked(context)
@@ -157,7 +159,7 @@ def test_an_index_outside_the_list_is_an_error(index: int) -> None:
 def test_header_and_summary_are_not_deleted() -> None:
     """Nobody said them in the conversation."""
     header = {"role": "system", "content": "You help."}
-    memory = memory_of(header, *(message for _ in range(4) for message in past()))
+    memory = memory_of(header, *(message for _ in range(4) for message in past(reply=LONG)))
     context = worked(small(memory, msg_threshold=2))
 
     for index in (0, 1):
@@ -290,7 +292,11 @@ def test_what_is_compacted_or_reduced_at_that_moment_is_not_deleted() -> None:
 def test_a_deleted_message_is_in_no_summary() -> None:
     """The compaction is made from what is shown."""
     summarizer = ScriptedSummarizer(default=summary)
-    context = small(memory_of(*past(answer("The secret is 4711.")), *past(), *past()), summarizer, msg_threshold=2)
+    context = small(
+        memory_of(*past(answer("The secret is 4711."), reply=LONG), *past(reply=LONG), *past()),
+        summarizer,
+        msg_threshold=2,
+    )
     context.get_messages()
     context.delete_message(1)
     worked(context)
@@ -332,9 +338,11 @@ def test_events_say_what_became_shorter_and_at_what_price() -> None:
 
 def test_events_tell_of_compactions_likewise() -> None:
     """Each of the rounds that it was the first to cover; also after a revert, from the beginning then."""
-    memory = memory_of(*(message for number in range(4) for message in past(question=f"Question {number}?")))
+    memory = memory_of(
+        *(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG))
+    )
     context = worked(small(memory, msg_threshold=2))
-    for message in past(question="More?"):
+    for message in past(question="More?", reply=LONG):
         memory.append(message)
     worked(context)
     assert context.compactor.revert() is not None
@@ -370,7 +378,7 @@ def test_no_neighbour_is_none() -> None:
 
 def test_events_after_a_redaction_count_from_what_is_covered_then() -> None:
     """It withdraws the compaction, so the next one begins at the first round again; what was listed is forgotten."""
-    context = context_of(*past(), *past(), *past(), user("And now?"))
+    context = context_of(*past(), *past(reply=LONG), *past(reply=LONG), user("And now?"))
     assert context.get_messages()
     assert context.compactor.compact_now(20) is not None
     before = context.compression_events[-1]

@@ -223,3 +223,29 @@ def test_whatever_is_said_and_whatever_summarizers_answer(
             held.clock.advance(seconds)
         held.check()
     held.finish()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@given(
+    conversation=st.lists(turns(), min_size=1, max_size=6),
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6),
+    budget=st.sampled_from([100, 1_000]),
+)
+@settings(max_examples=15)
+def test_no_compaction_makes_prompts_longer(
+    preset: str, conversation: list[list[Message]], lengths: list[int], budget: int
+) -> None:
+    """Whatever a model answers, and however small the rounds are that it is asked for."""
+    held = Conversation(preset, budget, summarizer=ScriptedSummarizer([words(length) for length in lengths]))
+    for message in itertools.chain.from_iterable(conversation):
+        held.append(message)
+        before, known = _whole(held), len(held.compactor.history())
+        held.executor.run_all()
+        if len(held.compactor.history()) > known:
+            assert _whole(held) <= before
+        held.clock.advance(100)
+    assert held.compactor.stop()
+
+
+def _whole(held: Conversation) -> int:
+    return compose(held.memory, ROLE, budget=10**6).tokens
