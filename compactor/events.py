@@ -150,7 +150,8 @@ class Started(CompactionEvent):
     strategy: str = ""
     start: int
     end: int
-    #: Tokens of the previous summary and the new rounds, as the summarizer reads them.
+    #: Tokens of the previous summary and the new rounds, as prompts show them; as the summarizer reads them where
+    #: what it answers is not yet published.
     tokens_before: int
 
 
@@ -275,6 +276,7 @@ class Discarded(CompactionEvent):
     """A result came that nobody may see any more."""
 
     name: ClassVar[str] = "compaction.discarded"
+    #: After ``stopped``, an accepted answer is kept, and whoever starts next publishes it without asking again.
     #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``; of a reduction also
     #: ``torn``, or ``overlaid``: another covers these posts, or there is no Memory to keep it.
     reason: str

@@ -545,7 +545,10 @@ def test_no_more_is_asked_for_than_makes_prompts_shorter() -> None:
     assert request.target_tokens is not None
     assert 0 < request.target_tokens < full.closed_tokens(0, request.end_index) < CONFIG.target_tokens  # type: ignore[operator]
     for number in range(30):
-        add_round(table.memory, answer=f"Item {number} is one of many, and it is sold for {number} euros a piece. " * 9)
+        said = f"Item {number} is one of many, and it is sold for {number} euros a piece. " * 9
+        round_ = table.memory.create_round("And the next?")
+        table.memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
+        table.memory.finish_round(round_)
     table.run(summarizer, forced=True)
     assert summarizer.requests[-1].target_tokens == CONFIG.target_tokens
 
