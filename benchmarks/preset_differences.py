@@ -153,10 +153,11 @@ class _Log:
 
     def say(self, message: Message) -> None:
         self.memory.append(message)
-        if self.compactor is not None:
-            self._clock.advance(600)  # what failed is tried again at once
-            if not self.compactor.wait_idle(120):
-                self.events.append("not idle")
+        if self.compactor is None or self.compactor.wait_idle(120):
+            return
+        self._clock.advance(600)  # what failed is tried again at once
+        if not self.compactor.wait_idle(120):
+            self.events.append("not idle")
 
     def show(self) -> Shown:
         whole = compose(self.memory, budget=UNLIMITED).tokens

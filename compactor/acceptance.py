@@ -326,7 +326,8 @@ def _oversized(made: _Candidate) -> _Fault | None:
 
 
 def _voice(made: _Candidate) -> _Fault | None:
-    if made.kind != "tool_run" or not in_own_voice(made.text):
+    # Offline, a call's arguments are told as they were: think(... I need to ...).
+    if made.kind != "tool_run" or made.is_extracted or not in_own_voice(made.text):
         return None
     return _Fault(
         "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"

@@ -304,6 +304,15 @@ def test_a_summary_of_many_made_up_identifiers_is_refused(answer: str, invented:
         assert len(made.unknown) == invented
 
 
+def test_arguments_in_the_first_person_are_not_the_offline_summarizer_s_voice() -> None:
+    """It tells of each call with its arguments, those of a tool to think with as well."""
+    answer = "What was done:\n- think(The cabin is economy. I need to look for HAT101 next.) → (empty)"
+    with pytest.raises(SummaryRejected) as rejected:
+        accepted(answer, BOOKED + SOURCE, kind="tool_run")
+    assert rejected.value.check == "voice"
+    assert accepted(Summary(answer, extracted=True), BOOKED + SOURCE, kind="tool_run")[0].text == answer
+
+
 def test_beginnings_of_names_that_were_cut_offline_are_not_made_up() -> None:
     """What was chosen from the source cannot be invented, and would be chosen again at each attempt."""
     names = [f"/srv/data{place}_1b1b04eb/{'deep_' * 20}{place}" for place in range(6)]
