@@ -32,8 +32,8 @@ __all__ = ["STYLES", "Case", "bad_answers", "cases_of", "check_of", "honest_answ
 
 #: Rounds that one summary takes in, and characters of what is cut from longer ones.
 ROUNDS, LONGEST = 8, 40_000
-#: Posts of which a longer round is taken for several.
-POSTS = 10
+#: Posts of which a longer round is taken for several; and where a conversation has but one or two of them, fewer.
+POSTS, FEW_POSTS = 10, 3
 
 
 @dataclass(frozen=True)
@@ -73,90 +73,13 @@ def check_of(answer: str, case: Case, source: Source | None = None) -> str:
 
 _SENTENCE = re.compile(r"[^.!?\n]+")
 _NUMBER = re.compile(r"(?<![\w./:,#-])\$?\d+(?:,\d{3})*(?:\.\d+)?(?![\w/:-])")
-_SMALL = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "and",
-        "or",
-        "but",
-        "if",
-        "of",
-        "to",
-        "in",
-        "on",
-        "at",
-        "by",
-        "for",
-        "with",
-        "from",
-        "as",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "i",
-        "you",
-        "we",
-        "they",
-        "he",
-        "she",
-        "it",
-        "my",
-        "your",
-        "our",
-        "me",
-        "us",
-        "them",
-        "this",
-        "that",
-        "these",
-        "those",
-        "there",
-        "here",
-        "do",
-        "does",
-        "did",
-        "have",
-        "has",
-        "had",
-        "can",
-        "could",
-        "would",
-        "will",
-        "shall",
-        "should",
-        "may",
-        "might",
-        "so",
-        "not",
-        "no",
-        "yes",
-        "please",
-        "just",
-        "also",
-        "all",
-        "any",
-        "some",
-        "what",
-        "which",
-        "who",
-        "when",
-        "where",
-        "how",
-        "then",
-        "than",
-        "too",
-        "very",
-        "about",
-        "into",
-        "out",
-        "up",
-    ]
-)
+_SMALL_WORDS = """
+    a an the and or but if of to in on at by for with from as is are was were be been i you we they he she it my
+    your our me us them this that these those there here do does did have has had can could would will shall
+    should may might so not no yes please just also all any some what which who when where how then than too very
+    about into out up
+"""
+_SMALL = frozenset(_SMALL_WORDS.split())
 
 
 class _Gist(NamedTuple):
@@ -181,13 +104,18 @@ def _gist(round_: Round) -> _Gist:
 
 def _first(text: str, words: int) -> str:
     sentence = next((found[0] for found in _SENTENCE.finditer(text) if len(found[0].split()) > 2), text)
-    return " ".join(re.sub(r"[<>{}\[\]\"`*#|]", " ", sentence).split()[:words])
+    return _ended(re.sub(r"[<>{}\[\]\"`*#|]", " ", sentence).split()[:words])
 
 
 def _telling(text: str, most: int) -> str:
-    return " ".join([word for word in text.split() if word.casefold().strip(".,!?") not in _SMALL][:most]).rstrip(
-        " ,;:-("
-    )
+    return _ended([word for word in text.split() if word.casefold().strip(".,!?") not in _SMALL][:most])
+
+
+def _ended(words: list[str]) -> str:
+    """Return *words* as a reader would end them: not with a preposition."""
+    while len(words) > 1 and words[-1].casefold() in _SMALL | {"because", "than", "without"}:
+        words.pop()
+    return " ".join(words).rstrip(" ,;:-(")
 
 
 def _stop(text: str) -> str:
@@ -201,9 +129,13 @@ def _bullets(gists: Sequence[_Gist]) -> str:
     )
 
 
+def _named(gists: Sequence[_Gist]) -> list[str]:
+    return list(dict.fromkeys(name for g in gists for name in (*g.names, *g.numbers)))
+
+
 def _headings(gists: Sequence[_Gist]) -> str:
     done = "\n".join(f"- {', '.join(g.tools) or 'Answered'}: {_telling(g.answered, 9)}" for g in gists)
-    names = ", ".join(dict.fromkeys(name for g in gists for name in (*g.names, *g.numbers)))
+    names = ", ".join(_named(gists))
     goal, left = _stop(gists[0].asked), _stop(gists[-1].asked)
     return f"## Goal\n{goal}\n\n## Done\n{done}\n\n## Facts\n{names or 'none named'}\n\n## Open\n{left}"
 
@@ -251,7 +183,7 @@ STYLES: dict[str, Callable[[Sequence[_Gist]], str]] = {
         )
     ),
     "other spelling": _spelled,
-    "names only": lambda gs: ", ".join(dict.fromkeys(n for g in gs for n in (*g.names, *g.numbers))) or _bullets(gs),
+    "names only": lambda gs: ", ".join(names) if len(names := _named(gs)) > 1 else _bullets(gs),
     "topic": lambda gs: f"Topic: {_telling(max((g.asked for g in gs), key=len), 6)}",
     "tagged": lambda gs: f"<analysis>\nThe goal first.\n</analysis>\n\n<summary>\n{_headings(gs)}\n</summary>",
     "table": lambda gs: (
@@ -391,7 +323,9 @@ def _within_a_sentence(text: str) -> str:
 
 def cases_of(name: str, messages: Sequence[dict[str, Any]]) -> Iterator[Case]:
     """Give the cases in a conversation: so many rounds each, and from the second on with a summary before."""
-    rounds = [part for round_ in Memory.from_messages(messages).conversation.rounds[:] for part in _parts(round_)]
+    whole = Memory.from_messages(messages).conversation.rounds[:]
+    most = POSTS if len(whole) > 2 else FEW_POSTS
+    rounds = [part for round_ in whole for part in _parts(round_, most)]
     previous = ""
     for start in range(0, len(rounds), ROUNDS):
         case = Case(f"{name}.{start}", rounds[start : start + ROUNDS], previous)
@@ -401,12 +335,12 @@ def cases_of(name: str, messages: Sequence[dict[str, Any]]) -> Iterator[Case]:
         previous = _headings([_gist(round_) for round_ in case.rounds])
 
 
-def _parts(round_: Round) -> Iterator[Round]:
-    """Give a round of many posts in parts."""
+def _parts(round_: Round, most: int) -> Iterator[Round]:
+    """Give a round of more than *most* posts in parts."""
     posts = round_.post_list
-    for start in range(0, max(len(posts), 1), POSTS):
+    for start in range(0, max(len(posts), 1), most):
         query = round_.user_query if start == 0 else ""
-        yield round_.model_copy(update={"user_query": query, "post_list": posts[start : start + POSTS]})
+        yield round_.model_copy(update={"user_query": query, "post_list": posts[start : start + most]})
 
 
 def talks(seed: int = 1) -> Iterator[tuple[str, list[dict[str, Any]]]]:

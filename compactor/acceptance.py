@@ -45,6 +45,8 @@ __all__ = [
     "ALL_COPIED",
     "CHECKS",
     "LEAST_SAVING",
+    "MANY_COPIED",
+    "MANY_COPIED_OF_SOURCE",
     "MAX_ALL_COPIED_OF_SOURCE",
     "MAX_COPIED",
     "MAX_COPIED_OF_SOURCE",
@@ -52,6 +54,9 @@ __all__ = [
     "MIN_KEPT",
     "MIN_MEASURED_WORDS",
     "MIN_STRETCH_POSTS",
+    "MIN_STRETCH_WORDS",
+    "MOSTLY_COPIED",
+    "MOST_COPIED",
     "MOST_INVENTED",
     "MOST_INVENTED_SHARE",
     "MOST_OVER_TARGET",
@@ -80,9 +85,15 @@ MAX_COPIED = 0.75
 MAX_COPIED_OF_SOURCE = 0.3
 ALL_COPIED = 0.9
 MAX_ALL_COPIED_OF_SOURCE = 0.18
-#: Nor may one stretch, over this many posts or more, be this share of the summary; that is a piece of the conversation.
+#: Honest summaries quote: they are made of quotations in the most part only where these are few words, or a small share
+#: of the source; of a long source, any number of words would be.
+MANY_COPIED, MOSTLY_COPIED, MANY_COPIED_OF_SOURCE = 100, 0.7, 0.08
+MOST_COPIED = 400
+#: Nor may one stretch be this share of the summary: that is a piece of the conversation. Over as many posts or more,
 MAX_STRETCH = 0.6
 MIN_STRETCH_POSTS = 4
+#: or of as many words of one post.
+MIN_STRETCH_WORDS = 200
 #: In shorter sources, in words, whoever sums up may have to quote.
 MIN_MEASURED_WORDS = 50
 #: At least this share of what the summary before names is still in the new one.
@@ -274,11 +285,17 @@ def _echo(made: _Candidate) -> _Fault | None:
 
 def _is_copied(made: _Candidate) -> bool:
     copied = measure_copied(made.new, made.source.text)
-    if copied.of_words < MIN_MEASURED_WORDS or copied.share <= min(MAX_COPIED, MAX_STRETCH):
+    if copied.of_words < MIN_MEASURED_WORDS or copied.share <= MAX_STRETCH:
         return False
     most = MAX_ALL_COPIED_OF_SOURCE if copied.share > ALL_COPIED else MAX_COPIED_OF_SOURCE
-    whole = copied.share > MAX_COPIED and copied.of_source > most
-    return whole or (copied.stretch > MAX_STRETCH and copied.posts >= MIN_STRETCH_POSTS)
+    if copied.share > MAX_COPIED and copied.of_source > most:
+        return True
+    if copied.share > MOSTLY_COPIED and (
+        copied.words > MOST_COPIED or (copied.words > MANY_COPIED and copied.of_source > MANY_COPIED_OF_SOURCE)
+    ):
+        return True
+    long = copied.posts >= MIN_STRETCH_POSTS or copied.stretch_words > MIN_STRETCH_WORDS
+    return copied.stretch > MAX_STRETCH and long
 
 
 def _hollow(made: _Candidate) -> _Fault | None:

@@ -21,6 +21,7 @@ _GOES_ON_WORDS = """
 _GOES_ON = frozenset(_GOES_ON_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _MARK = re.compile(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
+_CLAUSE_END = re.compile(r"[.;!?] ")
 #: So many characters of the last line are looked at; longer ones are data.
 _LONGEST = 4_000
 #: A line of as many words is a sentence; and so many of them that end in a full stop show that sentences do here.
@@ -44,7 +45,8 @@ def is_cut_off(text: str, source: str) -> bool:
         return True
     if last[-1] in _END or not last[-1].isalnum():
         return False
-    if any(last.count(opens) > last.count(closes) for opens, closes in _PAIRS):
+    clause = _CLAUSE_END.split(last)[-1]  # brackets before it were left open on purpose, as in a piece of code
+    if any(clause.count(opens) > clause.count(closes) for opens, closes in _PAIRS):
         return True
     words = _WORD.findall(last)
     if len(words) > 2 and last.endswith(words[-1]) and words[-1] in _GOES_ON:

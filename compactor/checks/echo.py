@@ -33,8 +33,11 @@ class Copied(NamedTuple):
     #: The share of the text's words that stand in the source in runs of ``RUN``, and how much of the source these are.
     share: float
     of_source: float
-    #: The longest stretch of the source that is copied, as a share of the text; and over how many posts it goes.
+    #: How many of its words these are.
+    words: int
+    #: The longest stretch of the source that is copied, as a share of the text and in words; and over how many posts.
     stretch: float
+    stretch_words: int
     posts: int
     #: The source's words.
     of_words: int
@@ -82,7 +85,7 @@ def measure_copied(text: str, source: str) -> Copied:
     words = max(len(said), 1)
     # Different runs are counted: what the source says again and again is not copied again and again.
     of_source = len(wanted & there) / max(len(there), 1)
-    return Copied(copied / words, of_source, longest / words, over, len(read))
+    return Copied(copied / words, of_source, copied, longest / words, longest, over, len(read))
 
 
 def _read(source: str) -> tuple[list[str], list[int]]:

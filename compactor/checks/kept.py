@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..summarizers.instructions import is_prohibition, may_prohibit
@@ -33,7 +33,8 @@ class Missing(NamedTuple):
 def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Missing | None:
     """Return what of *before* is missing in *after*, where it keeps less than the share *least*; else None.
 
-    A value is superseded, not missing, where a line of *after* says the same with another one that *source* has.
+    A value is superseded, not missing, where a line of *after* says the same with another one that *source* has. What
+    *source* names again is no sign that *before* was read, so the same share is asked for of what only *before* has.
     """
     forbidden = {rule: Terms(rule) for rule in _prohibitions(before.text)}
     named = before.identifiers | before.numbers
@@ -42,14 +43,21 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Mi
     there = after.identifiers | after.numbers
     lost = {name for name in named - there if name not in after.folded}
     gone = [rule for rule, terms in forbidden.items() if not _says(after.words, terms.words)]
-    kept = len(named) - len(lost) + len(forbidden) - len(gone)
-    if kept >= least * (len(named) + len(forbidden)):
-        return None
-    superseded = _superseded(lost, before, after, (source.identifiers | source.numbers) - named)
-    total = len(named) - len(superseded) + len(forbidden)
-    if total < _FEW or kept >= least * total:
-        return None
-    return Missing(kept, total, (*sorted(lost - superseded), *gone))
+    superseded: set[str] | None = None
+    for measured, rules, broken in ((named, len(forbidden), gone), (_not_in(source, named if lost else ()), 0, [])):
+        kept = len(measured - lost) + rules - len(broken)
+        if kept >= least * (len(measured) + rules):
+            continue
+        if superseded is None:
+            superseded = _superseded(lost, before, after, (source.identifiers | source.numbers) - named)
+        total = len(measured - superseded) + rules
+        if total >= _FEW and kept < least * total:
+            return Missing(kept, total, (*sorted((lost & measured) - superseded), *broken))
+    return None
+
+
+def _not_in(source: Terms, names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for name in names if name not in source.folded)
 
 
 def _missing_words(before: Terms, after: Terms, least: float) -> Missing | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from .terms import Terms
+from .terms import UNSPACED, Terms, is_telling
 
-__all__ = ["names_nothing_new", "says_nothing"]
+__all__ = ["is_error_page", "looks_like_error", "names_nothing_new", "says_nothing"]
 
 #: A source of fewer different words may be summed up in others.
 MIN_SOURCE_WORDS = 8
@@ -22,6 +22,22 @@ _SHARE, _SHARE_OF_ERROR = 0.25, 0.6
 _ENOUGH = 5
 #: The new part names so many things, and a summary says none of them.
 _MANY_NEW = 20
+#: An answer of so few words, or characters of a script without spaces, names something or quotes as many in a row.
+_HANDFUL, _QUOTED = 4, 3
+_HANDFUL_UNSPACED, _QUOTED_UNSPACED = 6, 4
+
+# What no summary is, whatever its words: pages, tracebacks and the status lines of servers.
+_PAGE = re.compile(
+    r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
+        <(?:\w{1,20}:)?(?:error|fault)
+      | traceback\ \(most\ recent | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d(?:\ [A-Za-z-]{1,20}){0,5}[.!]?\s{0,40}\Z )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+#: Only what reports a fault has these in its object; the others may stand in an honest one.
+_FAULT_KEYS = frozenset(
+    ["error", "errors", "fault", "faultstring", "exception", "errorcode", "error_code", "statuscode", "status_code"]
+)
+_FENCED = re.compile(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
 
 _ERROR = re.compile(
     r"""\s{0,40}(?: <!doctype | <\?xml | <html | <head | <body | traceback\ \(most
@@ -66,20 +82,25 @@ _WORD = re.compile(r"\w+")
 def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     """Return whether *said* says next to nothing of *sources*, *known* of whose identifiers it names. False where that
     cannot be measured: where there is hardly a word to name, or where it is said in another language."""
+    if is_error_page(said.text):
+        return True
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < MIN_SOURCE_WORDS:  # only what says nothing of anything is known
         return _NO_ANSWER.issuperset(_WORD.findall(said.text.casefold())) or (looks_like_error(said.text) and not known)
     own = said.words | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
-    least = 2 if len(words) >= _RICH_SOURCE else 1
+    rich = len(words) >= _RICH_SOURCE
+    if rich and not known and _is_a_handful(said.text) and not any(_names(said, source) for source in sources):
+        return True
+    least = 2 if rich else 1
     if looks_like_error(said.text):
         return told < _ENOUGH or len(shared) < _SHARE_OF_ERROR * len(own)
     if told >= _ENOUGH or (told >= least and len(shared) >= _SHARE * len(own)):
         return False
-    if not any(said.is_in_the_language_of(source) for source in sources if source.words):
-        return not told and len(said.words) < _OTHER_WORDS
-    return True
+    if any(said.is_in_the_language_of(source) for source in sources if source.words):
+        return True
+    return len(said.words) < _OTHER_WORDS and not known and not any(_names(said, source) for source in sources)
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
@@ -93,14 +114,60 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str,
     return tuple(sorted(source.identifiers - before))
 
 
+def _is_a_handful(text: str) -> bool:
+    unspaced = sum(map(len, UNSPACED.findall(text)))
+    spaced = len(_WORD.findall(UNSPACED.sub(" ", text)))
+    return spaced <= _HANDFUL and unspaced <= (0 if spaced else _HANDFUL_UNSPACED)
+
+
+def _names(said: Terms, source: Terms) -> bool:
+    """Return whether *said* has a number or a name of *source*, or a few of its words in a row."""
+    if said.numbers & source.numbers:
+        return True
+    read = source.text
+    for run in UNSPACED.findall(said.text):
+        parts = (run[at : at + _QUOTED_UNSPACED] for at in range(max(1, len(run) - _QUOTED_UNSPACED + 1)))
+        if len(run) >= _QUOTED_UNSPACED and any(part in read for part in parts):
+            return True
+    words = _WORD.findall(said.text)
+    rows = (" ".join(words[at : at + _QUOTED]) for at in range(len(words) - _QUOTED + 1))
+    return any(row in read for row in rows) or any(_is_name(word, read) for word in words if word[0].isupper())
+
+
+def _is_name(word: str, text: str) -> bool:
+    """Return whether *text* has *word* with its capital where no sentence begins."""
+    return is_telling(word) and re.search(rf"[\w,;] {re.escape(word)}\b", text) is not None
+
+
+def is_error_page(text: str) -> bool:
+    """Return whether *text* has the form of a page, a traceback or a message of a server, whatever its words are."""
+    if _PAGE.match(text):
+        return True
+    value = _object(text)
+    return value is not None and any(str(key).casefold() in _FAULT_KEYS for key in value) and _is_error(value)
+
+
 def looks_like_error(text: str) -> bool:
     """Return whether *text* begins as the messages and pages of servers do."""
     if _ERROR.match(text):
         return True
-    if text.lstrip()[:1] != "{":
-        return False
+    value = _object(text)
+    return value is not None and _is_error(value)
+
+
+def _is_error(value: Mapping[object, object]) -> bool:
+    return bool(value) and all(str(key).casefold() in _ERROR_KEYS for key in value)
+
+
+def _object(text: str) -> Mapping[object, object] | None:
+    """Return the JSON object that *text* begins with, fenced or not."""
+    if fence := _FENCED.match(text):
+        text = text[fence.end() :]
+    text = text.lstrip()
+    if text[:1] != "{":
+        return None
     try:
-        value, _ = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
+        value, _ = json.JSONDecoder(strict=False).raw_decode(text)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and bool(value) and all(str(key).casefold() in _ERROR_KEYS for key in value)
+        return None
+    return value if isinstance(value, dict) else None

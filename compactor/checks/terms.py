@@ -12,10 +12,10 @@ from memory.once import once
 from ..summarizers.facts import CJK, content
 from .identifiers import identifiers
 
-__all__ = ["Terms", "find_telling_terms"]
+__all__ = ["UNSPACED", "Terms", "find_telling_terms", "is_telling"]
 
 #: Scripts without spaces between words: theirs are compared by pairs of characters.
-_UNSPACED = re.compile(f"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+")
+UNSPACED = re.compile(f"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+")
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
@@ -101,7 +101,7 @@ class Terms:
 
     def is_in_the_language_of(self, other: Terms) -> bool:
         """Return whether words of the two can be compared; a guess by the words that *other* uses most."""
-        if self.words & other.words and (_UNSPACED.search(self.text) or _UNSPACED.search(other.text)):
+        if self.words & other.words and (UNSPACED.search(self.text) or UNSPACED.search(other.text)):
             return True
         frequent = [word for word, _ in other._counts.most_common(_FREQUENT)]
         return sum(self._counts[word] for word in frequent) >= _SAME_LANGUAGE * self._counts.total()
@@ -110,8 +110,13 @@ class Terms:
 def find_telling_terms(text: str) -> Iterator[str]:
     """Yield the identifiers, numbers, names and words of *text* that tell something of it, in its order, each once."""
     for term in content(text).terms:
-        if any(True for word in _WORD.findall(term) for _ in _keys(word)) or any(map(str.isdigit, term)):
+        if any(map(is_telling, _WORD.findall(term))) or any(map(str.isdigit, term)):
             yield term
+
+
+def is_telling(word: str) -> bool:
+    """Return whether *word* tells something of what was said: not one that summaries and errors say of anything."""
+    return next(_keys(word.casefold()), None) is not None
 
 
 def _folded(term: str) -> str:
@@ -122,8 +127,8 @@ def _folded(term: str) -> str:
 def _keys(word: str) -> Iterator[str]:
     if word in _EMPTY:
         return
-    if not word.isascii() and _UNSPACED.search(word):
-        for run in _UNSPACED.findall(word):
+    if not word.isascii() and UNSPACED.search(word):
+        for run in UNSPACED.findall(word):
             yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
     elif len(word) > 2:
         yield word[:2] if "\uac00" <= word[0] <= "\ud7a3" else (word.rstrip("s") or word)[:_STEM]
