@@ -4,16 +4,17 @@
 ``empty``        no letter and no digit
 ``malformed``    not the changes of notes that were asked for
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
-``echo``         most of it is copied, in long runs of words, and much of what it should sum up is in it
+``echo``         most of it is copied, in runs of words, and these are much of what it should sum up, or many
 ``markup``       it holds the tags of the transcript that it was made from
 ``larger``       longer than all that it replaces, as prompts show that
 ``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
 ``oversized``    over twice as long as it was asked to be
 ``cut_off``      it ends within a block of code, JSON, a sentence or a word
 ``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
-``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
 ``hollow``       it says next to nothing of what it was made from, or nothing of the new rounds
-``partial``      under a third of the identifiers, numbers and prohibitions of the summary before are still in it
+``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
+``partial``      under a third of the identifiers, numbers and prohibitions of the summary before are still in it, or of
+                 those that the new rounds do not name again
 
 Where changes of notes were asked for, the notes are measured as they are then, all of them; a reply, an echo and what
 is invented are looked for in the new ones alone. A check that finds nothing to measure refuses nothing: small talk has
@@ -389,7 +390,7 @@ CHECKS: dict[str, Callable[[_Candidate], _Fault | None]] = {
     "oversized": _oversized,
     "cut_off": _cut_off,
     "voice": _voice,
-    "invented": _invented,
     "hollow": _hollow,
+    "invented": _invented,
     "partial": _partial,
 }

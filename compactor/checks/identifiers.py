@@ -75,7 +75,7 @@ def unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
     names = tuple(names)
     if not names:
         return ()
-    texts = [_folded(source) for source in sources if source]
+    texts = sorted({_folded(source) for source in sources if source}, key=len)  # most names stand in the shortest
     return tuple(name for name in names if not any(_stands_in(_folded(name), text) for text in texts))
 
 

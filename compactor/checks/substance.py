@@ -84,6 +84,8 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     cannot be measured: where there is hardly a word to name, or where it is said in another language."""
     if is_error_page(said.text):
         return True
+    if not looks_like_error(said.text) and sum(len(said.words_in(source)) for source in sources[:1]) >= _ENOUGH:
+        return False
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < MIN_SOURCE_WORDS:  # only what says nothing of anything is known
         return _NO_ANSWER.issuperset(_WORD.findall(said.text.casefold())) or (looks_like_error(said.text) and not known)
@@ -105,7 +107,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
     """Return what *source* names and *previous* does not, where that is much and *said* has no word of it."""
-    if not previous.text or not said.is_in_the_language_of(source):
+    if not previous.text or said.words_in(source) - previous.words or not said.is_in_the_language_of(source):
         return ()
     before = previous.identifiers | previous.numbers
     new = (source.identifiers | source.numbers) - before

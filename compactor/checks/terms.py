@@ -99,6 +99,10 @@ class Terms:
     def _counts(self) -> Counter[str]:
         return Counter(_WORD.findall(self.text.casefold()))
 
+    def words_in(self, other: Terms) -> frozenset[str]:
+        """Return those of its words that *other* has as they are written: not all that both have, but found at once."""
+        return self.words & frozenset(key for word in self._counts.keys() & other._counts.keys() for key in _keys(word))
+
     def is_in_the_language_of(self, other: Terms) -> bool:
         """Return whether words of the two can be compared; a guess by the words that *other* uses most."""
         if self.words & other.words and (UNSPACED.search(self.text) or UNSPACED.search(other.text)):

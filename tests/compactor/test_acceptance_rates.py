@@ -11,7 +11,9 @@ from benchmarks.acceptance import STYLES, Case, bad_answers, cases_of, check_of,
 from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, count_tokens
 from compactor.acceptance import Source, accept
 from compactor.asking import FAULTS, asked_again
+from compactor.checks.identifiers import identifiers
 from compactor.errors import SummaryRejected
+from compactor.summarizers.facts import content
 from memory import Memory
 
 pytestmark = pytest.mark.timeout(300)
@@ -153,3 +155,68 @@ def test_the_transcripts_tags_are_refused_and_others_are_not() -> None:
     assert check_of(f'<round number="3">\n{said}', case) == "markup"
     assert check_of(f"<conversation>\n{said}\n</conversation>", case) == "markup"
     assert check_of(f"{said} The template lacks <message> and <conversation>.", case) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "check"),
+    [
+        ("Resumen completado.", "hollow"),
+        ("Podsumowanie gotowe.", "hollow"),
+        ('```json\n{"summary": null}\n```', "hollow"),
+        ("<!DOCTYPE html>\n<html><head><title>The kettle</title></head><body>The courier left it.</body></html>", "hollow"),
+        ('<?xml version="1.0"?>\n<ErrorResponse>The courier left the parcel with a neighbour</ErrorResponse>', "hollow"),
+        ('{"error": {"message": "the parcel with the kettle never arrived", "code": 500}}', "hollow"),
+        ('{"message": "The courier left the kettle with a neighbour", "statusCode": 500}', "hollow"),
+        ("Traceback (most recent call last):\n  the courier left the parcel with a neighbour", "hollow"),
+        ("503 Courier Warehouse Parcel", "hollow"),
+        ("Kettle parcel neighbour", "hollow"),
+        ("The courier left the parcel with a neighbour who moved away.", ""),
+        ("503 parcels are in the warehouse, where the courier left the kettle for a neighbour.", ""),
+        ('{"status": "the parcel with the kettle never arrived", "open": "a refund of the second charge"}', ""),
+    ],
+)  # fmt: skip
+def test_pages_errors_and_handfuls_of_words_are_known_by_their_form(said: str, check: str) -> None:
+    """Though the conversation has the same words."""
+    case = own_cases(2)[0]
+    assert check_of(said, case) == check
+
+
+def test_what_the_new_rounds_name_again_is_not_kept_from_the_summary_before() -> None:
+    """A third of what only that names has to stay."""
+    case = own_cases(2)[0]
+    again = "\n".join(f"- Named: {name}" for name in identifiers(case.text)[:6])
+    only = "\n".join(f"- Parcel Q{number} is in depot W{number + 300}." for number in range(1_000, 1_004))
+    said = dict(honest_answers(case))["bullets"]
+    after = Case("after", case.rounds, f"{again}\n{only}")
+    assert check_of(f"{again}\n{said}", after) == "partial"
+    assert check_of(f"{again}\n{only}\n{said}", after) == ""
+
+
+def test_of_a_long_source_a_piece_is_an_echo_however_small_a_share_it_is() -> None:
+    """And every second of its lines; not a few quotations."""
+    said = [message for seed in range(20, 44) for _, messages in talks(seed) for message in messages]
+    case = Case("long", Memory.from_messages(said).conversation.rounds[:])
+    lines = [line for line in case.text.splitlines() if line and not line.startswith("<")]
+    source = case.source
+    assert source.tokens > 30_000
+    assert check_of("\n".join(lines[:40]), case, source) == "echo"
+    assert check_of("\n".join(f"- {line}" for line in lines[::20]), case, source) == "echo"
+    quoted = "\n".join(f'- The user said: "{line}"' for line in lines[::400])
+    assert check_of(f"Support, coding and travel were spoken of.\n{quoted}", case, source) == ""
+
+
+def test_a_source_of_a_hundred_thousand_tokens_is_read_but_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the answer says is looked up in it; it is not taken apart itself."""
+    taken_apart: list[int] = []
+
+    def counting(text: str) -> Any:
+        taken_apart.append(len(text))
+        return content(text)
+
+    monkeypatch.setattr("compactor.checks.terms.content", counting)
+    case = own_cases(2)[1]
+    said = "\n".join((case.previous, dict(honest_answers(Case("", case.rounds)))["narrative"]))
+    text = case.text * 40
+    source = Source(text, count_tokens(text), previous=case.previous)
+    assert accept(said, source, target_tokens=None, count=count_tokens)
+    assert max(taken_apart) < len(case.text)

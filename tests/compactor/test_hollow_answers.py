@@ -1,0 +1,143 @@
+"""What says nothing of the conversation, from the summarizer to what is shown: the good summary stays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from chats import answer, calls, memory_of, result, user
+from executors import ManualExecutor
+from scene import of_kind
+from tool_runs import memory_of as closed_memory_of
+from tool_runs import pair, work_of
+from views import reduced, view_of
+
+from benchmarks.acceptance import talks
+from compactor import CompactorConfig, ContextCompactor, SummaryRejected, SummaryRequest
+from compactor.events import Rejected
+from compactor.presets import offload_context
+from compactor.presets.memory_with_compress import CompressionFailed, MemoryWithCompress
+from compactor.strategies import compact_notes, offload_large
+from compactor.strategies.compress_tool_runs import compress_tool_runs
+from compactor.testing import FakeClock, ScriptedSummarizer
+from memory import Memory
+
+PAGE = "<html><head><title>502 Bad Gateway</title></head><body><h1>The refund of the parcel failed</h1></body></html>"
+HOLLOW = ("Done", "No summary available.", "Resumen completado.", PAGE, '{"error": "the parcel was not found"}')
+CONFIG = CompactorConfig(threshold=5, retain_recent=3, summary_attempts=1)
+SUPPORT = next(said for kind, said in talks(7) if kind == "support")
+TEXT = "\n".join(message["content"] for message in SUPPORT)
+
+
+def piece_of(request: SummaryRequest) -> str:
+    """Answer as a function that only cuts: with the first 2,000 characters of what it is asked."""
+    return str(request.messages[-1]["content"])[:2_000]
+
+
+def compactor_of(
+    memory: Memory, summarizer: ScriptedSummarizer, **more: Any
+) -> tuple[ContextCompactor, ManualExecutor, FakeClock]:
+    """Return one that has been asked once, and does nothing more unless it is told to."""
+    executor, clock = ManualExecutor(), FakeClock()
+    options = {"executor": executor, "clock": clock, "rng": lambda: 1.0} | more
+    compactor = ContextCompactor.for_role(memory, "assistant", CONFIG, summarizer, **options)
+    compactor.start()
+    executor.run_all()
+    return compactor, executor, clock
+
+
+def checks_of(compactor: ContextCompactor) -> list[str]:
+    return [event.check for event in of_kind(compactor.events, Rejected)]
+
+
+@pytest.mark.parametrize(
+    ("said", "check"), [("Done", "hollow"), (PAGE, "hollow"), (piece_of, "echo"), ("No summary available.", "hollow")]
+)
+def test_of_sixteen_ordinary_rounds_nothing_is_published_that_says_nothing_of_them(said: Any, check: str) -> None:
+    """Nor what is a piece of them; which check refused it is told."""
+    memory = Memory.from_messages(SUPPORT)
+    assert len(memory.conversation.rounds) == 16
+    compactor, _, _ = compactor_of(memory, ScriptedSummarizer(default=said))
+    assert compactor.get_compaction() is None
+    assert checks_of(compactor) == [check]
+
+
+@pytest.mark.parametrize("said", HOLLOW)
+def test_the_good_summary_stays_where_the_next_one_says_nothing(said: str) -> None:
+    """It is asked for again, and the next good one takes its place."""
+    memory = Memory.from_messages(SUPPORT[:22])
+    summarizer = ScriptedSummarizer([None, said])
+    compactor, executor, clock = compactor_of(memory, summarizer)
+    good = compactor.get_compaction()
+    assert good is not None
+    for message in SUPPORT[22:]:
+        memory.append(message)
+    executor.run_all()
+    assert compactor.get_compaction() == good
+    assert checks_of(compactor) == ["hollow"]
+    clock.advance(1)
+    executor.run_all()
+    assert compactor.get_compaction() != good
+
+
+@pytest.mark.parametrize("said", [*HOLLOW, piece_of])
+def test_a_run_of_calls_is_not_replaced_by_what_says_nothing(said: Any) -> None:
+    """Its results stay as they are."""
+    run = [message for at in range(4) for message in pair(f"c{at}", text=TEXT)]
+    memory = closed_memory_of(user("Where is the kettle?"), *run, answer("At the depot."))
+    found = compress_tool_runs()(view_of(memory, work=work_of(ScriptedSummarizer(default=said))))
+    with pytest.raises(SummaryRejected) as caught:
+        list(found)
+    assert caught.value.check in ("hollow", "echo", "markup")
+
+
+@pytest.mark.parametrize("said", HOLLOW)
+def test_a_large_result_keeps_its_beginning_where_its_summary_says_nothing(said: str) -> None:
+    """As where it fails."""
+    memory = memory_of(user("Where?"), calls("a"), result("a", TEXT), answer("At the depot."))
+    work = work_of(ScriptedSummarizer(default=said))
+    (reduction,) = reduced(memory, offload_large(1_000, summarize=True), work=work)
+    assert reduction.text.startswith(TEXT[:150])
+    assert said not in reduction.text
+
+
+@pytest.mark.parametrize("said", HOLLOW)
+def test_changes_of_notes_say_something(said: str) -> None:
+    """In the form that was asked for, and where all notes are asked for then: those before stay."""
+    answers = ["- The parcel with the kettle never arrived.", json.dumps({"add": [said]})]
+    summarizer = ScriptedSummarizer(answers, default=said)
+    memory = Memory.from_messages(SUPPORT[:16])
+    compactor, executor, _ = compactor_of(memory, summarizer, strategies=(compact_notes,))
+    good = compactor.get_compaction()
+    assert good is not None
+    for message in SUPPORT[16:]:
+        memory.append(message)
+    executor.run_all()
+    assert [request.kind for request in summarizer.requests][:2] == ["rounds", "changes"]
+    assert compactor.get_compaction() == good
+
+
+@pytest.mark.parametrize("said", [*HOLLOW, piece_of])
+def test_offload_context_leaves_the_messages_where_the_summary_says_nothing(said: Any) -> None:
+    """The result says why."""
+    summarizer = ScriptedSummarizer(default=said)
+    made = offload_context(
+        SUPPORT, context_manage_mode="compress", max_total_tokens=400, keep_recent_count=4, summarizer=summarizer
+    )
+    assert made.messages == SUPPORT
+    assert isinstance(made.failure, SummaryRejected)
+
+
+@pytest.mark.parametrize("said", HOLLOW)
+def test_a_memory_with_compress_keeps_its_messages_where_the_summary_says_nothing(said: str) -> None:
+    """None of them is hidden."""
+    model = ScriptedSummarizer(default=json.dumps({"compressed_text": said}))
+    memory = MemoryWithCompress(400, summarizer=model)
+    asyncio.run(memory.add(SUPPORT))
+    with pytest.raises(CompressionFailed) as raised:
+        asyncio.run(memory.get_memory())
+    assert isinstance(raised.value.__cause__, SummaryRejected)
+    memory.compression_on_get = False
+    assert asyncio.run(memory.get_memory()) == SUPPORT
