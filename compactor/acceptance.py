@@ -292,7 +292,7 @@ def _is_copied(made: _Candidate) -> bool:
     if copied.share > MAX_COPIED and copied.of_source > most:
         return True
     if copied.share > MOSTLY_COPIED and (
-        copied.words > MOST_COPIED or (copied.words > MANY_COPIED and copied.of_source > MANY_COPIED_OF_SOURCE)
+        copied.runs > MOST_COPIED or (copied.runs > MANY_COPIED and copied.of_source > MANY_COPIED_OF_SOURCE)
     ):
         return True
     long = copied.posts >= MIN_STRETCH_POSTS or copied.stretch_words > MIN_STRETCH_WORDS

@@ -33,8 +33,8 @@ class Copied(NamedTuple):
     #: The share of the text's words that stand in the source in runs of ``RUN``, and how much of the source these are.
     share: float
     of_source: float
-    #: How many of its words these are.
-    words: int
+    #: How many different runs these are: about as many as words.
+    runs: int
     #: The longest stretch of the source that is copied, as a share of the text and in words; and over how many posts.
     stretch: float
     stretch_words: int
@@ -83,9 +83,9 @@ def measure_copied(text: str, source: str) -> Copied:
             copied += place + RUN - max(place, until)
             until = place + RUN
     words = max(len(said), 1)
-    # Different runs are counted: what the source says again and again is not copied again and again.
-    of_source = len(wanted & there) / max(len(there), 1)
-    return Copied(copied / words, of_source, copied, longest / words, longest, over, len(read))
+    # Different runs are counted: what either says again and again is not copied again and again.
+    runs = len(wanted & there)
+    return Copied(copied / words, runs / max(len(there), 1), runs, longest / words, longest, over, len(read))
 
 
 def _read(source: str) -> tuple[list[str], list[int]]:
