@@ -88,7 +88,9 @@ ALL_COPIED = 0.9
 MAX_ALL_COPIED_OF_SOURCE = 0.18
 #: Honest summaries quote: they are made of quotations in the most part only where these are few words, or a small share
 #: of the source; of a long source, any number of words would be.
-MANY_COPIED, MOSTLY_COPIED, MANY_COPIED_OF_SOURCE = 100, 0.7, 0.08
+MANY_COPIED = 100
+MOSTLY_COPIED = 0.7
+MANY_COPIED_OF_SOURCE = 0.08
 MOST_COPIED = 400
 #: Nor may one stretch be this share of the summary: that is a piece of the conversation. Over as many posts or more,
 MAX_STRETCH = 0.6
