@@ -332,12 +332,17 @@ def _call_label(call: ToolCall) -> str:
     return f"{_name(call.name)}({brief})" if 0 < len(brief) <= 60 else _name(call.name)
 
 
+#: How lines of a summary begin that are not a tool's: a result that begins so is not to be taken for one.
+_OWN_WORDS = tuple(words.strip().casefold() for words in (*Section, USER_SAYS))
+
+
 def _result_lines(text: str, label: str) -> Iterator[str]:
-    """Yield the lines of a result; those that mean little alone begin with the call they answer."""
+    """Yield the lines of a result; those that mean little alone, or look like another's, begin with their call."""
     name, _, brief = label.partition("(")
     for prose, fields in structures(text):
         for line in sentences(prose, _LINE, listed=False):
-            yield line if " " in line and _PLAIN_WORD.search(line) else f"{label} → {line}"
+            alone = " " in line and _PLAIN_WORD.search(line) and not line.casefold().startswith(_OWN_WORDS)
+            yield line if alone else f"{label} → {line}"
         for field in fields:
             for line in sentences(field, _LINE):
                 # The first field often says what was asked for: no need to say it twice.
