@@ -51,7 +51,8 @@ def asked(covered: int) -> Asked:
 
     def summarizer(request: SummaryRequest) -> str:
         requests.append(request)
-        return _text(SUMMARY, f"summary{len(requests)}")
+        told = " ".join(f"question{n} answer{n}" for n in range(1, request.end_index + 1))
+        return _text(SUMMARY, f"summary{len(requests)} {told}.")
 
     def agent_asks() -> None:
         prompt = compose(memory, budget=200_000, system=_text(SYSTEM, "system"))
