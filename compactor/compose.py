@@ -21,6 +21,7 @@ from .ladder import GRID, Ladder
 from .last_prompt import remember
 from .messages.ledger import Ledger, ledger_of
 from .messages.pieces import Fitted, Head, Reduced
+from .messages.published import published_reductions
 from .messages.units import MESSAGE_TOKENS, Message, count_message, dump
 from .plan import is_pending, plan_text
 from .tokens import TokenCounter, counter_for
@@ -43,6 +44,7 @@ class Report:
     tokens_after: int
     #: Log numbers of the rounds that are left out though no summary tells of them, some in part.
     omitted_rounds: tuple[int, ...] = ()
+    #: Published ones first, then what was done for this prompt alone.
     reductions: tuple[Reduced, ...] = ()
     #: By how many tokens the prompt is over the budget: never, but with ``on_overflow="warn"``.
     tokens_over: int = 0
@@ -121,7 +123,8 @@ def compose(
     tokens = fitted.tokens + tool_tokens
     memory.note_prompt(role, tokens)
     remember(memory, made.view, made.head, fitted.messages, whole=made.shows_all, tools=tools, tool_choice=tool_choice)
-    report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, fitted.reductions, over)
+    reductions = (*published_reductions(made.view, fitted), *fitted.reductions)
+    report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, reductions, over)
     return Prompt(fitted.messages, tokens, report)
 
 

@@ -16,7 +16,7 @@ from memory.visibility import Rounds
 from ..tokens import TokenCounter
 from .kept_rounds import CountedTexts, KeptRound, KeptRounds
 from .overlaid import overlaid
-from .pieces import Piece
+from .pieces import Piece, Reduced
 from .rungs import costs_by_rung, is_pinned, lighter
 from .sums import PLAIN, Cost, Overlaid, RoundsByPlace, Sums, beginning_at, by_round, calls_in, shared
 from .units import Unit, count_message, units_of
@@ -67,6 +67,8 @@ class Ledger:
         self.header_tokens = 0
         #: And of the schemas of tools that went with it.
         self.tool_tokens = 0
+        #: What reports say of published reductions, each counted once.
+        self.reduced: dict[object, Reduced] = {}
         # Of open rounds' units. No lock: the worst that two threads can do is to count a unit twice.
         self._open: dict[_UnitKey, tuple[int, ...]] = {}
         self._lighter: dict[_UnitKey, tuple[tuple[int, ...], ...]] = {}

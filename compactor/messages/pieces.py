@@ -13,13 +13,14 @@ from .units import Message, Unit
 
 __all__ = ["By", "Draft", "Fitted", "Head", "Piece", "Reduced", "ends", "note"]
 
-#: What shortened a text: a preview stands for it, or a line, or its head and tail do.
-By = Literal["offloaded", "cleared", "clipped"]
+#: What shortened a text: a preview stands for it, or a line, or its head and tail do; published reductions also drop
+#: posts, or have a summary stand for them.
+By = Literal["offloaded", "cleared", "clipped", "dropped", "summarised"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """A text that the prompt shows shortened."""
+    """A text, or several posts, that the prompt shows shortened, or not at all."""
 
     #: Reloads the original: ``memory.reload(ref)``.
     ref: str
