@@ -13,6 +13,7 @@ How a line is chosen:
 * The gain is multiplied by how much its kind counts. The user's words count most, and those at the beginning of a
   message most of all, since people open with what they want. Words of agents count as much as the user's where both say
   as much, and the less the more agents say: who explains at length is asked again more easily. Results come between.
+  The more of a conversation is work with tools, the less openings count, and the more what agents report with ids.
 * It is divided by the tokens the line adds. A clause beside a chosen one of the same message adds only its own: so a
   message is kept in a few runs with their context, not in scraps.
 * Standing instructions come first, whole, in up to a third of the space; a quarter is left to results. A newer value
@@ -113,7 +114,7 @@ class ExtractiveSummarizer:
 
 
 #: What was done, and the files and ids in play, may take so much of a summary where an agent works alone.
-_DONE_SHARE, _FILES_SHARE = 0.62, 0.08
+_DONE_SHARE, _FILES_SHARE = 0.7, 0.08
 #: A message of the user counts as so many calls.
 _MESSAGE_WEIGHT = 1.5
 
@@ -200,8 +201,10 @@ def _replaces(newer: Assignment, older: Assignment) -> bool:
 #: What a term still counts that a chosen line holds.
 _COVERED = 0.7
 _RECURRING, _SHARED = 0.1, 0.4
-#: A message opens with what it is about: its clauses count 1 + 3, 1 + 3/2, 1 + 3/3 ... times.
-_OPENING = 3.0
+#: A message opens with what it is about: its clauses count 1 + 8, 1 + 8/2, 1 + 8/3 ... times.
+_OPENING = 8.0
+#: Where a conversation is all work, what agents say counts 1 + 16 times if it holds something as exact as this.
+_REPORTED, _EXACT = 16.0, 0.9
 _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
 #: The least that the words of those count who say much more than the user.
 _LEAST_TALK = 0.1
@@ -245,7 +248,7 @@ def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
     last = max((statement.round for statement in statements), default=0) or 1
-    talk = _talk(statements)
+    talk, worked = _talk(statements), _worked(statements)
     lines = []
     for statement, said in _breathing(zip(statements, contents, strict=True)):
         cost = count(f"- {statement.text}\n")
@@ -253,12 +256,15 @@ def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
         if statement.section is Section.INSTRUCTIONS:
             weight *= _RULE * max(0.6, instruction_strength(statement.text))
         elif statement.of_user:
-            weight *= 1 + _OPENING / (1 + statement.place)
+            weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place)
         else:
             weight *= _KEPT if statement.round == 0 else 1
+            # A summary by somebody else is all openings.
+            weight *= 1 + _OPENING if statement.section is Section.EARLIER else 1
             weight *= _OLDEST + (1 - _OLDEST) * statement.round / last
             if statement.spoken:
                 weight *= 2 * talk * (_COURTESY if _POLITE.search(statement.text) else 1)
+                weight *= 1 + _REPORTED * worked if max(said.terms.values(), default=0) >= _EXACT else 1
             weight /= shapes[said.shape] ** 0.5 * (1 if statement.spoken else forms[said.form] ** 0.25)
         terms = [(term, kind * worths[term]) for term, kind in said.terms.items()]
         lines.append(_Line(statement, terms, weight, cost))
@@ -270,6 +276,18 @@ def _talk(statements: Sequence[Statement]) -> float:
     of_user = sum(len(statement.text) for statement in statements if statement.of_user)
     spoken = sum(len(statement.text) for statement in statements if statement.spoken)
     return min(1.0, max(_LEAST_TALK, of_user / spoken)) if of_user and spoken else 1.0
+
+
+def _worked(statements: Iterable[Statement]) -> float:
+    """Return the share of results among results and the user's messages: how much is work rather than talk."""
+    messages: set[int] = set()
+    results: set[int] = set()
+    for one in statements:
+        if one.of_user:
+            messages.add(one.source)
+        elif one.section is Section.FACTS and not one.spoken:
+            results.add(one.source)
+    return len(results) / (len(results) + len(messages)) if results else 0.0
 
 
 def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dict[str, float]:

@@ -648,8 +648,8 @@ def test_it_keeps_most_facts_of_an_agent_transcript_and_more_than_plain_methods(
     cases = [(*retention.agent_transcript(random.Random(seed), "held-out"), 400) for seed in range(4)]
     kept = {name: 19 * retention.share_kept(method, cases) for name, method in retention.METHODS.items()}
     ours = kept.pop("extractive")
-    assert ours >= 14
-    assert ours > max(kept.values())
+    assert ours >= 15
+    assert ours > 1.1 * max(kept.values())
 
 
 def test_facts_survive_twenty_compactions_of_fixed_size(retention: ModuleType) -> None:
