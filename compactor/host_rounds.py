@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
+from memory.errors import ContextError
 from memory.frozen import FrozenMapping
 from memory.once import once
 from memory.overlays import CompactedMessage, Reductions
@@ -13,10 +14,14 @@ from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
 from memory.usage import Usage
 from memory.visibility import Rounds, seen_by
 
-__all__ = ["COVERED", "HostRounds", "rounds_for"]
+__all__ = ["COVERED", "HostRounds", "NotARound", "rounds_for"]
 
 #: Under this key of its ``extra``, a compaction may hold the ids of the last rounds that it covers, the newest first.
 COVERED = "covered"
+
+
+class NotARound(ContextError, TypeError):
+    """What a host gave as a round cannot be read as one; the message names the field, and holds nothing said."""
 
 
 def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
@@ -30,8 +35,9 @@ class HostRounds(Sequence[Round]):
     """Another host's rounds as they were when this was made, each turned into one of ours when it is read.
 
     Rounds are objects or mappings. They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to``
-    and ``message``: reading one that lacks a field raises ``TypeError``, for its text would not reach the summarizer.
-    A round without ``state`` is closed. Those without ``id`` are told apart by their place.
+    and ``message``: reading one that lacks a field raises ``NotARound``, for its text would not reach the summarizer.
+    So does an iterator where a list belongs, for it is empty when it is read again. A round without ``state`` is
+    closed. Those without ``id`` are told apart by their place.
     """
 
     #: Only a Memory has them.
@@ -109,8 +115,9 @@ def _round_id(item: Any, place: int) -> str:
 def _round(item: Any, place: int) -> Round:
     if isinstance(item, Round):
         return item
-    _require(item, f"round {place + 1}", "user_query", "post_list")
-    posts = tuple(_post(post, number, place) for number, post in enumerate(_field(item, "post_list") or (), 1))
+    name = f"round {place + 1}"
+    _require(item, name, "user_query", "post_list")
+    posts = tuple(_post(post, number, place) for number, post in enumerate(_listed(item, "post_list", name), 1))
     return Round(
         id=_round_id(item, place),
         user_query=_text(item, "user_query"),
@@ -123,10 +130,11 @@ def _round(item: Any, place: int) -> Round:
 def _post(item: Any, number: int, place: int) -> Post:
     if isinstance(item, Post):
         return item
-    _require(item, f"post {number} of round {place + 1}", "send_from", "send_to", "message")
+    name = f"post {number} of round {place + 1}"
+    _require(item, name, "send_from", "send_to", "message")
     attachments = tuple(
         Attachment(id=f"a{place}", type=_word(attachment, "type"), content=_text(attachment, "content"))
-        for place, attachment in enumerate(_field(item, "attachment_list") or (), 1)
+        for place, attachment in enumerate(_listed(item, "attachment_list", name), 1)
     )
     return Post(
         id=str(_field(item, "id") or f"p{number}"),
@@ -134,7 +142,7 @@ def _post(item: Any, number: int, place: int) -> Post:
         send_to=_word(item, "send_to"),
         message=_text(item, "message"),
         attachment_list=attachments,
-        tool_calls=tuple(map(_call, _field(item, "tool_calls") or ())),
+        tool_calls=tuple(map(_call, _listed(item, "tool_calls", name))),
         tool_call_id=_word(item, "tool_call_id") or None,
         number=number,
         extra=FrozenMapping(),
@@ -142,13 +150,22 @@ def _post(item: Any, number: int, place: int) -> Post:
 
 
 def _require(item: Any, name: str, *fields: str) -> None:
-    """Raise ``TypeError`` unless *item* has all *fields*, be they None."""
+    """Raise ``NotARound`` unless *item* has all *fields*, be they None."""
     for field in fields:
         if not (field in item if isinstance(item, Mapping) else hasattr(item, field)):
-            raise TypeError(
+            raise NotARound(
                 f"{name}, a {type(item).__name__}, has no {field}; rounds need user_query and post_list,"
                 " and posts send_from, send_to and message"
             )
+
+
+def _listed(item: Any, field: str, name: str) -> Iterable[Any]:
+    """Return what *field* of *item* holds; nothing where it is none. Raises ``NotARound`` for what is no list."""
+    found = _field(item, field) or ()
+    if isinstance(found, (Iterator, str, bytes, Mapping)) or not isinstance(found, Iterable):
+        why = ", which is empty when it is read again" if isinstance(found, Iterator) else ""
+        raise NotARound(f"{field} of {name} is no list but a {type(found).__name__}{why}; give a list or a tuple")
+    return found
 
 
 def _call(item: Any) -> ToolCall:

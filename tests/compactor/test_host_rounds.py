@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from scene import CONFIG, ROLE, SOON, add_round, end_of, memory_of, text_of
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor
-from compactor.host_rounds import COVERED, HostRounds, rounds_for
+from compactor.host_rounds import COVERED, HostRounds, NotARound, rounds_for
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Post, Round
 from memory.visibility import Rounds
@@ -253,7 +254,33 @@ def test_a_round_of_another_form_is_refused(item: Any, lacks: str) -> None:
     with pytest.raises(CompactionFailed) as failed:
         compactor.compact_now(SOON)
     assert isinstance(failed.value.__cause__, TypeError)
+    assert lacks in str(failed.value)
+    assert lacks in str(compactor.status().last_error)
     assert compactor.get_compaction() is None
+
+
+@pytest.mark.parametrize("make", [iter, lambda posts: (post for post in posts), lambda posts: map(vars, posts)])
+def test_posts_that_can_be_read_only_once_are_refused(make: Callable[[list[Any]], Any]) -> None:
+    """Read again they would be none, and the end would move over text that no summarizer saw."""
+    rounds = [SimpleNamespace(user_query="q", post_list=make([HostPost("said in secret")])) for _ in range(10)]
+    summarizer = ScriptedSummarizer()
+    compactor = ContextCompactor(CONFIG, summarizer, lambda: rounds, role=ROLE)
+    for _ in range(2):
+        with pytest.raises(CompactionFailed, match=r"post_list of round 1 is no list but a .* give a list") as failed:
+            compactor.compact_now(SOON)
+        assert "secret" not in str(failed.value)
+    assert (summarizer.requests, compactor.get_compaction()) == ([], None)
+
+
+@pytest.mark.parametrize("field", ["attachment_list", "tool_calls"])
+@pytest.mark.parametrize(
+    "given", [iter([{"id": "c1"}]), {"id": "c1"}, "text", 7], ids=["iterator", "mapping", "text", "number"]
+)
+def test_attachments_and_tool_calls_that_are_no_list_are_refused(field: str, given: Any) -> None:
+    """Nothing of theirs is dropped without a word."""
+    post = {"send_from": ROLE, "send_to": "User", "message": "m", field: given}
+    with pytest.raises(NotARound, match=f"{field} of post 1 of round 1 is no list but a {type(given).__name__}"):
+        read({"user_query": "q", "post_list": [post]})
 
 
 def test_what_is_no_text_is_turned_into_text() -> None:
