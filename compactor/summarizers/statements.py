@@ -337,12 +337,13 @@ _OWN_WORDS = tuple(words.strip().casefold() for words in (*Section, USER_SAYS))
 
 
 def _result_lines(text: str, label: str) -> Iterator[str]:
-    """Yield the lines of a result; those that mean little alone, or look like another's, begin with their call."""
+    """Yield the lines of a result; those that mean little alone, look like another's or give an order begin with their
+    call: what a tool says to do is not to be read as a fact, or as the user's wish."""
     name, _, brief = label.partition("(")
     for prose, fields in structures(text):
         for line in sentences(prose, _LINE, listed=False):
             alone = " " in line and _PLAIN_WORD.search(line) and not line.casefold().startswith(_OWN_WORDS)
-            yield line if alone else f"{label} → {line}"
+            yield line if alone and instruction_strength(line) < 1 else f"{label} → {line}"
         for field in fields:
             for line in sentences(field, _LINE):
                 # The first field often says what was asked for: no need to say it twice.
