@@ -20,7 +20,7 @@ from compactor import CompactorConfig, ContextCompactor
 from compactor.summarizers.base import SummaryRequest, strip_tags
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.replies import is_reply
-from compactor.summarizers.statements import NOTHING, Section, from_summary
+from compactor.summarizers.statements import NOTHING, USER_SAYS, Section, from_summary
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory
@@ -682,3 +682,47 @@ def test_it_keeps_planted_facts_of_long_real_dialogues_in_two_percent(retention:
     kept = {name: retention.share_kept(method, [(rounds, facts, target)]) for name, method in retention.METHODS.items()}
     assert kept["extractive"] >= 0.6
     assert kept["extractive"] == max(kept.values())
+
+
+def test_fifty_compactions_keep_about_what_one_keeps() -> None:
+    """What opened a message and where a clause stood are read from the stored summary again, so quality does not
+    drift."""
+    rng = random.Random(7)
+    asked = [f"I want room {1000 + n} painted {rng.choice(['blue', 'red', 'green'])} by Lena{n}." for n in range(100)]
+    rounds = [said(f"{line} {rng.choice(FILLER)} {rng.choice(FILLER)}", rng.choice(ANSWERS)) for line in asked]
+
+    def kept(steps: int) -> int:
+        summary: str | None = None
+        size = len(rounds) // steps
+        for start in range(0, len(rounds), size):
+            summary = summarise(rounds[start : start + size], summary, target=700)
+        assert summary is not None
+        return sum(line in summary for line in asked)
+
+    at_once = kept(1)
+    assert at_once >= 20
+    assert kept(10) >= 0.9 * at_once
+    assert kept(50) >= 0.9 * at_once
+
+
+def test_code_is_not_read_as_prose() -> None:
+    """Of code that the user shows beside words nothing is kept as said; the words around it are."""
+    code = "```python\ntracker = BudgetTracker('budget.db')\nif not user.active:\n    raise ValueError(user)\n```"
+    asked = f"I get an error when I log in as Lena.\n{code}\nWhy does it fail for her?\nalways = retry(never=True);"
+    summary = summarise([said(asked, "Set active first."), *chatter(6)])
+    assert section(summary, Section.INSTRUCTIONS) == []
+    assert "I get an error when I log in as Lena." in section(summary, Section.SAID)
+    assert not any(sign in summary for sign in ("BudgetTracker", "ValueError", "retry(", "user.active"))
+
+
+def test_a_summary_begins_with_the_goal_and_ends_with_where_we_are() -> None:
+    """The first message is the goal, the newest round where we are; and so it stays when the next ones come."""
+    rounds = [said(f"Now I need step {n} of the plan for house {n}{n}.", f"Step {n} is done.") for n in range(2, 9)]
+    first = summarise([said("I want to build a house in Graz.", "Gladly."), *rounds])
+    assert first.startswith(f"{Section.GOAL}\n- I want to build a house in Graz.\n")
+    assert f"\n{Section.NOW}\n- {USER_SAYS}Now I need step 8 of the plan for house 88." in first
+    second = summarise([said("Now I need step 9 of the plan for house 99.", "Step 9 is done.")], first)
+    assert second.startswith(f"{Section.GOAL}\n- I want to build a house in Graz.\n")
+    assert f"\n{Section.NOW}\n- {USER_SAYS}Now I need step 9 of the plan for house 99." in second
+    assert [second.count(section) for section in (Section.GOAL, Section.SAID, Section.NOW)] == [1, 1, 1]
+    assert "house 88" in "".join(section(second, Section.SAID))
