@@ -267,7 +267,7 @@ def _malformed(made: _Candidate) -> _Fault | None:
 
 
 def _greeting(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing or not is_reply(made.new):
+    if made.changes_nothing or made.is_extracted or not is_reply(made.new):  # it quotes, and greets nobody
         return None
     return _Fault("the summarizer replied to the conversation instead of summarising it; look at its prompt")
 

@@ -75,6 +75,8 @@ def rungs_of(prompt: Prompt) -> dict[str, Rung]:
     report = prompt.report
     found: dict[str, list[int]] = {name: [] for name in LADDER}
     for reduced in report.reductions:
+        if reduced.published:  # the strategy that made it tells of it
+            continue
         found[reduced.by].append(reduced.tokens_before - reduced.tokens_after)
     rungs = {name: Rung(int(bool(saved)), len(saved), sum(saved)) for name, saved in found.items()}
     if report.omitted_rounds:

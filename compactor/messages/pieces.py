@@ -28,6 +28,8 @@ class Reduced:
     tokens_after: int
     #: The heaviest that was done to it.
     by: By
+    #: Whether every prompt shows it so, for it is in the log; else it was done for this prompt alone.
+    published: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def _told(round_: Round, reduction: Reduction, count: TokenCounter) -> Reduced:
             for number, arguments in enumerate(_arguments(post))
         )
     ref = posts_reference(round_, reduction.first_number, reduction.last_number)
-    return Reduced(ref, before, after, reduction.kind)
+    return Reduced(ref, before, after, reduction.kind, published=True)
 
 
 def _arguments(post: Post) -> list[str]:

@@ -26,7 +26,7 @@ def test_offloaded_posts_are_reported_with_their_references() -> None:
     reduced(memory, offload_large(keep_last=0))
     report = compose(memory, budget=100_000).report
     assert [one.ref for one in report.reductions] == ["r1.p2", "r2.p2", "r3.p2", "r4.p2"]
-    assert {(one.by, one.tokens_before) for one in report.reductions} == {("offloaded", 3_000)}
+    assert {(one.by, one.tokens_before, one.published) for one in report.reductions} == {("offloaded", 3_000, True)}
     assert all(0 < one.tokens_after < 200 for one in report.reductions)
     assert all(BIG in memory.reload(one.ref) for one in report.reductions)
 
