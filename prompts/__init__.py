@@ -47,6 +47,13 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
     name = os.path.expanduser(name_or_path)
     if not name:
         return _load_shipped("default")
+    places = [Path(name)] if beside is None else [Path(beside, name), Path(name)]
+    if isinstance(name_or_path, str) and _is_prose(name) and not any(map(os.path.exists, places)):
+        raise PromptError(
+            f"prompt {name[:40]!r}: not found; this looks like the text of a prompt, and the path or name of one"
+            " belongs here: write the text below 'content: |' in a YAML file and give its path, or, where a"
+            " PromptTemplate is accepted, pass PromptTemplate('mine', text)"
+        )
     if not (isinstance(name_or_path, os.PathLike) or is_path(name)):
         if name in shipped():
             return _load_shipped(name)
@@ -55,7 +62,6 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
             f"prompt {name!r}: not found; {_nearest(name)}the shipped prompts are {', '.join(shipped())},"
             f" and a path has a suffix or a separator{here}"
         )
-    places = [Path(name)] if beside is None else [Path(beside, name), Path(name)]
     for place in places:
         if _is_file(place):
             return _parse(_read(place), str(place))
@@ -73,6 +79,16 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
 def is_path(name: str) -> bool:
     """Return whether *name* is a path and not the name of a shipped prompt: it has a suffix or a separator."""
     return bool(os.path.splitext(name)[1]) or any(one in name for one in (os.sep, os.altsep) if one)
+
+
+def _is_prose(name: str) -> bool:
+    """Return whether *name* reads as the text of a prompt: it has a placeholder, or several words or letters beyond
+    ASCII and not the suffix of a YAML file."""
+    if any(f"{{{placeholder}}}" in name for placeholder in PLACEHOLDERS):
+        return True
+    return not name.endswith((".yaml", ".yml")) and (
+        len(name.split()) > 1 or any(one.isalpha() and not one.isascii() for one in name)
+    )
 
 
 def _is_file(place: str | Path) -> bool:

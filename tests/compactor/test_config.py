@@ -208,7 +208,11 @@ def test_the_prompt_is_loaded_when_the_configuration_is_made(folder: Path) -> No
 def test_a_prompt_that_cannot_be_used_is_refused(folder: Path) -> None:
     """It is found out at start-up, not at the first compaction; the loader's error is the cause."""
     (folder / "mine.yaml").write_text("content: Summarize.", encoding="utf-8")
-    for path, wrong in (("mine.yaml", "lacks {content}"), ("nowhere.yaml", "not found")):
+    for path, wrong in (
+        ("mine.yaml", "lacks {content}"),
+        ("nowhere.yaml", "not found"),
+        ("Sum up {content}", "text of a prompt"),
+    ):
         with pytest.raises(ConfigError, match=wrong) as caught:
             CompactorConfig(prompt_template_path=path)
         assert caught.value.problems[0][0] == "prompt_template_path"

@@ -399,6 +399,35 @@ def test_what_is_no_prompt_is_never_taken_for_one(write: Any, name: str) -> None
         load(name)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "请把上面的对话总结一下",
+        "Summarize the talk. Keep all ids.",
+        "{content} Go.",
+        "{content}\n\nGo.",
+        "Keep a/b and c.yaml in mind:\n{content}",
+        "Summarize " * 1_000,
+    ],
+)
+def test_the_text_of_a_prompt_is_told_from_a_path(tmp_path: Path, text: str) -> None:
+    """The error says what belongs there, and where to put the text."""
+    for beside in (None, tmp_path):
+        with pytest.raises(PromptError) as caught:
+            load(text, beside=beside)
+        message = str(caught.value)
+        assert "looks like the text of a prompt" in message
+        assert "in a YAML file and give its path" in message
+        assert "PromptTemplate('mine', text)" in message
+
+
+def test_a_path_with_spaces_and_any_letters_stays_a_path(write: Any) -> None:
+    """Found or not found, it is looked up."""
+    write("content: '{content} Go.'", "мой промпт")
+    assert load("./мой промпт").content == "{content} Go."
+    assert "looks like the text" not in refusal("мой другой промпт.yaml")
+
+
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     """The message says what it is."""
     assert "a folder" in refusal(tmp_path)
