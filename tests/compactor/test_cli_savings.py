@@ -141,7 +141,7 @@ def test_requests_count_though_nothing_came_of_them() -> None:
     """A summarizer that is asked in vain has its price all the same."""
     memory = Memory()
     for number in range(4):
-        memory.finish_round(memory.create_round(f"Question {number}?"))
+        memory.finish_round(memory.create_round(f"Question {number}: {'what? ' * 100}"))
     watch = Watch()
     config = CompactorConfig(threshold=1, retain_recent=1, summary_attempts=3)
     with ContextCompactor.for_role(memory, "P", config, ScriptedSummarizer(default=""), on_event=watch) as compactor:

@@ -72,12 +72,16 @@ def test_what_the_prompt_began_with_is_continued() -> None:
     memory = Memory("s")
     talk(memory, 1, 5)
     prompt = asked(memory, 6, tools=TOOLS, tool_choice="auto")
-    going_on = requested(memory).continued
+    request = requested(memory)
+    going_on = request.continued
     assert going_on is not None
     *beginning, instruction = going_on.messages
     assert beginning == prompt.messages[:17]  # the system message and four rounds of four
     assert (going_on.tools, going_on.tool_choice, going_on.model) == (tuple(TOOLS), "auto", "m-1")
-    assert instruction == {"role": "user", "content": load().instruct(role=ASSISTANT, target_tokens=1_000)}
+    assert instruction == {
+        "role": "user",
+        "content": load().instruct(role=ASSISTANT, target_tokens=request.target_tokens),
+    }
     assert "Question" not in repr(going_on)
 
 

@@ -101,7 +101,8 @@ def test_as_one_conversation_it_fits_and_rarely_changes_its_beginning(data: list
 
 @pytest.mark.parametrize("budget", [3_000, 5_000])
 def test_the_beginning_changes_only_where_a_step_is_due(data: list[dict[str, Any]], budget: int) -> None:
-    """At tighter budgets, on a part of it: no more changes than there are marks of the grid in what was added."""
+    """At tighter budgets, on a part of it: no more changes than there are marks of the grid in what was added, and a few
+    where a result that the agent has yet to read takes the place of something older for one prompt."""
     before: list[Message] = []
     changed, tokens = 0, []
     for number, memory in joined(data):
@@ -112,7 +113,7 @@ def test_the_beginning_changes_only_where_a_step_is_due(data: list[dict[str, Any
         before = prompt.messages
         tokens.append(prompt.report.tokens_before)
     assert_legal(prompt, budget)
-    assert 0 < changed <= (tokens[-1] - tokens[0]) / (budget * GRID) + 2
+    assert 0 < changed <= (tokens[-1] - tokens[0]) / (budget * GRID) + 4
 
 
 def test_the_end_of_it_costs_little_and_is_the_same_after_a_resume(data: list[dict[str, Any]]) -> None:

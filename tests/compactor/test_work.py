@@ -266,7 +266,8 @@ def test_it_comes_back_at_every_later_compaction() -> None:
 def test_what_comes_back_is_bounded_by_the_length_wished_for(target: int | None) -> None:
     """The newest first; a prompt must not burst for it."""
     rules = [f"Never touch the file with the number {number} in any way at all." for number in range(32)]
-    text = Desk(["Files."]).summarize(request_of(*rules, target_tokens=target)).text
+    long = f"{TEXT} {'word ' * 1_500}"
+    text = Desk(["Files."]).summarize(request_of(*rules, target_tokens=target), long).text
     assert rules[-1] in text
     assert count_tokens(text) < (500 if target is None else max(128, target // 2)) + 10
     assert (rules[8] in text) is (target != 1)

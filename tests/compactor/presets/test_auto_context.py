@@ -441,7 +441,8 @@ def _offloaded(message: dict[str, Any]) -> bool:
 def test_real_dialogues_fit_and_reload(data: list[dict[str, Any]]) -> None:
     """Through a small window, a step at a time: every prompt is legal, and every offload reloads what was said."""
     memory = Memory("session")
-    compactor, executor = made(memory, msg_threshold=30, max_token=3_000, large_payload_threshold=1_000)
+    options = {"msg_threshold": 30, "max_token": 3_000, "large_payload_threshold": 1_000}
+    compactor, executor = made(memory, ScriptedSummarizer(), **options)
     context = AutoContextMemory(memory, compactor=compactor)
     said: list[dict[str, Any]] = []
     for dialogue in data[:6]:
