@@ -18,7 +18,8 @@ RUN = 6
 _TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
 #: What only a transcript of ours contains: text from a conversation cannot open these tags there.
 _MARKUP = re.compile(
-    r'^[<‹](?:conversation>|round number=|(?:message|attachment|tool_call|tool_result) (?:from|id|name|type|to)=")',
+    r"^[<‹](?:/?(?:conversation|previous_summary)>|round number=|"
+    r'(?:message|attachment|tool_call|tool_result) (?:from|id|name|type|to)=")',
     re.MULTILINE,
 )
 # A character of a script without spaces is a word.

@@ -41,7 +41,7 @@ from .message_storage import ChatHistoryStorage, MemoryStorage, MessageStorage
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages
 from .shown_state import State, StateError, encoded
-from .structured import MemoryCompressionSchema, structured
+from .structured import MemoryCompressionSchema, is_told_target, structured
 
 __all__ = [
     "CompressionFailed",
@@ -458,7 +458,8 @@ class MemoryWithCompress:
             if error.check in ("larger", "no_progress") or isinstance(self._ask, ExtractiveSummarizer):
                 return stretch
             self._tell("failed", size, error.check)
-            raise CompressionFailed(str(error)) from error
+            # What these memories are made with is max_token.
+            raise CompressionFailed(str(error).replace("target_tokens", "max_token")) from error
         except Exception as error:
             self._tell("failed", size, type(error).__name__)
             if isinstance(error, SummarizerError):
@@ -476,7 +477,7 @@ class MemoryWithCompress:
             previous=CompactedMessage(start_index=1, end_index=1, summary=previous) if previous else None,
             rounds=rounds,
             end_index=len(rounds),
-            target_tokens=target,
+            target_tokens=target if is_told_target(self._ask) else self.max_token,
             messages=[{"role": "user", "content": ""}],  # the prompt is the summarizer's; why it is refused goes below
         )
         log, items = self._window.log(), [one.item for one in stretch]

@@ -22,7 +22,13 @@ from ..summarizers import (
 )
 from ..summarizers.base import strip_tags, unfenced
 
-__all__ = ["DEFAULT_COMPRESSION_PROMPT_TEMPLATE", "MemoryCompressionSchema", "StructuredSummarizer", "structured"]
+__all__ = [
+    "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",
+    "MemoryCompressionSchema",
+    "StructuredSummarizer",
+    "is_told_target",
+    "structured",
+]
 
 
 class MemoryCompressionSchema(BaseModel):
@@ -114,3 +120,11 @@ def structured(
     return StructuredSummarizer(
         ask, prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE, schema or MemoryCompressionSchema, max_token, strict
     )
+
+
+def is_told_target(summarizer: object) -> bool:
+    """Return whether *summarizer* is told of ``target_tokens``: a host's prompt may name ``max_token`` alone."""
+    if not isinstance(summarizer, StructuredSummarizer):
+        return True
+    named = {found[2] for found in _PLACEHOLDER.finditer(summarizer.prompt) if not found[1]}
+    return "target_tokens" in named or "max_token" not in named

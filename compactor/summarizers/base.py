@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any, Literal
 from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
+
+from .replies import is_reply
 
 __all__ = [
     "Continued",
@@ -143,11 +146,23 @@ _LOOSE_END = re.compile(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n
 #: Characters of what a model may say before the summary that it has put in tags.
 _LONGEST_PREAMBLE = 300
 _ANALYSIS = re.compile(rf"<analysis{_WITH}>", re.IGNORECASE)
-_ANALYSED = re.compile(rf"</analysis>\s{{0,100}}(?:```\w{{0,20}}\s{{1,10}})?(?=<summary{_WITH}>)", re.IGNORECASE)
+_ANALYSED = re.compile(
+    rf"</analysis>\s{{0,100}}(?:(?:```|~~~)[^\n<]{{0,80}}\s{{1,10}})?(?=<summary{_WITH}>)", re.IGNORECASE
+)
 # "Here is the summary:", "**Summary:**", the line that opens a block of code.
 _PREAMBLE = re.compile(
-    rf"(?:[:：][ \t*_]{{0,10}}\s{{0,20}}|\A\s{{0,20}})(?:```\w{{0,20}}\s{{1,10}})?(?=<summary{_WITH}>)", re.IGNORECASE
+    rf"(?:[:：][ \t*_]{{0,10}}\s{{0,20}}|\A\s{{0,20}})(?:(?:```|~~~)[^\n<]{{0,80}}\s{{1,10}})?(?=<summary{_WITH}>)",
+    re.IGNORECASE,
 )
+# Tags in a row: a block that follows another, openings at the head, closings at the end.
+_NEXT_BLOCK = re.compile(rf"</summary>\s{{0,100}}<summary{_WITH}>", re.IGNORECASE)
+_OPENINGS = re.compile(rf"\A(?:\s*<summary{_WITH}>)+", re.IGNORECASE)
+_CLOSINGS = re.compile(r"</summary>(?:\s{0,100}</summary>){0,100}\Z", re.IGNORECASE)
+_FENCED = re.compile(r"(```|~~~)(?:markdown|md|text|txt|plain|plaintext)?[ \t]{0,20}\n", re.IGNORECASE)
+_LONGER = re.compile(rf"<((?!previous_)[a-z]{{1,30}}[_-]summary){_WITH}>", re.IGNORECASE)
+# At the end of its line.
+_DANGLING = re.compile(r"</summary>[ \t]{0,20}(?=\n|\Z)", re.IGNORECASE)
+_OBJECT = re.compile(r'\{\s*"summary"\s*:')
 _LANGUAGE = re.compile(r"[\w-]*")
 
 
@@ -172,15 +187,46 @@ def strip_tags(text: str) -> str:
         elif (end := _loose_end(text, start)) > start:
             start = end
         elif not wrapped and (end := _preamble_end(text, start)) > start:
-            fenced = fenced or "```" in text[max(start, end - 40) : end]
+            fenced = fenced or any(fence in text[max(start, end - 100) : end] for fence in ("```", "~~~"))
             start = end
         else:
             break
     last = [end.span() for end in _END_OF_SUMMARY.finditer(text, start)][-1:] if wrapped else []
     for end, after in last:
         behind = text[after:].strip()
-        text = text[:end].rstrip() + (text[after:].strip().removeprefix("```") if fenced and behind else text[after:])
-    return text[start:].strip()
+        text = text[:end].rstrip() + (
+            text[after:].strip().removeprefix("```").removeprefix("~~~") if fenced and behind else text[after:]
+        )
+    return _unwrapped(_last_block(text[start:].strip()) if wrapped else text[start:].strip())
+
+
+def _last_block(text: str) -> str:
+    """Return the last block of *text*, which stood in tags of a summary, that is not empty."""
+    blocks = [block.strip() for block in _NEXT_BLOCK.split(_OPENINGS.sub("", text))]
+    return _CLOSINGS.sub("", next((block for block in reversed(blocks) if block), ""))
+
+
+def _unwrapped(text: str) -> str:
+    """Return *text* without what stands around all of it: a block of prose, a tag of a longer name, an object."""
+    if (found := _FENCED.match(text)) and text.endswith(found[1]) and len(text) >= found.end() + len(found[1]):
+        inside = text[found.end() : -len(found[1])]
+        if found[1] not in inside and inside.endswith("\n"):
+            text = inside.strip()
+    if (found := _LONGER.match(text)) and text.lower().endswith(f"</{found[1].lower()}>"):
+        text = text[found.end() : -len(found[1]) - 3].strip()
+    if "<summary" not in text[:-10] and (end := _DANGLING.search(text)) and "```" not in text:
+        behind = text[end.end() :].strip()
+        if not behind or is_reply(behind):
+            text = text[: end.start()].rstrip()
+    bare = unfenced(text)
+    if _OBJECT.match(bare):
+        try:
+            value = json.loads(bare)
+        except (ValueError, RecursionError):
+            return text
+        if value.keys() == {"summary"} and isinstance(value["summary"], str):
+            return str(value["summary"]).strip()
+    return text
 
 
 def _preamble_end(text: str, start: int) -> int:
@@ -191,7 +237,7 @@ def _preamble_end(text: str, start: int) -> int:
     # A tag that another text follows is one of which the summary speaks.
     found = _PREAMBLE.search(text[start : start + _LONGEST_PREAMBLE + 250])
     closes = text.rfind("</", max(len(text) - 300, 0))
-    ends = found is not None and _END_OF_SUMMARY.match(text, closes) and text[closes + 10 :].strip(" \t\r\n`") == ""
+    ends = found is not None and _END_OF_SUMMARY.match(text, closes) and text[closes + 10 :].strip(" \t\r\n`~") == ""
     return start + found.end() if found is not None and ends and found.end() <= _LONGEST_PREAMBLE else start
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.checks.echo import has_markup
 from compactor.summarizers.base import strip_tags
 
 SUMMARY = "The user booked HAT001.\nNothing is pending."
@@ -76,7 +78,7 @@ def test_a_summary_that_speaks_of_tags_keeps_all_of_itself(summary: str) -> None
         (f"<summary>{SUMMARY}", SUMMARY),
         (f"<summary>{SUMMARY}</summary>\n\nAlso: seat 4A.", f"{SUMMARY}\n\nAlso: seat 4A."),
         (f"<summary><summary>{SUMMARY}</summary>", SUMMARY),
-        (f"{SUMMARY}</summary>", f"{SUMMARY}</summary>"),
+        (f"{SUMMARY}</summary>", SUMMARY),
     ],
 )
 def test_the_tags_around_a_summary_are_taken_off_and_what_follows_is_kept(answer: str, bare: str) -> None:
@@ -119,6 +121,49 @@ def test_what_announces_a_summary_in_tags_is_taken_off(answer: str) -> None:
 def test_a_summary_of_tags_is_left_alone(summary: str) -> None:
     """What stands in the middle of it, or in tags of other names, is its own."""
     assert strip_tags(summary) == summary
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"<summary>draft</summary>\n<summary>{SUMMARY}</summary>",
+        f"<summary>{SUMMARY}</summary><summary> </summary>",
+        f"<summary><summary>{SUMMARY}</summary></summary>",
+        f"~~~\n<summary>{SUMMARY}</summary>\n~~~",
+        f"```xml title=a.xml\n<summary>{SUMMARY}</summary>\n```",
+        f"```markdown\n{SUMMARY}\n```",
+        f"```json\n{json.dumps({'summary': SUMMARY})}\n```",
+        json.dumps({"summary": SUMMARY}),
+        f"<conversation_summary>{SUMMARY}</conversation_summary>",
+        f"{SUMMARY}</summary>\nLet me know if you need anything else!",
+    ],
+)
+def test_what_stands_around_the_whole_answer_is_taken_off(answer: str) -> None:
+    """Drafts before it, blocks of code, objects with nothing else, tags of longer names."""
+    assert strip_tags(answer) == SUMMARY
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        '{"summary": "a", "open": "b"}',
+        '{"summary": 3}',
+        '```json\n{"a": "b"}\n```',
+        "```markdown\na\n```\ntext\n```\nb\n```",
+        "## Goal\nBook it.\n\n## Open\nThe tag `</summary>`\nis missing.",
+        "They close it with </summary>\nand go on.",
+    ],
+)
+def test_an_answer_of_more_than_that_is_left_alone(summary: str) -> None:
+    """Objects with more in them, several blocks, sections, mentions."""
+    assert strip_tags(summary) == summary
+
+
+@pytest.mark.parametrize("tag", ["<previous_summary>", "</previous_summary>", "<conversation>", "</conversation>"])
+def test_tags_of_the_request_are_markup(tag: str) -> None:
+    """They head a line; a mention in a sentence is none."""
+    assert has_markup(strip_tags(f"{SUMMARY}\n{tag}\nmore"))
+    assert not has_markup(f"The prompt opens `{tag}` first.")
 
 
 pieces = st.sampled_from(

@@ -109,6 +109,24 @@ def test_an_answer_that_is_no_summary_is_refused(bad: str) -> None:
     assert len(shown(memory)) == 2
 
 
+LONG = json.dumps({"compressed_text": " ".join(f"P-{n}00 is in D{n % 7}." for n in range(1, 50))})
+
+
+def test_an_answer_is_not_too_long_for_a_prompt_that_names_max_token_alone() -> None:
+    """It is held to what the prompt says."""
+    said = user(
+        " ".join(f"Parcel P-{n}00 is in depot D{n % 7}, says the clerk there." for n in range(1, 60)) + " x" * 900
+    )
+    prompt = "{max_token} {messages_list_json} {schema_json}"
+    options: dict[str, Any] = {"max_token": 1_500, "compress_func": None}
+    told = filled([said, answer()], summarizer=Model(LONG), customized_compression_prompt=prompt, **options)
+    other = filled([said, answer()], summarizer=Model(LONG, LONG), **options)
+
+    assert "P-4900 is in D0." in shown(told)[0]["content"]
+    with pytest.raises(CompressionFailed, match="raise max_token, or"):
+        shown(other)
+
+
 def test_an_answer_that_is_no_shorter_is_left() -> None:
     """Nothing is gained, and nothing is wrong; the next reading does not ask the same again."""
     memory, model = with_model(*2 * [json.dumps({"compressed_text": "far too long " * 900})])
