@@ -18,6 +18,9 @@ from sql_stores import entry, opened, sqlite_url
 
 from memory.stores.sql import SqlStore
 
+#: In the names of the files whose lines are interrupted.
+OURS = str(Path("memory", "stores"))
+
 
 def interrupted(work: Callable[[], object], at: int) -> bool:
     """Return whether *work* was still running when it came to its line number *at*, counted in all that it calls, and
@@ -26,6 +29,8 @@ def interrupted(work: Callable[[], object], at: int) -> bool:
 
     def trace(frame: FrameType, happens: str, _argument: Any) -> Any:
         nonlocal left
+        if OURS not in frame.f_code.co_filename:  # inside a library it could spoil what other tests share
+            return None
         if happens == "line" and not _leaves_with(frame):
             left -= 1
             if left == 0:
@@ -63,7 +68,7 @@ def test_an_interrupt_at_any_line_of_an_append_leaves_the_store_usable(tmp_path:
                 break
             end = went_on(store, end, entries)
             at += 1
-        assert at > 100
+        assert at > 20
         assert [one.number for one in store.read("s")] == [*range(1, end + len(entries) + 1)]
 
 
