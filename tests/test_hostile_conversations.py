@@ -183,9 +183,10 @@ def import_lines(text: str) -> None:
 
 
 def render(text: str) -> None:
-    PromptTemplate("mine", "{content} " + text.replace("{content}", "")).render(
-        text, previous_summary=text, plan=text, role=text
-    )
+    values = {"previous_summary": text, "plan": text, "role": text}
+    PromptTemplate("mine", "{content} {previous_summary} {plan} {role}").render(text, **values)
+    # What stands in place of so many placeholders is short: else the answer itself grows with the square.
+    PromptTemplate("mine", "{content} " + text.replace("{content}", "")).render(text, role="Planner")
 
 
 def load_prompt(folder: Path, text: str) -> None:

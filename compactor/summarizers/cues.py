@@ -135,6 +135,10 @@ class _Phrase:
     def length(self) -> int:
         return sum(map(len, self.runs))
 
+    def may_stand_among(self, words: Set[str]) -> bool:
+        """Return whether those of its words that are written out are among *words*; False is certain."""
+        return not any(word.plain and word.exact.isdisjoint(words) for run in self.runs for word in run)
+
     def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
         """Return where the phrase ends that begins at *start*; -1 where it does not. *anywhere*: wherever it ends."""
         place = start
@@ -226,8 +230,12 @@ class Cues:
         for word in different.difference(known):
             known[word] = self._found_by(word)
         shown = _Shown(different)
-        filed = ((at, found) for at, word in enumerate(words) if (found := known[word]))
-        return [(at, fit) for at, found in filed if (fit := [one for one in found if shown.is_any_of(one.marks)])]
+        fit = {
+            word: [one for one in found if shown.is_any_of(one.marks) and one.may_stand_among(different)]
+            for word in different
+            if (found := known[word])
+        }
+        return [(at, here) for at, word in enumerate(words) if (here := fit.get(word))]
 
     def _ends(self, words: Sequence[str], at: int, phrase: _Phrase, *, anywhere: bool = False) -> int:
         """Return where *phrase* ends that is looked up by the word *at*; 0 where it does not stand there. *anywhere*:
