@@ -10,6 +10,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ from pydantic import (
 )
 
 from memory.errors import ContextError
+from memory.frozen import dumped
 from memory.rounds import by_name
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
@@ -157,7 +159,7 @@ class CompactorConfig(BaseModel):
 
     def merged(self, **changes: Any) -> CompactorConfig:
         """Return a configuration with *changes* made, checked as if it were new."""
-        made = type(self)(**(self.model_dump(exclude_unset=True) | changes))
+        made = type(self)(**(dumped(partial(self.model_dump, exclude_unset=True)) | changes))
         return made if "prompt_template_path" in changes else made.asking(self.prompt)
 
     def filled(self, **defaults: Any) -> CompactorConfig:

@@ -95,8 +95,9 @@ def dumped(dump: Callable[[], T]) -> T:
         cause = error.__cause__
         if cause is not None and not isinstance(cause, Exception):
             raise cause from None
-        if KeyboardInterrupt.__name__ in str(error):  # which is all that is left of it; nothing of a value is in there
-            raise KeyboardInterrupt from None
+        for interrupt in (KeyboardInterrupt(), SystemExit(1)):  # by name, all that is left; no value is in there
+            if type(interrupt).__name__ in str(error):
+                raise interrupt from None
         raise
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from memory import Memory
 from memory.entries import EventRecorded, PostRedacted, ShownRecorded, StandIn
 from memory.errors import MessageError
 from memory.events import Event
 from memory.forking import renewed_after_fork
-from memory.frozen import FrozenMapping, freeze_mapping, thaw
+from memory.frozen import FrozenMapping, dumped, freeze_mapping, thaw
 from memory.log.erased import REDACTED
 from memory.log.snapshot import Snapshot
 from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_message, repeats_query
@@ -283,7 +284,8 @@ class Window:
                 direct = self.direct
                 yield self._record(written)
             if event is not None:
-                yield EventRecorded(role=ASSISTANT, name=event.name, facts=event.model_dump(mode="json"))
+                facts = dumped(partial(event.model_dump, mode="json"))
+                yield EventRecorded(role=ASSISTANT, name=event.name, facts=facts)
 
         self._journal.keep(records)
         with self.lock:

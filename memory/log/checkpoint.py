@@ -6,6 +6,7 @@ It says where in the log things stand, and they are read from there; so erasing 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from ..entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_ascii
 from ..errors import NewerVersion, StoreDamaged
+from ..frozen import dumped
 from ..overlays import JournalState, Reductions
 from ..pins import Pinned, said_at, unreadable
 from ..rounds import Record, Text
@@ -81,7 +83,7 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
     )
-    return Checkpoint(now.number, _to_ascii(body.model_dump(exclude_defaults=True)))
+    return Checkpoint(now.number, _to_ascii(dumped(partial(body.model_dump, exclude_defaults=True))))
 
 
 def _role_of(now: Snapshot, role: str) -> _Role:

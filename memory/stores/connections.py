@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -80,10 +80,11 @@ class Connections:
         self._writer: Connection | None = None  # for whoever writes next; that and _left are had with the turn
         self._left = True  # whether whoever wrote last left it with no transaction
 
-    def look(self, work: Callable[[Connection], Result]) -> Result | None:
-        """Return what *work* returns of a database that nothing of this changes; None where there is nothing to see."""
+    def look(self) -> Sequence[object] | None:
+        """Return the versions that the database says its tables are of, and change nothing of it; None where there is
+        nothing to see."""
         try:
-            return self.dialect.look(work)
+            return self.dialect.look()
         except (SQLAlchemyError, UnicodeDecodeError) as error:
             raise self._fault(error) from error
 

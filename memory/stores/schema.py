@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection, inspect, text
 
 from ..errors import NewerVersion, StoreDamaged
-from .dialects import Dialect
+from .dialects import VERSIONS, Dialect
 from .sql_texts import create_texts
 
-__all__ = ["MIGRATIONS", "Migration", "bring_up_to_date", "version_of"]
+__all__ = ["MIGRATIONS", "Migration", "bring_up_to_date", "known_version", "version_of"]
 
 #: Brings the tables from one version to the next, inside of the transaction of whoever calls it.
 Migration = Callable[[Connection, Dialect], None]
@@ -66,17 +66,22 @@ def version_of(connection: Connection, dialect: Dialect, known: int = len(MIGRAT
     """Return the version of the tables, 0 where there are none. Raises ``NewerVersion`` for more than *known*."""
     if not inspect(connection).has_table("compactor_schema"):
         return 0
-    found = connection.execute(text("SELECT version FROM compactor_schema")).scalars().all()
-    if len(found) != 1 or not isinstance(found[0], int) or found[0] < 1:
+    return known_version(connection.exec_driver_sql(VERSIONS).scalars().all(), dialect.where, known)
+
+
+def known_version(found: Sequence[object], where: str, known: int = len(MIGRATIONS)) -> int:
+    """Return the one version that was *found* in the tables. Raises ``NewerVersion`` for more than *known*."""
+    version = found[0] if len(found) == 1 else None
+    if not isinstance(version, int) or version < 1:
         raise StoreDamaged(
-            f"{dialect.where} does not say which version its tables are of; nothing was changed: restore a backup"
+            f"{where} does not say which version its tables are of; nothing was changed: restore a backup"
         )
-    if found[0] > known:
+    if version > known:
         raise NewerVersion(
-            f"{dialect.where} was written by a newer version of context-compactor (its tables are of version"
-            f" {found[0]}, and this one knows them up to {known}); nothing was changed: upgrade to open it"
+            f"{where} was written by a newer version of context-compactor (its tables are of version {version}, and"
+            f" this one knows them up to {known}); nothing was changed: upgrade to open it"
         )
-    return int(found[0])
+    return version
 
 
 def bring_up_to_date(connection: Connection, dialect: Dialect, migrations: Sequence[Migration] = MIGRATIONS) -> None:

@@ -14,10 +14,10 @@ from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import Checkpoint, Extent, FoundTexts, StoredText
 from .connections import Connections
-from .dialects import Dialect
+from .dialects import VERSIONS, Dialect
 from .names import escaped, key_of, unescaped
 from .retention import delete_files
-from .schema import MIGRATIONS, Migration, bring_up_to_date, version_of
+from .schema import MIGRATIONS, Migration, bring_up_to_date, known_version, version_of
 from .sql_texts import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
 __all__ = ["SqlStore"]
@@ -115,6 +115,9 @@ class SqlStore:
         raise then."""
         connections, dialect, newest = self._connections, self._dialect, len(migrations)
 
+        def seen(versions: Sequence[object] | None) -> int:
+            return 0 if versions is None else known_version(versions, dialect.where, newest)
+
         def version(connection: Connection) -> int:
             dialect.require_fit(connection)
             return version_of(connection, dialect, newest)
@@ -124,11 +127,12 @@ class SqlStore:
             bring_up_to_date(connection, dialect, migrations)
 
         try:
-            found = connections.look(version) if dialect.in_file else connections.read(version)
+            found = seen(connections.look()) if dialect.in_file else connections.read(version)
             if found == newest:
-                connections.read(version)  # and what lets nobody connect is said now
+                if dialect.in_file:  # what lets nobody connect is said now
+                    seen(connections.read(lambda connection: connection.exec_driver_sql(VERSIONS).scalars().all()))
             elif not migrate:
-                raise _outdated(dialect.where, found or 0, newest)
+                raise _outdated(dialect.where, found, newest)
             else:
                 dialect.create()
                 connections.write(dialect.prepare)
