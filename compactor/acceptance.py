@@ -5,7 +5,7 @@
 ``malformed``    not the changes of notes that were asked for
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
 ``echo``         most of it is copied, in runs of words, and these are much of what it should sum up, or many
-``markup``       it holds the tags of the transcript that it was made from
+``markup``       it holds tags of the request that it was made from, and not in code that it quotes
 ``larger``       longer than all that it replaces, as prompts show that
 ``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
 ``oversized``    over twice as long as it was asked to be
@@ -38,8 +38,9 @@ from .checks.substance import names_nothing_new, says_nothing
 from .checks.terms import Terms
 from .checks.voice import in_own_voice
 from .errors import SummaryRejected
-from .summarizers.base import RequestKind, Summary, strip_tags
+from .summarizers.base import RequestKind, Summary
 from .summarizers.replies import is_reply
+from .summarizers.tags import strip_tags
 from .tokens import TokenCounter
 
 __all__ = [
@@ -273,7 +274,7 @@ def _greeting(made: _Candidate) -> _Fault | None:
 
 
 def _markup(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing or not has_markup(made.new):
+    if made.changes_nothing or made.is_extracted or not has_markup(made.new):  # what it quotes may speak of tags
         return None
     return _Fault("the summarizer repeated the tags of the conversation instead of summarising it; look at its prompt")
 

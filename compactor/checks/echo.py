@@ -16,12 +16,16 @@ __all__ = ["RUN", "Copied", "bare", "has_markup", "measure_copied", "repeats"]
 RUN = 6
 
 _TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
+_NAMES = "|".join(TAGS)
 #: What only a transcript of ours contains: text from a conversation cannot open these tags there.
-_MARKUP = re.compile(
-    r"^[<‹](?:/?(?:conversation|previous_summary)>|round number=|"
-    r'(?:message|attachment|tool_call|tool_result) (?:from|id|name|type|to)=")',
-    re.MULTILINE,
+_HEAD = re.compile(
+    r'[<‹](?:round number|(?:message|attachment|tool_call|tool_result) (?:from|id|name|type|to))="', re.IGNORECASE
 )
+#: Tags without attributes stand in other texts as well: these begin a line, and end there or later.
+_OPENING = re.compile(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)
+_CLOSING = re.compile(rf"[<‹]/({_NAMES})[>›]", re.IGNORECASE)
+_CLOSING_LINE = re.compile(rf"^[ \t]{{0,20}}[<‹]/(?:{_NAMES})[>›][ \t]{{0,20}}$", re.IGNORECASE | re.MULTILINE)
+_CODE = re.compile(r"(?<!\A)^[ \t]{0,3}(```|~~~).*?(?:^[ \t]{0,3}\1|\Z)|`[^`\n]{1,300}`", re.MULTILINE | re.DOTALL)
 # A character of a script without spaces is a word.
 _WORD = re.compile(
     rf"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]|[^\W_{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+"
@@ -59,8 +63,17 @@ def bare(text: str, between: str = " ") -> str:
 
 
 def has_markup(text: str) -> bool:
-    """Return whether *text* holds the heads that transcripts of ours put before rounds and posts."""
-    return ("<" in text or "‹" in text) and _MARKUP.search(text) is not None
+    """Return whether *text* holds tags of our requests. In code, and in a sentence those without attributes, they are
+    spoken of; a block of code that begins the text is a wrapping."""
+    if "<" not in text and "‹" not in text:
+        return False
+    text = _CODE.sub(" ", text)
+    if _HEAD.search(text) or _CLOSING_LINE.search(text):
+        return True
+    last = {closing[1].casefold(): closing.start() for closing in _CLOSING.finditer(text)}
+    return any(
+        one["alone"] is not None or last.get(one[1].casefold(), -1) > one.start() for one in _OPENING.finditer(text)
+    )
 
 
 def measure_copied(text: str, source: str) -> Copied:

@@ -20,7 +20,7 @@ from ..summarizers import (
     SummaryRequest,
     as_summarizer,
 )
-from ..summarizers.base import strip_tags, unfenced
+from ..summarizers.tags import strip_tags, unfenced
 
 __all__ = [
     "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .base import SummarizerError, Summary, strip_tags, unfenced
+from .base import SummarizerError, Summary
 from .limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
+from .tags import strip_tags, unfenced
 
 __all__ = ["NoSummary", "parse_body", "read_answer", "read_body"]
 

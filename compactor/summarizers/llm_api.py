@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .answers import read_answer
-from .base import Summarizer, SummarizerError, Summary, SummaryRequest, strip_tags
+from .base import Summarizer, SummarizerError, Summary, SummaryRequest
+from .tags import strip_tags
 
 __all__ = ["as_summarizer"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_reply"]
+__all__ = ["is_remark", "is_reply"]
 
 #: A reply is short; a long text that begins with "Hello" is something else.
 _LONGEST = 400
@@ -70,3 +70,38 @@ def is_reply(text: str) -> bool:
     if greeting and _PROMISE.match(rest):
         return True
     return len(text) <= _LONGEST_CLOSING and bool(_OFFER.match(_SENTENCE.split(text)[-1]))
+
+
+# What models say to their reader below a summary; no fact of a conversation begins so.
+_REMARK = re.compile(
+    r"""\W{0,10} (?:
+        (?:i\ (?:really\ |do\ )?)?hope\ (?:this|that|it|the\ summary)\b
+      | i(?:['’]ve|\ have)?\ (?:also\ )?(?:tried|included|summari[sz]ed|covered|preserved|omitted|condensed|left\ out)\b
+      | (?:this|the)(?:\ above)?\ summary\ (?:above\ )?(?:covers|captures|includes|preserves|reflects|contains|keeps|is
+          |was|should|has)\b
+      | (?:this|that|the\ above)\ (?:should\ (?:cover|give|help|capture|be)|covers|captures|concludes|completes
+          |is\ (?:all|it|the\ end))\b
+      | (?:that['’]s|that\ is)\ (?:all|it|the\ (?:end|summary))\b
+      | (?:end|conclusion)\ of\ (?:the\ )?summary\b | (?:summary|output)\ (?:ends|complete)
+      | note:?\ (?:that\ )?(?:i|this\ summary|the\ (?:above|summary))\b
+      | if\ you(?:['’]d)?\ (?:need|want|would|like|have)\b | (?:would|do)\ you\ (?:like|want|need)\b | shall\ i\b
+      | (?:please\ )?(?:let\ me\ know|feel\ free)\b | is\ there\ anything\b | happy\ to\b | good\ luck\b
+      | (?:many\ )?thank(?:s|\ you)\b | (?:word|token|character)\ count\b
+      | (?:approx(?:imately|\.)?|about|~|≈)?\ ?\d{1,5}\ (?:words|tokens|characters)\W{0,5}\Z
+      | ich\ hoffe\b | hoffentlich\b | j['’]esp[èe]re\b | espero\ que\b | spero\ che\b | ik\ hoop\b | надеюсь\b
+      | 希望(?:这|這|以上|对|對) | 如(?:需|果您|有) | お役に立 | 以上です | 도움이
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LONGEST_REMARKS = 400
+
+
+def is_remark(text: str) -> bool:
+    """Return whether *text* holds nothing but what models say to their reader below a summary: hopes, offers, what they
+    did. A guess, on the safe side: a sentence more in a summary does no harm, and one less may."""
+    said = text.strip(" \t\r\n*_`~-=#>")
+    if not said:
+        return True
+    if len(said) > _LONGEST_REMARKS:
+        return False
+    return is_reply(said) or all(_REMARK.match(one) or is_reply(one) for one in _SENTENCE.split(said) if one.strip())

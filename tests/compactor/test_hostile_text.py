@@ -24,8 +24,9 @@ from compactor.difference import compared
 from compactor.errors import SummaryRejected
 from compactor.noting.changes import changes_in, is_changes
 from compactor.summarizers.answers import parse_body, read_answer
-from compactor.summarizers.base import SummarizerError, strip_tags, unfenced
-from compactor.summarizers.replies import is_reply
+from compactor.summarizers.base import SummarizerError
+from compactor.summarizers.replies import is_remark, is_reply
+from compactor.summarizers.tags import strip_tags, unfenced
 from memory import CompactedMessage
 from memory.rounds import Round
 
@@ -106,6 +107,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     ),
     "strip_tags": strip_tags,
     "unfenced": unfenced,
+    "is_remark": is_remark,
     "is_reply": is_reply,
 }
 

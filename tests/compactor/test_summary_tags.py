@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.checks.echo import has_markup
-from compactor.summarizers.base import strip_tags
+from compactor.summarizers.tags import strip_tags
 
 SUMMARY = "The user booked HAT001.\nNothing is pending."
 
@@ -159,11 +159,127 @@ def test_an_answer_of_more_than_that_is_left_alone(summary: str) -> None:
     assert strip_tags(summary) == summary
 
 
-@pytest.mark.parametrize("tag", ["<previous_summary>", "</previous_summary>", "<conversation>", "</conversation>"])
-def test_tags_of_the_request_are_markup(tag: str) -> None:
-    """They head a line; a mention in a sentence is none."""
-    assert has_markup(strip_tags(f"{SUMMARY}\n{tag}\nmore"))
-    assert not has_markup(f"The prompt opens `{tag}` first.")
+DRAFT = "The user wants a draft."
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"<summary>{DRAFT}</summary>\nLet me refine that.\n<summary>{SUMMARY}</summary>",
+        f"<summary>{DRAFT}</summary> Better: <summary>{SUMMARY}</summary>",
+        f"<summary>{DRAFT}</summary>\n\nThis misses the seat.\n\n<SUMMARY lang='en'>\n{SUMMARY}\n</SUMMARY>\n",
+        f"<analysis>a</analysis><summary>{DRAFT}</summary><analysis>b</analysis><summary>{SUMMARY}</summary>",
+        f"<analysis>\n<summary>{DRAFT}</summary>\n</analysis>\n\n<summary>\n{SUMMARY}\n</summary>",
+        f"First try:\n<summary>{DRAFT}</summary>\nSecond try:\n<summary>{SUMMARY}</summary>",
+        f"<summary>{DRAFT}\n\n<summary>{SUMMARY}</summary>",
+        f"<summary>{SUMMARY}</summary>\nAgain:\n<summary>The user",
+        f"<summary>\n<summary>\n{SUMMARY}\n</summary>\n</summary>",
+        f"<summary>{DRAFT}</summary>\n<think>Shorter.</think>\n<summary>{SUMMARY}</summary>",
+        f"```xml\n<summary>{DRAFT}</summary>\n```\nRefined:\n```xml\n<summary>\n{SUMMARY}\n</summary>\n```",
+    ],
+)
+def test_the_last_whole_block_is_the_answer(answer: str) -> None:
+    """What stands before it is a draft, whatever stands between the two."""
+    assert strip_tags(answer) == SUMMARY
+
+
+@pytest.mark.parametrize(
+    "remark",
+    [
+        "I hope this helps!",
+        "Let me know if you need anything else.",
+        "This summary covers all key points. Would you like it shorter?",
+        "*(End of summary.)*",
+        "Note: I left out the greetings.",
+        "(about 120 words)",
+        "Ich hoffe, das hilft!",
+        "希望对您有帮助！",
+    ],
+)
+@pytest.mark.parametrize("wrapped", [f"<summary>{SUMMARY}</summary>", f"{SUMMARY}\n</summary>"])
+def test_what_is_said_to_the_reader_behind_the_tags_is_taken_off(wrapped: str, remark: str) -> None:
+    """Also where the opening tag is missing."""
+    assert strip_tags(f"{wrapped}\n\n{remark}") == SUMMARY
+
+
+@pytest.mark.parametrize("more", ["Also: seat 4A.", "If you see HAT001, it is paid.", "Never book HAT002.", "- Pay."])
+def test_what_is_said_of_the_conversation_behind_the_tags_stays(more: str) -> None:
+    """It is a part of the answer."""
+    assert strip_tags(f"<summary>{SUMMARY}</summary>\n{more}").split() == f"{SUMMARY} {more}".split()
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "The parser joins <summary> and </summary> wrongly.",
+        "The tag </summary> is missing.",
+        "It lacks the second <summary> tag.",
+        "The page reads:\n```html\n<summary>\nx\n</summary>\n```\nThe user wants it shorter.",
+        "The tags are `<summary>` and `</summary>`.",
+        "Pairs of <summary>x</summary> and <summary>y</summary> confuse it.",
+    ],
+)
+def test_a_summary_in_tags_may_speak_of_them(summary: str) -> None:
+    """In a sentence, in quotes, in code: it stays whole, and in tags and without."""
+    assert strip_tags(f"<summary>{summary}</summary>") == summary
+    assert strip_tags(f"<summary>\n{summary}\n</summary>\n\nI hope this helps!") == summary
+    assert strip_tags(summary) == summary
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"Let me think. {'The user wants a seat. ' * 40}\n\n<summary>\n{SUMMARY}\n</summary>",
+        f"<analysis>\nThe goal first.\n</analysis>\n\n{SUMMARY}",
+        f"<scratchpad>The goal first.</scratchpad>\n{SUMMARY}",
+        f"<ANALYSIS>a</ANALYSIS>\n<Summary>{SUMMARY}</sUmmary>",
+        f"Here is the summary:\n<summary>\n{SUMMARY}",
+        f"<analysis>a</analysis>\n<summary>\n{SUMMARY}",
+        f"<answer>\n<summary>{SUMMARY}</summary>\n</answer>",
+        f"<summary><output>{SUMMARY}</output></summary>",
+        json.dumps({"summary": f"<summary>{SUMMARY}</summary>"}),
+    ],
+)
+def test_thoughts_of_any_name_and_layers_of_tags_are_taken_off(answer: str) -> None:
+    """However long the thoughts are; and where the closing tag is missing."""
+    assert strip_tags(answer) == SUMMARY
+
+
+OWN_TAGS = [
+    "<previous_summary>\nmore\n</previous_summary>",
+    "<conversation>",
+    "</conversation>",
+    '<round number="3" state="finished">',
+    'They said <message from="User" to="Planner">: pay.',
+    "<plan>\n1. Pay.\n</plan>",
+    "<plan>1. Pay.</plan>",
+    "<PLAN>\n1. Pay.\n</PLAN>",
+    "<message>Pay.</message>",
+    '<Tool_Result id="c1">Paid.</Tool_Result>',
+    "  <round>\nPay.\n  </round>",
+    "</tool_call>",
+]
+
+
+@pytest.mark.parametrize("tags", OWN_TAGS)
+def test_tags_of_the_request_are_markup(tags: str) -> None:
+    """They head a line and end there or later, or have the attributes that ours have."""
+    assert has_markup(strip_tags(f"{SUMMARY}\n{tags}"))
+    assert has_markup(strip_tags(f"<summary>{tags}\n{SUMMARY}</summary>"))
+    assert has_markup(strip_tags(f"```\n{tags}\n{SUMMARY}\n```"))
+
+
+@pytest.mark.parametrize("tags", OWN_TAGS)
+def test_tags_of_the_request_may_be_quoted(tags: str) -> None:
+    """In code; and without their attributes in a sentence."""
+    assert not has_markup(f"{SUMMARY}\n```xml\n{tags}\n```\nis what the template has.")
+    assert not has_markup(f"The prompt opens `{tags.splitlines()[0]}` first.\n{SUMMARY}")
+
+
+def test_tags_in_a_sentence_are_no_markup() -> None:
+    """A summary may be about prompts."""
+    for said in ("The template lacks <message> and <conversation>.", "<plan> has no end in it.", "- <round> elements."):
+        assert not has_markup(said)
 
 
 pieces = st.sampled_from(
@@ -178,6 +294,12 @@ def test_what_is_left_is_a_part_of_the_answer(answer: str) -> None:
     said = iter(answer.replace("<", " <").replace(">", "> ").split())
 
     assert all(any(word.replace("<", " <").replace(">", "> ").split()[0] == other for other in said) for word in left)
+
+
+@given(st.lists(pieces, max_size=12).map("".join))
+def test_what_is_taken_off_once_is_off(answer: str) -> None:
+    """An answer is read more than once on its way to what is shown."""
+    assert strip_tags(strip_tags(answer)) == strip_tags(answer)
 
 
 @given(st.text(st.characters(exclude_characters="<")))

@@ -20,8 +20,8 @@ from compactor.noting.notes import (
     with_sentences,
 )
 from compactor.strategies.compact_notes import _written
-from compactor.summarizers.base import strip_tags
 from compactor.summarizers.statements import Section, from_summary
+from compactor.summarizers.tags import strip_tags
 from memory import Note, Round
 from prompts import load
 
