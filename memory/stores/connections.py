@@ -70,6 +70,7 @@ class Connections:
 
     def _after_fork(self) -> None:
         self._wrote = self._log_stays = False
+        self._in_turn = False  # whether all write one after the other: from when one gave way to another on
         self._lock = threading.Lock()  # guards _users, _paused, _closed; entered itself, see _Turns
         self._turn = threading.Condition(self._lock)
         self._users: WeakSet[_User] = WeakSet()  # who is interrupted at the wrong moment is none any more, all the same
@@ -119,7 +120,7 @@ class Connections:
             tries += 1
             try:
                 self._use(user)
-                if not (writes and self.dialect.one_writer):
+                if not writes or not (self.dialect.one_writer or self._in_turn):
                     self.dialect.require_same()
                     with self._engine.connect() as connection:
                         sent = True
@@ -135,6 +136,7 @@ class Connections:
                 ) from None
             except (SQLAlchemyError, UnicodeDecodeError) as error:
                 if isinstance(error, DBAPIError) and tries < self._tries(error):
+                    self._in_turn = self._in_turn or self.dialect.gave_way(error)
                     continue
                 raise self._fault(error, unsure=sent and writes) from error
             finally:
