@@ -104,6 +104,8 @@ class ContextCompactor:
         chosen = summarizer if summarizer is not None else llm_api
         #: Who makes the summaries, as it was passed; the offline one where none was.
         self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
+        if plan is not None and not callable(plan):
+            raise TypeError(f"plan is a function that returns the plan as it stands, not {_kind(plan)}; lambda: plan")
         #: Asks the host for the agent's plan as it stands.
         self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
         self._trigger, self._executor, self._limits, self._rng = trigger, executor, limits, rng

@@ -41,6 +41,8 @@ def archive_of(messages: Iterable[Mapping[str, Any]]) -> str:
 
 def messages_in(archive: str) -> list[Message]:
     """Return the messages that ``archive_of`` was given. Raises ``NotAnArchive`` for any other text."""
+    if not isinstance(archive, str):
+        raise NotAnArchive(f"an archive is a text, not {type(archive).__name__}")
     lines = iter(archive.split("\n"))
     found: list[Message] = []
     try:

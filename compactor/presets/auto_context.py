@@ -18,6 +18,7 @@ from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
 from ..view import View
+from .given import given_config, given_names, given_share
 
 __all__ = ["PLAN_NOTEBOOK_TOOLS", "STEPS", "PromptConfig", "Prompts", "auto_context"]
 
@@ -79,6 +80,10 @@ class PromptConfig:
     def template(self, name: str) -> PromptTemplate | None:
         """Return the prompt in field *name*. Raises ``PromptError`` where it cannot be used."""
         given = getattr(self, name)
+        if given is not None and not isinstance(given, str | os.PathLike | PromptTemplate):
+            raise ConfigError(
+                (f"custom_prompt.{name}", f"must be a text, the name or path of a prompt, or a template, not {given!r}")
+            )
         if not isinstance(given, str) or _NAME_OR_PATH.fullmatch(given):
             return load(given) if isinstance(given, str | os.PathLike) else given
         return PromptTemplate(name, given if "{content}" in given else f"{{content}}\n\n{given}")
@@ -119,13 +124,10 @@ def auto_context(
         ("min_consecutive_tool_messages", min_consecutive_tool_messages, 0),
     ):
         whole_number(name, number, least)
-    for name, share, most in (
-        ("token_ratio", token_ratio, 1.0),
-        ("current_round_compression_ratio", current_round_compression_ratio, LEAST_SAVING - 0.01),
-    ):
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= most:
-            raise ConfigError((name, f"should be a share, over 0 and at most {most:g}, not {share!r}"))
-    prompts = custom_prompt if isinstance(custom_prompt, PromptConfig) else _prompt_config(custom_prompt or {})
+    token_ratio = given_share("token_ratio", token_ratio)
+    ratio = given_share("current_round_compression_ratio", current_round_compression_ratio, LEAST_SAVING - 0.01)
+    plan_tools = given_names("plan_tools", plan_tools)
+    prompts = custom_prompt if isinstance(custom_prompt, PromptConfig) else _prompt_config(custom_prompt)
 
     def prompt(name: str) -> dict[str, Any]:
         given = prompts.template(name)
@@ -145,7 +147,7 @@ def auto_context(
         offload(summarize=True, **prompt("current_round_large_message_prompt")),
         compress_tool_runs(
             scope="current",
-            ratio=current_round_compression_ratio,
+            ratio=ratio,
             plan_tools=plan_tools,
             **prompt("current_round_compress_prompt"),
         ),
@@ -153,7 +155,11 @@ def auto_context(
     given: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
     return {
         "config": _config(
-            config, max_token, token_ratio, exempt_tools, prompts.template("previous_round_summary_prompt")
+            given_config(config),
+            max_token,
+            token_ratio,
+            given_names("exempt_tools", exempt_tools),
+            prompts.template("previous_round_summary_prompt"),
         ),
         "trigger": over_messages(msg_threshold - 1) | over_tokens(max(1, int(max_token * token_ratio))),
         "strategies": tuple(map(_named, STEPS, steps)),
@@ -161,7 +167,11 @@ def auto_context(
     }
 
 
-def _prompt_config(given: Mapping[str, Any]) -> PromptConfig:
+def _prompt_config(given: Mapping[str, Any] | None) -> PromptConfig:
+    if given is None:
+        return PromptConfig()
+    if not isinstance(given, Mapping):
+        raise ConfigError(("custom_prompt", f"must be a PromptConfig(...) or a mapping, not {given!r}"))
     known = [field.name for field in fields(PromptConfig)]
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -170,18 +180,16 @@ def _prompt_config(given: Mapping[str, Any]) -> PromptConfig:
 
 
 def _config(
-    given: CompactorConfig | None,
+    given: CompactorConfig,
     max_token: int,
     token_ratio: float,
-    exempt_tools: str | Iterable[str],
+    exempt_tools: tuple[str, ...],
     prompt: PromptTemplate | None,
 ) -> CompactorConfig:
     """Return *given* with what the preset sets in it; with *prompt* in the place of its own where there is one."""
-    given = given if given is not None else CompactorConfig()
-    config = given.filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=float(token_ratio))
+    config = given.filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=token_ratio)
     if exempt_tools:
-        tools = exempt_tools if isinstance(exempt_tools, str) else tuple(exempt_tools)
-        config = config.merged(exempt_tools=tools)
+        config = config.merged(exempt_tools=exempt_tools)
     return config if prompt is None else config.asking(prompt)
 
 

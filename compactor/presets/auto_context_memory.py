@@ -63,12 +63,25 @@ class AutoContextMemory:
         compactor: ContextCompactor | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(memory, Memory) or not isinstance(role, str):
+            raise TypeError(
+                "AutoContextMemory takes a Memory, then a role; settings are given by their names, as in auto_context,"
+                " and the model as summarizer="
+            )
+        if offloads is not None:
+            _check_offloads(offloads, memory)
         if compactor is None:
             compactor = ContextCompactor.for_role(memory, role, **auto_context(**options))
         elif options:
             raise TypeError(f"the compactor is made already; give {', '.join(options)} to auto_context() for that")
+        elif not isinstance(compactor, ContextCompactor):
+            raise TypeError(f"compactor must be a ContextCompactor, or None, not {type(compactor).__name__}")
         elif compactor.role != role:
             raise ValueError(f"the compactor is that of {compactor.role!r}, not of {role!r}; give one of the same role")
+        elif memory.provider(role) is not compactor:
+            raise ValueError(
+                "the compactor serves another memory; make it by ContextCompactor.for_role(memory, role, ...)"
+            )
         self.memory = memory
         self.role = role
         self.compactor = compactor
@@ -257,6 +270,10 @@ class AutoContextMemory:
         Raises ``UnknownReference``, a ``KeyError``, where there are none that the role may see.
         """
         kept = self._offloads.get(ref_id)
+        if kept is None and not _is_reference(ref_id):
+            raise UnknownReference(
+                f"nothing is offloaded under {ref_id!r:.80}, and it is no place in the log, like r12.p3"
+            )
         return kept if kept is not None else self._from_log(ref_id)
 
     def clear(self, ref_id: str) -> None:
@@ -329,10 +346,21 @@ def _mapping(arguments: str | Mapping[str, Any] | None) -> dict[str, Any] | None
     return dict(arguments) if isinstance(arguments, Mapping) else None
 
 
-def _is_reference(text: str) -> bool:
+def _check_offloads(offloads: object, memory: Memory) -> None:
+    """Raise ``TypeError`` for what keeps no offloads, and ``ValueError`` for the conversation itself."""
+    if not isinstance(offloads, Memory):
+        raise TypeError(f"offloads must be a Memory(...) of its own, not {type(offloads).__name__}")
+    if offloads.session_id == memory.session_id and (offloads is memory or offloads._store is memory._store):
+        raise ValueError(
+            f"offloads must be a Memory of its own, not the conversation; give Memory('{memory.session_id}/offloads',"
+            " store=...)"
+        )
+
+
+def _is_reference(text: object) -> bool:
     try:
-        parsed(text)
-    except UnknownReference:
+        parsed(text)  # type: ignore[arg-type]
+    except (UnknownReference, TypeError):
         return False
     return True
 

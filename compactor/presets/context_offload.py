@@ -14,7 +14,7 @@ from memory.overlays import Reduction
 from memory.reading.references import post_reference
 from memory.rounds import Post, Round
 
-from ..config import CompactorConfig
+from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
 from ..messages.units import PROMPT_TOKENS, count_message
 from ..strategies.compact_rounds import compact_view
@@ -23,6 +23,7 @@ from ..strategies.offload_large import offload_large
 from ..tokens import TokenCounter, counter_for
 from ..triggers import Trigger, Verdict
 from ..view import View
+from .given import given_config, given_text
 from .offload_context import COMPACT_RATIO, KEEP_COMPACT, KEEP_COMPRESS, PREVIEW, Mode, check_settings, preview_of
 from .offload_files import OffloadFiles
 from .offload_tools import is_file_answer
@@ -69,13 +70,21 @@ def context_offload(
 
     What else there is to set comes from *config*; of ``target_tokens``, no more than a quarter of the limit.
     """
-    most = max_total_tokens if max_token is None else max_token
-    check_settings(context_manage_mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count)
-    if store_dir is not None and not chat_id:
-        raise ValueError(
-            "store_dir needs a chat_id, so that no session reads another's files; memory.session_id will do"
+    most = max_total_tokens if max_token is None else whole_number("max_token", max_token, 1)
+    check_settings(
+        context_manage_mode,
+        most,
+        max_tool_message_tokens,
+        group_token_threshold,
+        keep_recent_count,
+        compact_ratio_threshold,
+        preview_char_length,
+    )
+    if store_dir is not None and not given_text("chat_id", chat_id):
+        raise ConfigError(
+            ("chat_id", "store_dir needs one, so that no session reads another's files; memory.session_id will do")
         )
-    given = (config if config is not None else CompactorConfig()).merged(max_tokens=most)
+    given = given_config(config).merged(max_tokens=most)
     largest = max(int(most * LARGEST_SUMMARY), _LEAST_TARGET)
     target = largest if given.target_tokens is None else min(given.target_tokens, largest)
     kept = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count

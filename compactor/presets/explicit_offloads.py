@@ -35,6 +35,8 @@ class ExplicitOffloads:
 
         Raises ``MessageError`` where others are, which stay, and for what is not a chat message.
         """
+        if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+            raise MessageError(f"an offload is a list of chat messages, not {type(messages).__name__}")
         given = list(messages)
         for message in given:
             parse(message)
@@ -56,14 +58,17 @@ class ExplicitOffloads:
 
     def get(self, ref_id: str) -> list[Message] | None:
         """Return the messages under *ref_id*; None where there are none."""
-        found = self._place(ref_id)[1]
+        found = self._find(ref_id)
         return thaw(found.extra[_MESSAGES]) if found is not None else None
 
     def clear(self, ref_id: str) -> None:
         """Hide what is under *ref_id*, if anything is; the id may be used again."""
-        found = self._place(ref_id)[1]
+        found = self._find(ref_id)
         if found is not None:
             self._memory.finish_round(found, state="failed")
+
+    def _find(self, ref_id: object) -> Round | None:
+        return self._place(ref_id)[1] if isinstance(ref_id, str) else None
 
     def _place(self, ref_id: str) -> tuple[str, Round | None]:
         """Return the round where messages of that id are, or would be, and what is there.

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import inspect
 import json
+import math
 import re
 import threading
 import time
@@ -28,15 +29,16 @@ from memory.rounds import Round
 from ..acceptance import Source
 from ..asking import accepted, traits_of
 from ..checks.standing import standing_sentences
-from ..config import CompactorConfig
+from ..config import CompactorConfig, ConfigError
 from ..errors import SummaryRejected
 from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..strategies import compact_rounds, compress_tool_runs
 from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
-from ..tokens import count_tokens
+from ..tokens import TokenCounter, count_tokens
 from ..transcript import quote
 from ..triggers import over_tokens, when
 from ..view import View
+from .given import check_function, given_config
 from .message_storage import ChatHistoryStorage, MemoryStorage, MessageStorage
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages
@@ -59,7 +61,7 @@ __all__ = [
 
 CompressFunc = Callable[[list[Message]], "Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]"]
 TriggerFunc = Callable[[list[Message]], "bool | Awaitable[bool]"]
-FilterFunc = Callable[[int, Message], bool]
+FilterFunc = Callable[[int, Message], "bool | Awaitable[bool]"]
 Part = Literal["past", "work"]
 Reason = Literal["failed", "no_progress", "stale", "over_limit"]
 
@@ -69,6 +71,14 @@ _OPENED, _CLOSED = "<compressed_memory>", "</compressed_memory>"
 _TAG = re.compile(r"<(?=\s*+(?:/\s*+)?compressed_memory\b)", re.IGNORECASE)
 #: In tokens: of a summary, and of the sentences in which the user forbade something and which it lost.
 _LEAST_TARGET, _LEAST_ROOM = 16, 64
+
+
+#: What there is here for what the class of that name elsewhere is given.
+_INSTEAD = {
+    "formatter": ": messages have one form, OpenAI's; leave it out",
+    "chat_history_storage": ": give memory=Memory(session, store=...), whose log keeps every message",
+    "memory_storage": ": give memory=Memory(session, store=...), whose log keeps what is shown as well",
+}
 
 
 class CompressionFailed(ContextError, ValueError):
@@ -123,8 +133,9 @@ class MemoryWithCompress:
     *token_counter* counts messages (an object with ``count(messages)``) or texts (any ``TokenCounter``); without one,
     the size is the length of the messages as JSON. *compress_func* gets the messages to replace and returns those that
     stand for them; without one, *summarizer* makes one user message, offline where there is no summarizer either: then
-    no prompt is read. *model* is another name of *summarizer*. *compression_trigger_func* gets all shown messages. All
-    of these may be async; what is not async and may take long (*compress_func*, the summarizer) is called in a thread.
+    no prompt is read. *model* is another name of *summarizer*. *compression_trigger_func* gets all shown messages.
+    ``count`` and both functions may be async; a summarizer is not, and may wait: *compress_func* and the summarizer
+    are called in a thread.
     Safe to use from several tasks and threads.
     """
 
@@ -142,9 +153,17 @@ class MemoryWithCompress:
         model: object | None = None,
         schema: type[BaseModel] | None = None,
         memory: Memory | None = None,
+        **elsewhere: object,
     ) -> None:
+        for name in elsewhere:
+            raise TypeError(f"MemoryWithCompress takes no {name}{_INSTEAD.get(name, '')}")
         if summarizer is not None and model is not None:
             raise TypeError("model is another name of summarizer; give one of the two")
+        if memory is not None and not isinstance(memory, Memory):
+            raise ConfigError(("memory", f"must be a Memory(...), not {type(memory).__name__}"))
+        check_counter(token_counter)
+        check_function("compress_func", compress_func)
+        check_function("compression_trigger_func", compression_trigger_func)
         asked = summarizer if model is None else model
         self._ask = structured(asked, customized_compression_prompt, schema, max_token)
         self.memory = memory if memory is not None else Memory()
@@ -175,6 +194,8 @@ class MemoryWithCompress:
 
         With ``compression_on_add`` it compresses where that is due; if that raises, the messages are stored already.
         """
+        check_function("compress_func", compress_func)
+        check_function("compression_trigger_func", compression_trigger_func)
         if messages is None:
             return
         new = to_messages(messages)
@@ -197,11 +218,20 @@ class MemoryWithCompress:
         raise, with everything as it was. A call whose result the filter leaves out is left out too, and the reverse;
         where *recent_n* would part a result from its call, the call comes with it.
         """
+        for name, func in (
+            ("filter_func", filter_func),
+            ("compress_func", compress_func),
+            ("compression_trigger_func", compression_trigger_func),
+        ):
+            check_function(name, func)
+        if recent_n is not None and (isinstance(recent_n, bool) or not isinstance(recent_n, int)):
+            raise TypeError(f"recent_n is a whole number, or None for all messages, not {recent_n!r}")
         if self.compression_on_get:
             await self._compress_while_due(compress_func, compression_trigger_func)
         messages = self.shown()
         if filter_func is not None:
-            refused = {at for at, message in enumerate(messages) if not filter_func(at, copy.deepcopy(message))}
+            given = [(at, copy.deepcopy(message)) for at, message in enumerate(messages)]
+            refused = {one[0] for one in given if not await _called(filter_func, *one)}
             paired = zip(messages, blocks(messages), strict=True)
             messages = [message for message, block in paired if not block & refused]
         return messages if recent_n is None or recent_n <= 0 else _newest(messages, recent_n)
@@ -278,11 +308,7 @@ class MemoryWithCompress:
         with self._window.lock:
             log = self._window.log()
             shown = self._window.now(log)
-            gone = [indices] if isinstance(indices, int) else list(indices)
-            if any(isinstance(index, bool) or not isinstance(index, int) for index in gone):
-                raise TypeError("indices are whole numbers: places in the list that get_memory() returns, from 0")
-            if wrong := [index for index in gone if not 0 <= index < len(shown)]:
-                raise IndexError(f"no message at {wrong[:5]}: {len(shown)} are shown, counted from 0")
+            gone = _places(indices, len(shown))
             block = blocks([one.message for one in shown])
             going = set().union(*(block[index] for index in gone))
             self._window.show((one.item for at, one in enumerate(shown) if at not in going), log)
@@ -304,7 +330,9 @@ class MemoryWithCompress:
         None for a system message before the first round, which no compression covers, and for what is not in the log.
         """
         with self._window.lock:
-            return references(places_of([self._window.now()[index].item]), self._window.log())
+            shown = self._window.now()
+            (place,) = _places([index], len(shown))
+            return references(places_of([shown[place].item]), self._window.log())
 
     @property
     def direct_updates(self) -> list[Message]:
@@ -508,6 +536,18 @@ def _rounds_of(messages: Iterable[Message]) -> tuple[Round, ...]:
     return Memory.from_messages(messages).conversation.rounds[:]
 
 
+def _places(indices: Iterable[int] | int, shown: int) -> list[int]:
+    """Return *indices* as a list. Raises ``IndexError`` where one is not among those of the *shown* messages."""
+    found: list[Any] = [indices]
+    if isinstance(indices, Iterable) and not isinstance(indices, str | bytes):
+        found = list(indices)
+    if any(isinstance(index, bool) or not isinstance(index, int) for index in found):
+        raise TypeError("indices are whole numbers: places in the list that get_memory() returns, from 0")
+    if wrong := [index for index in found if not 0 <= index < shown]:
+        raise IndexError(f"no message at {wrong[:5]}: {shown} are shown, counted from 0")
+    return found
+
+
 def _newest(messages: list[Message], number: int) -> list[Message]:
     """Return the newest *number* messages, and the calls that results among them answer."""
     block = blocks(messages)
@@ -519,16 +559,37 @@ def _newest(messages: list[Message], number: int) -> list[Message]:
 
 async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]]) -> int:
     """Return the size of a text, or of messages, as a ``MemoryWithCompress`` with that *token_counter* measures it."""
+    check_counter(token_counter)
     if isinstance(text, str):
         if token_counter is None:
             return len(text)
-        return int(await _called(getattr(token_counter, "count", token_counter), text))
-    messages = [dict(message) for message in text]
+        return _whole(await _called(getattr(token_counter, "count", token_counter), text))
+    messages = to_messages(text)
     if token_counter is None:
         return len(json.dumps(messages, ensure_ascii=False)) if messages else 0
     if callable(getattr(token_counter, "count", None)):
-        return int(await _called(token_counter.count, messages))
-    return PROMPT_TOKENS + sum(count_message(message, token_counter) for message in messages)
+        return _whole(await _called(token_counter.count, messages))
+    return PROMPT_TOKENS + sum(count_message(message, _counted(token_counter)) for message in messages)
+
+
+def check_counter(counter: object) -> None:
+    """Raise ``ConfigError`` for what counts neither messages nor texts."""
+    if counter is None or callable(counter):
+        return
+    if isinstance(counter, Sequence) or not callable(getattr(counter, "count", None)):  # lists count as well
+        raise ConfigError(
+            ("token_counter", f"counts texts, or has count(messages); {type(counter).__name__} does neither")
+        )
+
+
+def _counted(counter: TokenCounter) -> TokenCounter:
+    return lambda text: _whole(counter(text))
+
+
+def _whole(size: object) -> int:
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < math.inf:
+        raise TypeError(f"the token_counter returned {size!r}; it must return a number of tokens, from 0 on")
+    return int(size)
 
 
 def format_msgs(msgs: object) -> list[Message]:
@@ -606,11 +667,11 @@ def memory_with_compress(
     """
     asked = structured(summarizer, customized_compression_prompt, schema, max_token)
     trigger = over_tokens(max_token)
+    check_function("compression_trigger_func", compression_trigger_func)
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_tail_of(view)))
-    given = config if config is not None else CompactorConfig()
-    given = given.filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _LEAST_TARGET)))
+    given = given_config(config).filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _LEAST_TARGET)))
     return {
         "config": given.merged(max_tokens=max_token, token_ratio=1.0),
         "trigger": trigger,

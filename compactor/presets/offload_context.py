@@ -19,7 +19,7 @@ from prompts import PromptTemplate
 from ..acceptance import Source
 from ..asking import accepted, traits_of
 from ..checks.standing import STANDING, carry, instructions_in, lost, restored, standing_sentences
-from ..config import CompactorConfig
+from ..config import CompactorConfig, ConfigError, number, whole_number
 from ..messages.offloading import beginning, is_result, only_text, size_of
 from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..summarizers import ExtractiveSummarizer
@@ -29,6 +29,7 @@ from ..summarizers.llm_api import as_summarizer
 from ..tokens import TokenCounter, counter_for
 from ..transcript import LEAST_ROOM, Room, Step, steps
 from .archives import archive_of
+from .given import check_function, given_text
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
 from .pairs import together
@@ -157,7 +158,13 @@ def offload_context(
     for what is no message.
     """
     mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
-    check_settings(mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, target_tokens)
+    check_settings(
+        mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
+    )
+    whole_number("target_tokens", target_tokens, 1)
+    check_function("counter", counter)
+    given_text("chat_id", chat_id)
+    made = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     talk = _Talk.of(messages, counter if counter is not None else counter_for(model))
     vault = _Vault(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
@@ -169,8 +176,8 @@ def offload_context(
         due = mode == "auto" and (talk.tokens > most or talk.tokens > ratio * before)
     if due:
         keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
-        made = as_summarizer(summarizer) if summarizer is not None else ExtractiveSummarizer(count=talk.count)
         group = group_token_threshold or config.summarizer_input_tokens
+        made = made if made is not None else ExtractiveSummarizer(count=talk.count)
         asking = _Asking(made, config.prompt, target_tokens, group, traits_of(made).attempts(config))
         talk, failure = _compressed(talk, keep, most, asking, vault)
     after = talk.tokens
@@ -178,20 +185,19 @@ def offload_context(
 
 
 def check_settings(
-    mode: str, total: int, tool: int, group: int | None, keep: int | None, target: int | None = None
+    mode: str, total: int, tool: int, group: int | None, keep: int | None, ratio: float, preview: int
 ) -> None:
-    """Raise ``ValueError`` for numbers that mean nothing, and for a mode that there is not."""
+    """Raise ``ConfigError`` for numbers that mean nothing, and for a mode that there is not."""
     if mode not in MODES:
-        raise ValueError(f"context_manage_mode is one of {', '.join(MODES)}, not {mode!r}")
-    for name, number, least in (
-        ("max_total_tokens", total, 1),
-        ("max_tool_message_tokens", tool, 1),
-        ("group_token_threshold", group or None, LEAST_ROOM),
-        ("keep_recent_count", keep, 0),
-        ("target_tokens", target, 1),
-    ):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-            raise ValueError(f"{name} must be a whole number, at least {least}, not {number!r}")
+        raise ConfigError(("context_manage_mode", f"is one of {', '.join(MODES)}, not {mode!r}"))
+    whole_number("max_total_tokens", total, 1)
+    whole_number("max_tool_message_tokens", tool, 1)
+    if group is not None and whole_number("group_token_threshold", group):
+        whole_number("group_token_threshold", group, LEAST_ROOM)
+    if keep is not None:
+        whole_number("keep_recent_count", keep)
+    number("compact_ratio_threshold", ratio)
+    whole_number("preview_char_length", preview)
 
 
 # -- messages and what belongs together --------------------------------------------------------------------------------
@@ -209,6 +215,8 @@ class _Talk:
     @classmethod
     def of(cls, messages: Iterable[Mapping[str, Any]], count: TokenCounter) -> _Talk:
         posts, found = [], []
+        if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+            raise MessageError(f"messages is a list of chat messages, not {type(messages).__name__}")
         for place, message in enumerate(messages, 1):
             try:
                 posts.append(parse(message).post)
@@ -244,8 +252,8 @@ class _Talk:
         if self.snapshot(place) is None:
             return 1
         last = self.messages[place]["content"].split("\n")[-2]
-        number = last.removeprefix(_STANDS_FOR).partition(" ")[0]
-        return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 1
+        count = last.removeprefix(_STANDS_FOR).partition(" ")[0]
+        return int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 1
 
     def question(self) -> set[int]:
         """Return the places of what the user said last: the newest message, and those of the user right before it."""

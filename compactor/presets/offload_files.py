@@ -30,6 +30,7 @@ from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
 from .archives import NotAnArchive, messages_in
+from .given import given_path, given_text
 from .offload_tools import (
     LONGEST_ANSWER,
     LONGEST_PATTERN,
@@ -127,16 +128,15 @@ class OffloadFiles:
         search_seconds: float = SEARCH_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not os.fspath(store_dir):
-            raise ValueError("store_dir is empty; give the path of a folder, or None to write no files")
-        self._store = os.path.abspath(store_dir)  # so that a later change of the working directory moves nothing
-        self._folder = chat_folder(chat_id)
+        given = given_path("store_dir", store_dir)
+        self._store = os.path.abspath(given)  # so that a later change of the working directory moves nothing
+        self._folder = chat_folder(given_text("chat_id", chat_id))
         self._root = os.path.join(self._store, self._folder)
         self._begun_in = ""
         with suppress(OSError):  # it may be gone, which an absolute path does not mind
             self._begun_in = os.getcwd()
         #: What every path begins with: *store_dir* as it was given, and the chat's folder.
-        self.prefix = f"{os.fspath(store_dir).replace(os.sep, '/').rstrip('/')}/{self._folder}"
+        self.prefix = f"{given.replace(os.sep, '/').rstrip('/')}/{self._folder}"
         self._watched: WeakSet[Memory] = WeakSet()
         self._owners: WeakSet[Memory] = WeakSet()
         self._search_seconds = search_seconds
@@ -271,12 +271,17 @@ class OffloadFiles:
 
     # -- reading, also by a model -------------------------------------------------------------------------------------
 
-    def read_file(self, path: str, offset: int = 0, limit: int | None = None, column: int = 0) -> str:
+    def read_file(
+        self, path: str | os.PathLike[str], offset: int | None = 0, limit: int | None = None, column: int | None = 0
+    ) -> str:
         """Return lines of a file from *offset* on, counted from 0, at most *limit*, under a line that says which.
 
         Bounded: where more is left, the first line says how to go on. *column* passes over the beginning of the first
-        of the lines, for one that is longer than an answer.
+        of the lines, for one that is longer than an answer. What cannot be done is said in the answer, as by ``call``.
         """
+        return self.call("read_file", {"path": _text_of_path(path), "offset": offset, "limit": limit, "column": column})
+
+    def _read_file(self, path: str, offset: int = 0, limit: int | None = None, column: int = 0) -> str:
         name = self._name_in(path)
         text = None if name is None else self._text(name)
         if text is None:
@@ -293,23 +298,33 @@ class OffloadFiles:
         last = stop if at else stop - 1
         return f"[file {name}: lines {offset} to {last} of {len(lines)}, counted from 0; {more}]\n{shown}"
 
-    def messages(self, path: str) -> list[dict[str, Any]]:
+    def messages(self, path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         """Return the messages of an archive, as they were. Raises ``OffloadError`` where *path* is none."""
-        name = self._name_in(path)
+        given = _text_of_path(path)
+        name = self._name_in(given) if isinstance(given, str) else None
         text = None if name is None else self._text(name)
         if text is None:
-            raise OffloadError(f"{_shown(path)} is no file that can be read here; {self._hint()}")
+            raise OffloadError(f"{_shown(str(given))} is no file that can be read here; {self._hint()}")
         try:
             return messages_in(text)
         except NotAnArchive as error:
             raise OffloadError(f"{name}: {error}") from error
 
-    def grep(self, pattern: str, path: str = "", glob: str = "", limit: int = MOST_MATCHES) -> str:
+    def grep(
+        self,
+        pattern: str,
+        path: str | os.PathLike[str] | None = "",
+        glob: str | None = "",
+        limit: int | None = MOST_MATCHES,
+    ) -> str:
         """Return the lines that hold *pattern*, a literal text, in any case of letters.
 
         *path* is one file; or empty, the chat's folder or the store's, for all of the chat. *glob* chooses among their
         names. Takes no longer than the time of one search, and says so where that was not enough.
         """
+        return self.call("grep", {"pattern": pattern, "path": _text_of_path(path), "glob": glob, "limit": limit})
+
+    def _grep(self, pattern: str, path: str = "", glob: str = "", limit: int = MOST_MATCHES) -> str:
         if not pattern or len(pattern) > LONGEST_PATTERN:
             return f"Error: pattern must be a text of 1 to {LONGEST_PATTERN} characters."
         names = self._searched(path, glob)
@@ -327,7 +342,10 @@ class OffloadFiles:
                 found.append(line)
         except TimeOver:
             more = f"; stopped after {self._search_seconds:g} seconds, give one file as path, or a shorter pattern"
-        if not found and not more and _LOOKS_LIKE_REGEX.search(pattern):
+        named = [name for name in names if pattern.lower() in name.lower()]
+        if not found and not more and named:
+            more = f"; it stands in the names of {len(named)} files, among them {', '.join(named[:5])}"
+        elif not found and not more and _LOOKS_LIKE_REGEX.search(pattern):
             more = "; the pattern is taken literally, give a text that stands there as it is"
         heading = f"[grep: {len(found)} lines with the pattern, counted from 0, in {len(names)} files{more}]"
         return "\n".join([heading, *found])
@@ -363,7 +381,7 @@ class OffloadFiles:
             given = given_fields(name, arguments)
         except Refused as refused:
             return f"Error: {refused}."
-        return self.read_file(**given) if name == "read_file" else self.grep(**given)
+        return self._read_file(**given) if name == "read_file" else self._grep(**given)
 
     # -- the folder ---------------------------------------------------------------------------------------------------
 
@@ -452,7 +470,7 @@ def expire_files(store_dir: str | os.PathLike[str], older_than: timedelta, *, no
     *older_than*; return how many there were. Raises ``OffloadError`` where one cannot be removed."""
     before, removed = _before(older_than, now), 0
     try:
-        with suppress(FileNotFoundError), os.scandir(store_dir) as entries:
+        with suppress(FileNotFoundError), os.scandir(given_path("store_dir", store_dir)) as entries:
             folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
             removed = sum(_removed(os.path.abspath(folder), before) for folder in folders)
     except OSError as error:
@@ -461,6 +479,8 @@ def expire_files(store_dir: str | os.PathLike[str], older_than: timedelta, *, no
 
 
 def _before(older_than: timedelta, now: datetime | None) -> float:
+    if not isinstance(older_than, timedelta):
+        raise TypeError(f"older_than is a time, such as timedelta(days=30), not {type(older_than).__name__}")
     return ((utc_now() if now is None else now) - older_than).timestamp()
 
 
@@ -474,6 +494,10 @@ def _removed(folder: str, before: float | None) -> int:
 def _shown(text: str) -> str:
     """Return *text*, which somebody sent, for a message: short, and on one line."""
     return ascii(text if len(text) <= 80 else f"{text[:80]}...")
+
+
+def _text_of_path(path: Any) -> Any:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def _plain(path: str) -> str:

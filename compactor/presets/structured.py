@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from memory.messages import ASSISTANT, from_round
 
 from ..asking import refusal_in
-from ..config import ConfigError
+from ..config import ConfigError, whole_number
 from ..summarizers import (
     ExtractiveSummarizer,
     Summarizer,
@@ -21,6 +21,7 @@ from ..summarizers import (
     as_summarizer,
 )
 from ..summarizers.tags import strip_tags, unfenced
+from .given import given_text
 
 __all__ = [
     "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",
@@ -107,11 +108,15 @@ def structured(
     summarizer: object | None, prompt: str | None, schema: type[BaseModel] | None, max_token: int
 ) -> Summarizer:
     """Return the summarizer that asks *summarizer* with *prompt*; the offline one where there is none."""
-    if isinstance(max_token, bool) or not isinstance(max_token, int) or max_token < 1:
-        raise ConfigError(("max_token", f"must be a whole number from 1 on, not {max_token!r}"))
+    if callable(max_token) or hasattr(max_token, "chat_completion"):
+        raise ConfigError(("max_token", "is the first argument here; give the model as summarizer= or model="))
+    whole_number("max_token", max_token, 1)
+    if prompt is not None:
+        given_text("customized_compression_prompt", prompt)
     if prompt is not None and "messages_list_json" not in (found[2] for found in _PLACEHOLDER.finditer(prompt)):
         raise ConfigError(("customized_compression_prompt", "lacks {messages_list_json}, where the messages go"))
-    if schema is not None and "compressed_text" not in schema.model_fields:
+    is_schema = isinstance(schema, type) and issubclass(schema, BaseModel)
+    if schema is not None and not (is_schema and "compressed_text" in schema.model_fields):
         raise ConfigError(("schema", "lacks compressed_text; derive it from MemoryCompressionSchema"))
     if summarizer is None or isinstance(summarizer, ExtractiveSummarizer):
         return summarizer or ExtractiveSummarizer()  # it reads rounds and no prompt

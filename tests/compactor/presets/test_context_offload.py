@@ -266,7 +266,7 @@ def test_a_group_bounds_the_requests() -> None:
     [
         ({"context_manage_mode": "fast"}, ValueError, "auto, compact, compress"),
         ({"max_total_tokens": 0}, ValueError, "max_total_tokens"),
-        ({"max_token": -1}, ValueError, "max_total_tokens"),
+        ({"max_token": -1}, ValueError, "max_token:"),
         ({"group_token_threshold": 3}, ValueError, "group_token_threshold"),
         ({"keep_recent_count": -1}, ValueError, "keep_recent_count"),
         ({"store_dir": "store"}, ValueError, "chat_id"),
