@@ -80,7 +80,7 @@ def compared(before: CompactedMessage | None, after: CompactedMessage | None) ->
 
 
 def _statements(summary: str) -> Iterator[str]:
-    for line in summary.splitlines():
+    for line in filter(None, summary.splitlines()):
         is_data = any(len(word) > _WORD for word in line.split())
         found = [] if is_data else list(sentences(line, _LONGEST))
         if found:

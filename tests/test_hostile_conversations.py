@@ -28,10 +28,11 @@ from compactor.messages.offloading import OffloadRule
 from compactor.noting.changes import Change, changed
 from compactor.noting.notes import headings, read_notes, rendered, section_named
 from compactor.plan import Plan, plan_text
-from compactor.presets import MemoryWithCompress
+from compactor.presets import MemoryWithCompress, offload_context
 from compactor.presets.archives import NotAnArchive, archive_of, messages_in
 from compactor.presets.offload_files import OffloadFiles, chat_folder, file_name
 from compactor.presets.structured import structured
+from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
 from compactor.summarizers.base import SummarizerError, SummaryRequest
 from compactor.summarizers.cues import words_in
@@ -41,7 +42,7 @@ from compactor.summarizers.instructions import instruction_strength, is_prohibit
 from compactor.summarizers.statements import clauses, from_rounds, from_summary, sentences
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, quote, shorten_name, steps
-from memory import Memory, Note, Recall, open_store
+from memory import CompactedMessage, Memory, Note, Recall, open_store
 from memory.copies.jsonl import import_session
 from memory.errors import StoreDamaged, UnknownReference
 from memory.graphemes import beginning, cut_after, cut_before
@@ -250,6 +251,37 @@ def compose_small(text: str) -> None:
     compose(memory, budget=3_000)
 
 
+def summarize(make: Callable[[str], Round], text: str) -> None:
+    ExtractiveSummarizer()(SummaryRequest(rounds=(make(text),), end_index=1, target_tokens=1_000))
+
+
+def summarize_again(text: str) -> None:
+    """Go on from *text*, as a summary and as what stands below headings of one."""
+    for summary in (text, f"Goal:\n- x\n\nInstructions from the user:\n- {text}\n\nFacts:\n- {text}"):
+        before = CompactedMessage(start_index=1, end_index=1, summary=summary)
+        ExtractiveSummarizer()(SummaryRequest(previous=before, rounds=(asked("What now?"),), end_index=2))
+
+
+def offload(text: str) -> None:
+    """Have a result moved to a file, what was said summed up, and that summed up again."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text[:1_000]}}
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": text},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]
+    most = max(len(text) // 4, 400)
+    made = offload_context(messages, max_total_tokens=most, target_tokens=most, keep_recent_count=0)
+    more = [
+        {"role": "user", "content": text[: 2 * most]},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "next"},
+    ]
+    offload_context([*made.messages, *more], max_total_tokens=most // 2, target_tokens=most, keep_recent_count=0)
+
+
 def archive(text: str) -> None:
     messages_in(archive_of([{"role": "user", "content": text, text: text, "x": {text: [text]}}]))
     with suppress(NotAnArchive):
@@ -332,6 +364,11 @@ LONGER: dict[str, Read] = {
     "a prompt": compose_small,
     "compressed memory": compress,
 }
+WHOLE: dict[str, Read] = {
+    **{f"summary of a {place}": partial(summarize, make) for place, make in ROUNDS.items()},
+    "a summary of a summary": summarize_again,
+    "offload_context": offload,
+}
 ON_DISK: dict[str, Callable[[Path, str], None]] = {
     "a store": search_store,
     "a prompt file": load_prompt,
@@ -350,6 +387,12 @@ def test_what_only_reads_takes_a_megabyte(reader: str) -> None:
 def test_what_works_with_a_text_takes_a_quarter_of_a_megabyte(reader: str) -> None:
     """Units and transcripts, statements, actions, notes and quotes."""
     assert not find_growth(LONGER[reader], (1_000, 16_000, 256_000))
+
+
+@pytest.mark.parametrize("reader", WHOLE)
+def test_whole_summaries_take_in_proportion(reader: str) -> None:
+    """Of a chosen summary and of ``offload_context``, all steps together."""
+    assert not find_growth(WHOLE[reader], (500, 8_000, 128_000))
 
 
 @pytest.mark.parametrize("reader", ON_DISK)

@@ -124,9 +124,9 @@ def test_a_prompt_of_a_hundred_times_the_rounds_takes_about_as_long(long_chats: 
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.thread_time()
     call()
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 def test_a_query_long_ago_is_found_without_reading_all_rounds_since(monkeypatch: pytest.MonkeyPatch) -> None:

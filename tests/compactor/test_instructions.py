@@ -256,6 +256,6 @@ def test_telling_refusing_and_asking_forbid_nothing(sentence: str) -> None:
 )
 def test_long_lines_are_judged_in_no_time(text: str) -> None:
     """No pattern is tried again from every word to the end."""
-    began = time.perf_counter()
+    began = time.thread_time()
     is_prohibition(text)
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5

@@ -150,11 +150,11 @@ def test_a_line_of_code_is_no_instruction() -> None:
 def test_a_megabyte_is_judged_in_no_time(piece: str) -> None:
     """In time that grows with its length; and what is longer than a sentence is judged by its beginning."""
     text = piece * (1_000_000 // len(piece))
-    began = time.perf_counter()
+    began = time.thread_time()
     instruction_strength(text)
     is_prohibition(text)
     may_prohibit(text)
-    assert time.perf_counter() - began < 60
+    assert time.thread_time() - began < 60
     assert instruction_strength("x " * MAX_SENTENCE + "never pay") == 0
 
 

@@ -324,6 +324,6 @@ def test_an_answer_without_tags_is_only_trimmed(answer: str) -> None:
 )
 def test_a_megabyte_of_tags_is_stripped_in_no_time(answer: str) -> None:
     """The work grows with the answer, not with its square."""
-    began = time.perf_counter()
+    began = time.thread_time()
     strip_tags(answer)
-    assert time.perf_counter() - began < 10  # what is quadratic takes hours
+    assert time.thread_time() - began < 10  # what is quadratic takes hours

@@ -388,10 +388,10 @@ def measured(memory: Memory) -> tuple[int, float]:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     for _ in range(100):
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(10):
             read()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.thread_time() - began)
     return min(peaks), min(seconds)
 
 

@@ -156,9 +156,9 @@ def test_lost_sentences_join_those_that_stand_there() -> None:
 @pytest.mark.parametrize("text", ["“" * 200_000, '"' * 200_001, "- " * 200_000, f"{HEADING}\n" + "«a" * 100_000])
 def test_hostile_answers_are_read_in_no_time(text: str) -> None:
     """Whatever is opened and never closed."""
-    began = time.perf_counter()
+    began = time.thread_time()
     Heard(rounds("Never pay.")).attribute(f"{HEADING}\n{text}")
-    assert time.perf_counter() - began < 10
+    assert time.thread_time() - began < 10
 
 
 # -- nobody else's words ---------------------------------------------------------------------------------------------
