@@ -287,7 +287,7 @@ class MemoryWithCompress:
         if messages is None:
             return
         new = to_messages(messages)
-        with self._window.lock:
+        with self._window.changing(), self._window.lock:
             log = self._window.log()
             known = [*self._window.now(log), *(Shown(place, log.message(place) or {}) for place in log.places())]
             items: list[Item] = []
@@ -298,21 +298,19 @@ class MemoryWithCompress:
                     self._window.direct = (*self._window.direct, same)
                 items.append(same)
             self._window.show(items, log)
-        self._window.keep()
 
     async def delete(self, indices: Iterable[int] | int) -> None:
         """Show the messages at *indices* no more; a call goes with its results. They stay in the log.
 
-        Raises ``IndexError`` where there is no such message; nothing is deleted then.
+        Raises ``IndexError`` where there is no such message, and ``StoreError``; nothing is deleted then.
         """
-        with self._window.lock:
+        with self._window.changing(), self._window.lock:
             log = self._window.log()
             shown = self._window.now(log)
             gone = _places(indices, len(shown))
             block = blocks([one.message for one in shown])
             going = set().union(*(block[index] for index in gone))
             self._window.show((one.item for at, one in enumerate(shown) if at not in going), log)
-        self._window.keep()
 
     async def size(self) -> int:
         """Return how many messages were added since the last ``clear``, shown or not."""
@@ -320,9 +318,8 @@ class MemoryWithCompress:
 
     async def clear(self) -> None:
         """Show nothing, and count from 0. The log keeps what it has; to forget for good, ``memory.redact``."""
-        with self._adding:
+        with self._window.changing(), self._adding:
             self._window.clear()
-        self._window.keep()
 
     def references(self, index: int) -> tuple[str, ...]:
         """Return what the shown message at *index* is or stands for, each for ``memory.reload``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -205,6 +206,7 @@ class Window:
         #: Erasures in the log when it was read last: a text that was read before one may hold what is erased.
         self.redactions = memory.snapshot.redactions
         self._journal = memory.journal(ASSISTANT)
+        self._changes = 0  # beside messages that were added
         self._written: set[str] = set()  # ids of what the log has
         self._direct_written: tuple[Made, ...] = ()
         self._resume()
@@ -246,6 +248,22 @@ class Window:
             self._settled = log.rounds.settled
             self._taken = {item.round: item.post for item in log.places(self._settled + 1)}
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Write to the log what the block has changed. Where that fails everything is as it was: who tries again
+        counts as before."""
+        with self.lock:
+            before = self._items, self._settled, self._taken, self._cleared, self.direct
+            self._changes = mark = self._changes + 1
+        try:
+            yield
+            self.keep()
+        except BaseException:
+            with self.lock:
+                if self._changes == mark:  # else somebody went on from it
+                    self._items, self._settled, self._taken, self._cleared, self.direct = before
+            raise
+
     def clear(self) -> None:
         """Show nothing, and let history begin anew."""
         with self.lock:
@@ -265,6 +283,7 @@ class Window:
             if self._items[start:end] != tuple(old) or self.redactions != redactions:
                 return False
             self._items = (*self._items[:start], *new, *self._items[end:])
+            self._changes += 1
             return True
 
     # -- in the log ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -205,14 +205,41 @@ def test_what_was_paid_for_is_shown_though_the_store_fails() -> None:
     store.full = True
     assert shown(memory) == [SHORT]
     assert any(isinstance(event, NotKept) for event in heard)
-    with pytest.raises(StoreError):
-        run(memory.delete(0))
     store.full = False
+    run(memory.delete(0))
     assert shown(memory) == []
     run(memory.add(turn(4)))
     run(memory.delete(0))
     assert shown(opened(store)) == turn(4)[1:]
     assert (paid.calls, reasons(heard)) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda memory: memory.delete(0),
+        lambda memory: memory.clear(),
+        lambda memory: memory.direct_update_memory(user("a note")),
+        lambda memory: memory.memory_storage.replace(user("a note")),
+    ],
+)
+def test_a_change_that_the_store_refuses_is_none(
+    change: Callable[[MemoryWithCompress], Coroutine[Any, Any, None]],
+) -> None:
+    """Who tries again deletes the same message, and not the one behind it; what was added meanwhile is shown."""
+    store = Full()
+    memory = opened(store)
+    run(memory.add(turns(2)))
+    store.full = True
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            run(change(memory))
+        assert (memory.shown(), run(memory.size()), memory.direct_updates) == (turns(2), 8, [])
+    store.full = False
+    run(memory.add(turn(3)))
+    assert memory.shown() == turns(3) == shown(opened(store))
+    run(change(memory))
+    assert memory.shown() == shown(opened(store)) != turns(3)
 
 
 def test_a_fork_and_a_copy_show_the_same() -> None:
