@@ -23,7 +23,7 @@ __all__ = ["UNSAID", "Heard"]
 
 #: What stands here instead of ``HEADING`` says less: a summarizer put it there.
 UNSAID = "Instructions in the summary's own words:"
-_MARKED = " (in the summary's words)"
+_IN_OTHER_WORDS = " (in the summary's words)"
 #: A shorter quote may stand anywhere; in scripts other than Latin, a word has fewer letters.
 _LEAST_LETTERS, _LEAST_OTHERS = 12, 4
 #: So many quotes of one summary are looked for, each in all that the user said.
@@ -98,7 +98,7 @@ class Heard:
             if heading is Section.INSTRUCTIONS:
                 place, inside = min(place, len(made)), True
             elif heading is not None or is_heading(line):
-                made.append(line if heading is None else f"{line.rstrip(' :*')}{_MARKED}:")
+                made.append(_marked(line))
                 inside = False
             elif not inside or not line.strip():
                 made.append(line)
@@ -116,15 +116,17 @@ class Heard:
         return tuple(map(self._attributed, notes))
 
     def _attributed(self, note: Note) -> Note:
-        heading = heading_in(note.section)
-        if heading is None:
-            return note
-        if heading is not Section.INSTRUCTIONS:
-            return note.model_copy(update={"section": f"{note.section}{_MARKED}"})
-        said, whole = self._split_quotes(note.text)
-        if whole:
-            return note if bare(" ".join(said)) == bare(note.text) else note.model_copy(update={"text": " ".join(said)})
-        return note.model_copy(update={"section": UNSAID.rstrip(":")})
+        heading, text = heading_in(note.section), "\n".join(map(_marked, note.text.split("\n")))
+        changes = {"text": text} if text != note.text else {}
+        if heading is Section.INSTRUCTIONS:
+            said, whole = self._split_quotes(note.text)
+            if not whole:
+                changes["section"] = UNSAID.rstrip(":")
+            elif bare(" ".join(said)) != bare(note.text):
+                changes["text"] = " ".join(said)
+        elif heading is not None:
+            changes["section"] = f"{note.section}{_IN_OTHER_WORDS}"
+        return note.model_copy(update=changes) if changes else note
 
     def _split_quotes(self, item: str) -> tuple[list[str], bool]:
         """Return the user's sentences that *item* quotes, and whether it says hardly anything else."""
@@ -135,6 +137,11 @@ class Heard:
             return [sentence], True
         letters = sum(len(bare(quote)) for quote in quotes)
         return found, len(found) == len(quotes) and 2 * letters >= len(bare(item))
+
+
+def _marked(line: str) -> str:
+    """Return *line*, and where it is a heading that says that the user's words follow, that these are none."""
+    return line if heading_in(line) is None else f"{line.rstrip(' :*')}{_IN_OTHER_WORDS}:"
 
 
 def _is_long(letters: str) -> bool:

@@ -134,7 +134,10 @@ def item_in(line: str) -> str:
 
 
 def heading_in(line: str) -> Section | None:
-    """Return the heading of this library that says whose words follow, where *line* is one, however it is marked."""
+    """Return the heading of this library that says whose words follow, where *line* is one, however it is marked; that
+    of the goal only as it is written here, for models head their own words so as well."""
+    if line.strip() == Section.GOAL:
+        return Section.GOAL
     return _ATTRIBUTING.get(bare(line)) if len(line) <= _LONGEST_HEADING else None
 
 

@@ -129,15 +129,16 @@ def from_summary(summary: str) -> Iterator[Statement]:
     lines = summary.strip().split("\n")
     for number, line in enumerate(map(str.strip, lines)):
         source = number - len(lines)
-        if (heading := line.lstrip("# ").removesuffix(":")) in _HEADINGS:
-            section = _HEADINGS[heading]
-        elif not line:  # what follows without a heading of ours was written by somebody else
+        heading = _HEADINGS.get(line.lstrip("# ").removesuffix(":"))
+        if heading is not None and (heading is not Section.GOAL or line == heading):  # "## Goal" heads a model's words
+            section = heading
+        elif not line or line.startswith("#"):  # what follows without a heading of ours was written by somebody else
             section = Section.EARLIER
         elif line in {NOTHING, END}:
             continue
         elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):
             yield from _of_item(line[item.end() :], section, source)
-        elif line and not line.startswith("#") and not (line.endswith(":") and len(line) < 60):
+        elif not (line.endswith(":") and len(line) < 60):
             # Under a heading of ours too: what is no bullet there was written by somebody else.
             for sentence in sentences(_LIST_MARK.sub("", line), _SENTENCE):
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, source)
