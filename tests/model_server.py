@@ -4,7 +4,7 @@ It is our own because it must also break the rules of HTTP (drop, drip, hang), w
 not let one do, and because that framework would be one more thing to install.
 
     with ModelServer() as server:
-        server.answers(status(429, headers={"Retry-After": "2"}), ok("A summary."))
+        server.answers(status(429, headers={"Retry-After": "2"}), ok("The user booked HAT001."))
         ...  # base_url=server.base_url
         assert server.requests[0].body["model"] == "m"
 """

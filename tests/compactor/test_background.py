@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scene import CONFIG, ROLE, SOON, ManualExecutor, add_round, end_of, memory_of, on_command, text_of
+from scene import CONFIG, PRICES, ROLE, SOON, ManualExecutor, add_round, end_of, memory_of, on_command, prices, text_of
 
 from compactor import (
     CompactionFailed,
@@ -49,7 +49,7 @@ def test_the_end_is_the_same_whether_the_newest_round_is_open_or_closed(closed: 
 
 def test_the_input_is_the_previous_summary_and_only_the_new_rounds() -> None:
     """Covered rounds are never sent again: old summary + new rounds -> new summary."""
-    memory, summarizer = memory_of(10), ScriptedSummarizer(["Summary of the first seven.", "Summary of twelve."])
+    memory, summarizer = memory_of(10), ScriptedSummarizer([prices("Seven"), prices("Twelve")])
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer) as compactor:
         assert compactor.wait_idle(SOON)
         for _ in range(5):
@@ -59,16 +59,16 @@ def test_the_input_is_the_previous_summary_and_only_the_new_rounds() -> None:
     assert (first.previous, first.start_index, first.end_index) == (None, 1, 7)
     assert [round_.id for round_ in first.rounds] == [f"r{n}" for n in range(1, 8)]
     assert second.previous is not None
-    assert (second.previous.summary, second.start_index, second.end_index) == ("Summary of the first seven.", 8, 12)
+    assert (second.previous.summary, second.start_index, second.end_index) == (prices("Seven"), 8, 12)
     assert [round_.id for round_ in second.rounds] == [f"r{n}" for n in range(8, 13)]
-    assert "Summary of the first seven." in text_of(second)
+    assert prices("Seven") in text_of(second)
     assert "item-8?" in text_of(second)
     assert "item-7?" not in text_of(second)
     assert "item-13?" not in text_of(second)
     compaction = compactor.get_compaction()
     assert compaction is not None
     assert (compaction.start_index, compaction.end_index, compaction.end_round_id) == (1, 12, "r12")
-    assert (compaction.summary, compaction.generation) == ("Summary of twelve.", 2)
+    assert (compaction.summary, compaction.generation) == (prices("Twelve"), 2)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_prompts_keep_their_budget_while_nothing_tells_of_what_is_left() -> None
 def test_a_compactor_goes_on_from_what_the_log_holds() -> None:
     """What another compactor of the role published is where this one starts."""
     memory = memory_of(10)
-    with ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(["The first."])) as compactor:
+    with ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer([prices("First")])) as compactor:
         assert compactor.wait_idle(SOON)
     summarizer = ScriptedSummarizer()
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer) as compactor:
@@ -187,7 +187,7 @@ def test_a_compactor_goes_on_from_what_the_log_holds() -> None:
         assert compactor.wait_idle(SOON)
     (request,) = summarizer.requests
     assert request.previous is not None
-    assert request.previous.summary == "The first."
+    assert request.previous.summary == prices("First")
 
 
 # When it looks
@@ -349,7 +349,7 @@ class ChatAPI:
 
     def chat_completion(self, messages: list[dict[str, Any]], use_backup_engine: bool = True) -> dict[str, str]:
         self.asked.append(messages)
-        return {"role": "assistant", "content": "Summary by chat_completion."}
+        return {"role": "assistant", "content": PRICES}
 
 
 @pytest.mark.parametrize("keyword", ["summarizer", "llm_api"])
@@ -357,13 +357,13 @@ class ChatAPI:
 def test_functions_and_chat_apis_summarize_under_either_name(keyword: str, form: str) -> None:
     """``llm_api=`` is what the name is elsewhere."""
     api = ChatAPI()
-    source = api if form.startswith("an object") else lambda request: "Summary by chat_completion."
+    source = api if form.startswith("an object") else lambda request: PRICES
     memory = memory_of(10)
     with ContextCompactor(CONFIG, rounds_getter=memory.rounds_getter(ROLE), **{keyword: source}) as compactor:
         assert compactor.wait_idle(SOON)
     compaction = compactor.get_compaction()
     assert compaction is not None
-    assert compaction.summary == "Summary by chat_completion."
+    assert compaction.summary == PRICES
 
 
 def test_without_a_summarizer_it_extracts_offline() -> None:

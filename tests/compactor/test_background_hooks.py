@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scene import (
     CONFIG,
+    PRICES,
     ROLE,
     SOON,
     Heard,
@@ -130,9 +131,9 @@ def test_so_is_waiting_for_itself_within_what_it_calls(place: str) -> None:
             compactor.wait_idle()
         except RuntimeError as error:
             errors.append(error)
-        return memory.get_role_rounds(ROLE)[0] if place == "getter" else "A plan." if place == "plan" else "A summary."
+        return memory.get_role_rounds(ROLE)[0] if place == "getter" else "A plan." if place == "plan" else PRICES
 
-    options: dict[str, Any] = {"summarizer": lambda request: "A summary.", "getter": memory.rounds_getter(ROLE)}
+    options: dict[str, Any] = {"summarizer": lambda request: PRICES, "getter": memory.rounds_getter(ROLE)}
     options |= {place: calls}
     getter = options.pop("getter")
     with ContextCompactor(CONFIG, options.pop("summarizer"), getter, **options) as compactor:
@@ -158,7 +159,7 @@ def test_every_method_returns_while_it_is_calling_out(place: str) -> None:
     def summarizer(_request: SummaryRequest) -> str:
         if place == "summarizer":
             hold()
-        return "A summary."
+        return PRICES
 
     def getter() -> object:
         if place == "getter":
@@ -200,7 +201,7 @@ def test_every_decision_is_an_event_with_its_numbers() -> None:
     """Evaluated, started, prepared, published, and why it then did nothing."""
     memory = memory_of(10)
     usage = {"input_tokens": 900, "output_tokens": 9}
-    compactor, executor, clock = on_command(memory, lambda request: Summary("A summary.", usage, "small-model"))
+    compactor, executor, clock = on_command(memory, lambda request: Summary(PRICES, usage, "small-model"))
     compactor.start()
     executor.run_all()
     evaluated, started, prepared, published, again, skipped = compactor.events

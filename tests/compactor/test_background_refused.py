@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scene import (
     CONFIG,
+    PRICES,
     ROLE,
     SOON,
     Heard,
@@ -17,6 +18,7 @@ from scene import (
     memory_of,
     of_kind,
     on_command,
+    prices,
     text_of,
 )
 
@@ -55,7 +57,7 @@ NO_ANSWERS: dict[str, Any] = {
     "its source again": echoing,
     "as long as its source": lambda request: "fact " * 600,
     "None": lambda request: None,
-    "bytes": lambda request: b"A summary.",
+    "bytes": lambda request: PRICES.encode(),
     "a number": lambda request: 7,
     "a Summary of no text": lambda request: Summary(None),  # type: ignore[arg-type]
 }
@@ -65,7 +67,7 @@ NO_ANSWERS: dict[str, Any] = {
 def test_what_is_no_summary_never_changes_the_published_one_and_is_asked_for_again(answer: Any) -> None:
     """It counts as a failure, is told, and is retried by itself; the worker lives."""
     memory, clock, heard = memory_of(10), FakeClock(), Heard()
-    summarizer = ScriptedSummarizer(["The good one.", answer, "The next good one."])
+    summarizer = ScriptedSummarizer([prices("Good"), answer, prices("Good, too")])
     options = {"clock": clock, "rng": lambda: 1.0, "on_event": heard}
     with ContextCompactor.for_role(memory, ROLE, ONE_ATTEMPT, summarizer, **options) as compactor:
         assert compactor.wait_idle(SOON)
@@ -137,7 +139,11 @@ def test_an_error_of_the_hosts_code_is_shown_by_its_class_alone() -> None:
 
 def test_a_result_one_of_whose_rounds_failed_meanwhile_is_discarded_and_made_again() -> None:
     """It would show what is hidden; the next one is made without that round."""
-    memory, summarizer, heard = memory_of(10), ScriptedSummarizer(["With round 3.", "Without it."]), Heard()
+    memory, summarizer, heard = (
+        memory_of(10),
+        ScriptedSummarizer([prices("With round 3"), prices("Without it")]),
+        Heard(),
+    )
     with (
         ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard) as compactor,
         summarizer,
@@ -149,7 +155,7 @@ def test_a_result_one_of_whose_rounds_failed_meanwhile_is_discarded_and_made_aga
         assert compactor.wait_idle(SOON)
     compaction = compactor.get_compaction()
     assert compaction is not None
-    assert (compaction.summary, compaction.end_round_id, compaction.end_index) == ("Without it.", "r7", 6)
+    assert (compaction.summary, compaction.end_round_id, compaction.end_index) == (prices("Without it"), "r7", 6)
     assert "item-3?" not in text_of(summarizer.requests[1])
 
 
@@ -167,7 +173,7 @@ def test_a_retained_round_that_fails_meanwhile_changes_nothing() -> None:
 
 def test_a_result_of_an_older_generation_is_discarded() -> None:
     """Whoever publishes first is the one that stays; nothing is published over it."""
-    memory, summarizer, heard = memory_of(12), ScriptedSummarizer(["Mine, too late."]), Heard()
+    memory, summarizer, heard = memory_of(12), ScriptedSummarizer([prices("Too late")]), Heard()
     with (
         ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard) as compactor,
         summarizer,
@@ -188,18 +194,18 @@ def test_a_result_of_an_older_generation_is_discarded() -> None:
 
 def test_a_revert_brings_the_one_before_back_and_waits_for_a_newer_round() -> None:
     """It is a new generation; the reverted one stays in the log."""
-    memory, summarizer = memory_of(10), ScriptedSummarizer(["First.", "Second.", "Third."])
+    memory, summarizer = memory_of(10), ScriptedSummarizer([prices("First"), prices("Second"), prices("Third")])
     compactor, executor, _ = on_command(memory, summarizer)
     compactor.start()
     executor.run_all()
     for _ in range(5):
         add_round(memory)
     executor.run_all()
-    assert compactor.get_compaction().summary == "Second."  # type: ignore[union-attr]
+    assert compactor.get_compaction().summary == prices("Second")  # type: ignore[union-attr]
     reverted = compactor.revert()
     assert reverted == compactor.get_compaction()
     assert reverted is not None
-    assert (reverted.summary, reverted.end_index, compactor.status().generation) == ("First.", 7, 3)
+    assert (reverted.summary, reverted.end_index, compactor.status().generation) == (prices("First"), 7, 3)
     assert of_kind(compactor.events, Reverted)[0].facts() == {"role": ROLE, "generation": 3, "end": 7}
     memory.add_post(memory.create_round("held", id="r16"), send_from="User", send_to=ROLE, message="a newer one")
     memory.finish_round("r16", state="failed")
@@ -208,7 +214,7 @@ def test_a_revert_brings_the_one_before_back_and_waits_for_a_newer_round() -> No
     assert compactor.status().why_idle is Skip.REVERTED, "the newer round failed, so there is none"
     add_round(memory)
     executor.run_all()
-    assert compactor.get_compaction().summary == "Third."  # type: ignore[union-attr]
+    assert compactor.get_compaction().summary == prices("Third")  # type: ignore[union-attr]
     assert compactor.status().generation == 4
 
 
@@ -237,7 +243,7 @@ def test_a_revert_with_nothing_to_revert_is_none_and_no_event() -> None:
 
 def test_a_revert_discards_the_run_in_flight() -> None:
     """Its result was made from what is no longer current."""
-    memory, summarizer, heard = memory_of(10), ScriptedSummarizer(["First.", "Second."]), Heard()
+    memory, summarizer, heard = memory_of(10), ScriptedSummarizer([prices("First"), prices("Second")]), Heard()
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard) as compactor:
         assert compactor.wait_idle(SOON)
         with summarizer:

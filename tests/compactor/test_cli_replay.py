@@ -438,7 +438,7 @@ def test_a_model_that_always_fails_ends_the_replay(server: ModelServer) -> None:
 
 def test_a_slow_summarizer_is_waited_for() -> None:
     """The figures of a replay do not depend on how long a model took."""
-    slow = ScriptedSummarizer(default="All is in order.").hold()
+    slow = ScriptedSummarizer(default="Parts were counted in all the halls.").hold()
     release = threading.Timer(0.7, slow.release)  # longer than one of the replay's waits
     release.start()
     done = replay(Conversation("x", LONG[:40]), Setup(QUICK, 8000, slow))

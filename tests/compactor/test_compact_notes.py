@@ -516,12 +516,12 @@ def test_a_summary_that_was_made_otherwise_is_read_as_notes() -> None:
     assert [(note.first_round, note.last_round) for note in later.made.notes] == [(1, 4), (1, 8)]
     later.compactor.stop()
     before = later.made
-    back = Scene(["All were found."], memory=scene.memory, strategies=(compact_rounds,)).add(4)
+    back = Scene(["The user asks what items cost."], memory=scene.memory, strategies=(compact_rounds,)).add(4)
     assert back.kinds == ["rounds"]
     previous = back.summarizer.requests[0].previous
     assert previous is not None
     assert (previous.notes, previous.summary) == (before.notes, before.summary)
-    assert (back.made.summary, back.made.notes) == ("All were found.", ())
+    assert (back.made.summary, back.made.notes) == ("The user asks what items cost.", ())
 
 
 @pytest.mark.parametrize("gone", [0, 2])
@@ -533,7 +533,7 @@ def test_another_hosts_rounds_are_written_anew_from_what_is_there(gone: int) -> 
         for number in range(len(rounds) + 1, len(rounds) + count + 1):
             rounds.append(SimpleNamespace(id=f"h{number}", user_query=f"Question {number}? " * 20, post_list=()))
 
-    summarizer = ScriptedSummarizer([FIRST, "no list", "## Done\n- All."], default="none")
+    summarizer = ScriptedSummarizer([FIRST, "no list", "## Done\n- Items were priced."], default="none")
     executor = ManualExecutor()
     compactor = ContextCompactor(
         CONFIG, summarizer, lambda: rounds[gone:] if len(rounds) > 5 else rounds, role=ROLE,
@@ -548,7 +548,7 @@ def test_another_hosts_rounds_are_written_anew_from_what_is_there(gone: int) -> 
     again = summarizer.requests[2]
     assert (again.kind, again.previous is None) == ("rounds", gone == 0)
     assert [round_.id for round_ in again.rounds][:1] == ["h1" if gone == 0 else "h5"]
-    assert compactor.get_compaction().summary == "## Done\n1. All."  # type: ignore[union-attr]
+    assert compactor.get_compaction().summary == "## Done\n1. Items were priced."  # type: ignore[union-attr]
 
 
 # What the user forbade

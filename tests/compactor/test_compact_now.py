@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from scene import CONFIG, ROLE, SOON, Heard, end_of, in_thread, joined, memory_of, of_kind, on_command
+from scene import CONFIG, ROLE, SOON, Heard, end_of, in_thread, joined, memory_of, of_kind, on_command, prices
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, SummaryRejected
 from compactor.background import State
@@ -202,7 +202,7 @@ def test_stop_releases_who_waits_in_compact_now() -> None:
 
 def test_a_compact_now_while_stopping_gets_a_run_of_its_own() -> None:
     """It publishes what the stopped one has brought."""
-    summarizer = ScriptedSummarizer(["Paid for.", "Paid for again."])
+    summarizer = ScriptedSummarizer([prices("Paid for"), prices("Paid for again")])
     compactor = ContextCompactor.for_role(memory_of(10), "late-asker", CONFIG, summarizer)
     with summarizer:
         compactor.start()
@@ -211,7 +211,7 @@ def test_a_compact_now_while_stopping_gets_a_run_of_its_own() -> None:
         waiting = in_thread(lambda: compactor.compact_now(SOON))
         with compactor._runner._wake:
             compactor._runner._wake.wait_for(lambda: bool(compactor._runner._waiters), 0.01)
-    assert waiting().summary == "Paid for."
+    assert waiting().summary == prices("Paid for")
     assert of_kind(compactor.events, Discarded)[0].reason == "stopped"
     assert compactor.status().state is State.STOPPED
     assert joined("late-asker")

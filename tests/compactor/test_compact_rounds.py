@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scene import CONFIG, ROLE, ManualExecutor, add_round, memory_of, of_kind, on_command, text_of
+from scene import CONFIG, ROLE, ManualExecutor, add_round, memory_of, of_kind, on_command, prices, text_of
 from views import view_of
 
 from compactor import (
@@ -130,7 +130,7 @@ def test_braces_in_the_conversation_are_text() -> None:
             message=BRACES * 5 + " ".join(f"fact {number} holds" for number in range(60)),
         )
         memory.finish_round(round_)
-    summarizer = ScriptedSummarizer([f"Summary {BRACES}"])
+    summarizer = ScriptedSummarizer([prices(f"Summary {BRACES}")])
     compactor, executor, _ = on_command(memory, summarizer, EVERYTHING)
     compactor.start()
     executor.run_all()
@@ -166,7 +166,9 @@ def test_a_template_without_the_conversation_is_refused(tmp_path: Path) -> None:
 def test_the_conversation_comes_first_and_the_instruction_last() -> None:
     """A model that reads a transcript last carries it on."""
     memory = memory_of(5)
-    compactor, executor, _ = on_command(memory, summarizer := ScriptedSummarizer(["SUMMARY-SO-FAR"]), EVERYTHING)
+    compactor, executor, _ = on_command(
+        memory, summarizer := ScriptedSummarizer([prices("SUMMARY-SO-FAR")]), EVERYTHING
+    )
     compactor.start()
     executor.run_all()
     add_round(memory)
@@ -186,7 +188,7 @@ def test_a_round_that_fails_between_two_requests_is_not_published() -> None:
         ends.append(request.end_index)
         if len(ends) == 2:
             memory.finish_round(f"r{request.end_index}", state="failed")
-        return f"A summary up to {request.end_index}."
+        return prices(f"Up to {request.end_index}")
 
     compactor, executor, _ = on_command(memory, summarizer, config)
     compactor.start()

@@ -64,7 +64,7 @@ def test_only_runs_of_more_posts_than_that_are_summarised(count: int, least: int
 def test_runs_are_summarised_one_by_one_the_oldest_first() -> None:
     """What was paid for is published before the next is asked for."""
     memory = memory_of(user(), *pairs(4), answer("a"), *pairs(4, 4), answer("b"), user("next"), *pairs(4, 8), answer())
-    summarizer = ScriptedSummarizer(default="A summary.")
+    summarizer = ScriptedSummarizer(default="f was called; its results were long.")
     found = compress_tool_runs()(view_of(memory, work=work_of(summarizer)))
     assert next(iter(found)).first_number == 1
     assert len(summarizer.requests) == 1

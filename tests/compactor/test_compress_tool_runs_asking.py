@@ -228,9 +228,11 @@ def test_no_summary_is_paid_for_that_nobody_keeps(host: str) -> None:
 def test_a_refused_summary_does_not_stop_the_other_runs() -> None:
     """It is told when all have had their turn, so that it is tried again later."""
     memory = memory_of(user(), *pairs(4), answer(), user(), *pairs(4, 4), answer(), user(), *pairs(4, 8), answer())
-    found = compress_tool_runs()(view_of(memory, work=work_of(ScriptedSummarizer(["one", "", "three"], default=""))))
+    found = compress_tool_runs()(
+        view_of(memory, work=work_of(ScriptedSummarizer(["f gave one.", "", "f gave three."], default="")))
+    )
     made = list(itertools.islice(found, 2))
-    assert [reduction.text.splitlines()[-1] for reduction in made] == ["one", "three"]
+    assert [reduction.text.splitlines()[-1] for reduction in made] == ["f gave one.", "f gave three."]
     with pytest.raises(SummaryRejected) as caught:
         next(iter(found))
     assert caught.value.check == "empty"

@@ -75,14 +75,17 @@ def test_each_stretch_has_its_own_earlier_summary() -> None:
     memory.add_post(memory.conversation.rounds[0], send_from="User", send_to=ROLE, message="And?")
     for message in (*pairs(4, 9), ON):
         memory.append(message)
-    made, _ = apply(memory, CURRENT, ScriptedSummarizer(["The first.", "The second."]))
+    made, _ = apply(memory, CURRENT, ScriptedSummarizer(["f was called first.", "f was called again."]))
     assert spans(made) == [(3, 18), (20, 27)]
     memory.unpin("r1.p2")
     for message in (*pairs(4, 13), ON):
         memory.append(message)
     made, requests = apply(memory, CURRENT)
     assert spans(made) == [(1, 18), (20, 36)]
-    assert [request.previous.summary for request in requests if request.previous] == ["The first.", "The second."]
+    assert [request.previous.summary for request in requests if request.previous] == [
+        "f was called first.",
+        "f was called again.",
+    ]
 
 
 def test_a_summary_alone_is_not_made_shorter() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scene import CONFIG, ROLE, add_round, kinds, memory_of, of_kind
+from scene import CONFIG, PRICES, ROLE, add_round, kinds, memory_of, of_kind
 
 from compactor import (
     CompactionFailed,
@@ -70,7 +70,7 @@ class Table:
         self.cycle = Cycle(**options | more)
 
     def run(
-        self, ask: Callable[[SummaryRequest], Any] = lambda request: "A summary.", **more: Any
+        self, ask: Callable[[SummaryRequest], Any] = lambda request: PRICES, **more: Any
     ) -> CompactedMessage | None:
         return self.cycle.run(ask, more.pop("allowed", lambda: None), **more)
 
@@ -80,7 +80,7 @@ def test_a_cycle_publishes_what_is_due() -> None:
     table = Table(memory_of(10))
     published = table.run()
     assert published is not None
-    assert (published.end_index, published.summary) == (7, "A summary.")
+    assert (published.end_index, published.summary) == (7, PRICES)
     assert table.memory.get_role_rounds(ROLE)[1] == published
     assert table.run() is None
     assert kinds(table.events) == ["evaluated", "started", "prepared", "published", "evaluated", "skipped"]
@@ -103,7 +103,7 @@ def test_publication_is_refused_by_who_must_allow_it() -> None:
 
     def ask(_request: SummaryRequest) -> str:
         asked[:] = ["summarizer"]
-        return "A summary."
+        return PRICES
 
     def allowed() -> str:
         asked.append("allowed")
@@ -143,7 +143,7 @@ def test_rounds_that_come_while_it_runs_are_the_next_ones() -> None:
     def ask(_request: SummaryRequest) -> str:
         for _ in range(20):
             add_round(table.memory)
-        return "A summary."
+        return PRICES
 
     published = table.run(ask)
     assert published is not None
@@ -172,7 +172,7 @@ def test_seconds_run_from_the_first_request_to_the_publication() -> None:
 
     def ask(_request: SummaryRequest) -> str:
         table.time += 2.5
-        return "A summary."
+        return PRICES
 
     table.run(ask)
     assert of_kind(table.events, Published)[0].seconds == 2.5
@@ -285,7 +285,7 @@ def test_strategies_run_in_order_until_the_trigger_no_longer_holds() -> None:
 def test_events_name_the_strategy_whose_work_they_tell_of() -> None:
     """Who asked, who was refused and who published: each by the function's name, in one cycle."""
     table = Table(memory_of(10), strategies=(covering(2), compact_rounds), trigger=after_rounds(5))
-    answers = iter(["", "A summary."])
+    answers = iter(["", PRICES])
     table.run(lambda _request: next(answers))
     assert [event.strategy for event in of_kind(table.events, Published)] == ["strategy", "compact_rounds"]
     for kind in (Started, Rejected, Prepared):
@@ -348,7 +348,7 @@ def test_a_plan_that_is_no_text_is_told_as_text() -> None:
             return "1. load; 2. fit"
 
     asked: list[SummaryRequest] = []
-    Table(memory_of(10), plan=Plan).run(lambda request: asked.append(request) or "A summary.")
+    Table(memory_of(10), plan=Plan).run(lambda request: asked.append(request) or PRICES)
     assert asked[0].plan == "1. load; 2. fit"
 
 
@@ -362,9 +362,9 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
         yield CompactedMessage(start_index=1, end_index=2, summary=summary.text)
 
     table = Table(memory_of(10), strategies=(strategy,))
-    published = table.run(lambda request: Summary("<summary>Short.</summary>"))
+    published = table.run(lambda request: Summary(f"<summary>{PRICES}</summary>"))
     assert published is not None
-    assert published.summary == "Short."
+    assert published.summary == PRICES
     assert of_kind(table.events, Started)[0].facts() == {
         "role": ROLE, "generation": 0, "strategy": "strategy", "start": 1, "end": 2, "tokens_before": 50,
     }  # fmt: skip

@@ -7,7 +7,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scene import CONFIG, ROLE, SOON, Calls, Heard, end_of, in_thread, kinds, memory_of, of_kind, on_command
+from scene import (
+    CONFIG,
+    PRICES,
+    ROLE,
+    SOON,
+    Calls,
+    Heard,
+    end_of,
+    in_thread,
+    kinds,
+    memory_of,
+    of_kind,
+    on_command,
+    prices,
+)
 
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest, View
 from compactor.acceptance import Source
@@ -23,7 +37,12 @@ pytestmark = pytest.mark.timeout(30)
 
 def test_a_call_is_given_up_at_its_deadline_and_what_it_answers_is_discarded() -> None:
     """It counts as a failure; another thread takes the place of the one that hangs."""
-    memory, summarizer, clock, heard = memory_of(10), ScriptedSummarizer(["Late.", "In time."]), FakeClock(), Heard()
+    memory, summarizer, clock, heard = (
+        memory_of(10),
+        ScriptedSummarizer([prices("Late"), prices("In time")]),
+        FakeClock(),
+        Heard(),
+    )
     config = CONFIG.merged(call_timeout=30.0)
     with ContextCompactor.for_role(memory, ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         with summarizer:
@@ -39,7 +58,7 @@ def test_a_call_is_given_up_at_its_deadline_and_what_it_answers_is_discarded() -
         assert compactor.get_compaction() is None
         clock.advance(1)
         assert compactor.wait_idle(SOON)
-        assert compactor.get_compaction().summary == "In time."  # type: ignore[union-attr]
+        assert compactor.get_compaction().summary == prices("In time")  # type: ignore[union-attr]
 
 
 def test_a_late_failure_is_discarded_too() -> None:
@@ -74,7 +93,7 @@ def test_the_next_run_begins_while_a_call_that_was_given_up_still_hangs() -> Non
     answers = iter([hanging])
 
     def summarizer(request: SummaryRequest) -> str:
-        return next(answers, lambda _: "In time.")(request)
+        return next(answers, lambda _: prices("In time"))(request)
 
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer, clock=clock, on_event=heard) as compactor:
         assert hanging.begun.acquire(timeout=SOON)
@@ -85,7 +104,7 @@ def test_the_next_run_begins_while_a_call_that_was_given_up_still_hangs() -> Non
         heard.until(Published)
         hanging.go_on.set()
         heard.until(Discarded)
-        assert compactor.get_compaction().summary == "In time."  # type: ignore[union-attr]
+        assert compactor.get_compaction().summary == prices("In time")  # type: ignore[union-attr]
 
 
 def test_the_deadline_of_an_answered_call_does_not_reach_the_next() -> None:
@@ -100,7 +119,7 @@ def test_the_deadline_of_an_answered_call_does_not_reach_the_next() -> None:
     def summarizer(request: object) -> str:
         if len(fire) == 2:
             fire[0]()
-        return "A summary."
+        return PRICES
 
     config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_200)
     clock = Clock()
@@ -118,7 +137,7 @@ def test_a_given_up_call_that_is_published_by_nobody_leaves_no_prepared_event() 
 
     def summarizer(request: object) -> str:
         clock.advance(CONFIG.call_timeout)
-        return "Late."
+        return prices("Late")
 
     compactor, executor, _ = on_command(memory_of(10), summarizer, clock=clock, on_event=heard)
     compactor.start()
@@ -139,7 +158,7 @@ def test_a_strategy_that_falls_back_publishes_nothing_late_either() -> None:
 
     def summarizer(_request: object) -> str:
         clock.advance(CONFIG.call_timeout)
-        return "Late."
+        return prices("Late")
 
     compactor, executor, _ = on_command(memory_of(10), summarizer, clock=clock, strategies=(strategy,))
     compactor.start()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from scene import (
     CONFIG,
+    PRICES,
     ROLE,
     SOON,
     Calls,
@@ -54,7 +55,7 @@ def test_two_thousand_compactors_add_no_thread_and_all_finish() -> None:
     def summarizer(_request: object) -> str:
         nonlocal most
         most = max(most, threading.active_count())
-        return "A summary."
+        return PRICES
 
     with ThreadPoolExecutor(8) as executor:
         compactors = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from executors import SOON, ManualExecutor
 from held_session import DEAR, FullStore, Scene, long_round, requests, text
-from scene import CONFIG, ROLE, Heard, add_round, in_thread, of_kind
+from scene import CONFIG, ROLE, Heard, add_round, in_thread, of_kind, prices
 
 from compactor import (
     CompactorConfig,
@@ -139,7 +139,7 @@ def test_another_processs_publication_takes_it_away() -> None:
     """Unless it is the very same: then it is shown, and nothing is lost."""
     scene = Scene()
     other = Memory("session", store=scene.store)
-    made = CompactedMessage(start_index=1, end_index=8, summary="Theirs.", end_round_id="r8")
+    made = CompactedMessage(start_index=1, end_index=8, summary=prices("Theirs"), end_round_id="r8")
     other.journal(ROLE).publish(made, base=0, round_ids=[f"r{number}" for number in range(1, 9)])
     scene.add()
     assert [event.reason for event in scene.events(Discarded)] == ["generation"]
@@ -167,19 +167,19 @@ def test_what_a_host_does_in_between_is_noticed_when_it_is_shown() -> None:
 
 def test_what_others_publish_while_a_model_is_asked_makes_the_answer_stale() -> None:
     """It was made from another beginning: it is discarded, and asked for anew from theirs."""
-    made = CompactedMessage(start_index=1, end_index=8, summary="Theirs.", end_round_id="r8")
+    made = CompactedMessage(start_index=1, end_index=8, summary=prices("Theirs"), end_round_id="r8")
     ids = [f"r{number}" for number in range(1, 9)]
 
     def theirs(_request: object) -> str:
         scene.memory.journal(ROLE).publish(made, base=0, round_ids=ids)
-        return "Ours."
+        return prices("Ours")
 
-    scene = Scene(summarizer=ScriptedSummarizer(["First.", theirs, "Third."]))
+    scene = Scene(summarizer=ScriptedSummarizer([prices("First"), theirs, prices("Third")]))
     scene.add(5)
     assert {event.reason for event in scene.events(Discarded)} == {"generation"}
-    assert (scene.end, scene.records(CompactionPrepared)[-1].text) == (8, "First.")
+    assert (scene.end, scene.records(CompactionPrepared)[-1].text) == (8, prices("First"))
     scene.add()
-    assert (scene.held.end, requests(scene)[-1]) == (13, (9, 13, "Theirs."))
+    assert (scene.held.end, requests(scene)[-1]) == (13, (9, 13, prices("Theirs")))
 
 
 def test_an_answer_after_stop_is_held_by_who_comes_next() -> None:
@@ -187,7 +187,7 @@ def test_an_answer_after_stop_is_held_by_who_comes_next() -> None:
 
     def stopping(_request: object) -> str:
         scene.compactor.stop(0)
-        return "Late."
+        return prices("Late")
 
     clock, store = FakeClock(), InMemoryStore()
     scene = Scene(0, store=store, clock=clock, summarizer=ScriptedSummarizer([stopping]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from executors import SOON
 from held_session import DEAR, FullStore, Scene, long_round, requests, text
-from scene import CONFIG, ROLE, add_round, in_thread, of_kind
+from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
 
 from compactor import CompactorConfig, Limits, Skip, State, after_rounds, cheapest, compact_rounds, compose, over_usage
 from compactor.cost.limits import Place
@@ -136,7 +136,7 @@ def test_where_nothing_is_left_to_take_in_it_is_shown_as_it_is() -> None:
 
 def test_where_it_cannot_be_extended_it_is_shown_as_it_is() -> None:
     """The prompt is too long, and no model answers: it is shorter with what is held. The compactor goes on trying."""
-    summarizer = ScriptedSummarizer(["A summary."], default=OSError("away"))
+    summarizer = ScriptedSummarizer([PRICES], default=OSError("away"))
     scene = Scene(summarizer=summarizer, publish=when_cheapest(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
@@ -151,9 +151,9 @@ def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
 
     def hang(_request: object) -> str:
         scene.clock.advance(scene.compactor.config.call_timeout)
-        return "Too late."
+        return prices("Too late")
 
-    scene = Scene(summarizer=ScriptedSummarizer(["A summary.", hang]), publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(summarizer=ScriptedSummarizer([PRICES, hang]), publish=when_cheapest(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["CompactionTimeout"]
@@ -168,7 +168,7 @@ def test_where_the_compactor_is_stopped_meanwhile_it_stays_held() -> None:
         assert not scene.compactor.stop(0)
         raise OSError("away")
 
-    scene = Scene(summarizer=ScriptedSummarizer(["A summary.", stop_and_fail]), publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(summarizer=ScriptedSummarizer([PRICES, stop_and_fail]), publish=when_cheapest(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
@@ -189,7 +189,7 @@ def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
 
 def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> None:
     """The store is full as well: the compactor backs off, and shows it afterwards."""
-    summarizer = ScriptedSummarizer(["A summary.", OSError("away")])
+    summarizer = ScriptedSummarizer([PRICES, OSError("away")])
     store = FullStore()
     scene = Scene(summarizer=summarizer, store=store, publish=when_cheapest(DEAR, budget=700))
     store.refused = frozenset({"compaction published"})
@@ -205,7 +205,7 @@ def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> Non
 
 def test_while_no_model_answers_what_is_held_and_not_due_stays() -> None:
     """A prompt that is too long shows it all the same, and the back-off goes on."""
-    scene = Scene(summarizer=ScriptedSummarizer(["A summary."], default=OSError("away")))
+    scene = Scene(summarizer=ScriptedSummarizer([PRICES], default=OSError("away")))
     scene.add(5)
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
     assert (scene.end, scene.compactor.status().failures) == (0, 1)
@@ -408,7 +408,7 @@ def test_the_beginning_of_prompts_breaks_once_for_each_publication() -> None:
 
 def test_what_is_asked_while_a_prompt_shows_it_is_not_lost() -> None:
     """The answer was made from what is shown now: it is kept, and goes on from there."""
-    scene = Scene(summarizer=ScriptedSummarizer(["First.", lambda _: shown_meanwhile(scene), "Third."]))
+    scene = Scene(summarizer=ScriptedSummarizer([prices("First"), lambda _: shown_meanwhile(scene), prices("Third")]))
     scene.add(5)
     assert (scene.end, scene.held.end) == (7, 12)
     assert not scene.events(Discarded)
@@ -424,7 +424,7 @@ def test_what_is_asked_while_a_prompt_shows_it_is_not_lost() -> None:
 def shown_meanwhile(scene: Scene) -> str:
     compose(scene.memory, ROLE, budget=400)
     assert scene.end == 7
-    return "Second."
+    return prices("Second")
 
 
 def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:

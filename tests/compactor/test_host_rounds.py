@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scene import CONFIG, ROLE, SOON, add_round, end_of, memory_of, text_of
+from scene import CONFIG, PRICES, ROLE, SOON, add_round, end_of, memory_of, text_of
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor
 from compactor.host_rounds import COVERED, HostRounds, NotARound, rounds_for
@@ -80,7 +80,7 @@ def test_a_list_that_the_host_goes_on_adding_to_is_read_once_a_cycle() -> None:
 
     def summarizer(_request: object) -> str:
         rounds.extend(Bare(number) for number in range(11, 14))
-        return "A summary."
+        return PRICES
 
     compactor = ContextCompactor(CONFIG, summarizer, lambda: rounds, role=ROLE)
     made = compactor.compact_now(SOON)

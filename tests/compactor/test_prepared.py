@@ -13,7 +13,7 @@ import pytest
 from held_session import FullStore
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scene import ROLE, ManualExecutor, add_round, end_of, of_kind, on_command
+from scene import ROLE, ManualExecutor, add_round, end_of, of_kind, on_command, prices
 
 from compactor import (
     CompactorConfig,
@@ -35,7 +35,7 @@ from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
 from memory.entries import CompactionPrepared, CompactionPublished
 
 USAGE = {"input_tokens": 900, "output_tokens": 90}
-PAID = Summary("A summary that was paid for.", USAGE, "gpt-x")
+PAID = Summary(prices("Paid for"), USAGE, "gpt-x")
 NOBODY = ScriptedSummarizer(default=AssertionError("nobody is to be asked"))
 
 
@@ -261,11 +261,13 @@ def test_steps_of_a_fold_before_one_that_failed_are_not_asked_for_again() -> Non
     """Long material takes many requests; each is paid for once, whatever becomes of the others."""
     store, config = InMemoryStore(), CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_500)
     long_round(Memory("session", store=store))
-    failing = ScriptedSummarizer(["Step one.", "Step two.", OSError()])
+    failing = ScriptedSummarizer(
+        ["Step one: each part has its price.", "Step two: each part has its price.", OSError()]
+    )
     _, executor = resumed(store, failing, config=config)
     executor.run_all()
     assert len(failing.requests) == 3
-    summarizer = ScriptedSummarizer(default=lambda request: f"Step of {len(request.messages)}.")
+    summarizer = ScriptedSummarizer(default=lambda request: f"To {request.end_index}: each part has its price.")
     compactor, executor = resumed(store, summarizer, config=config)
     executor.run_all()
     assert end_of(compactor) == 1
@@ -290,7 +292,11 @@ def test_a_tool_run_is_not_summarised_again_where_its_reduction_was_not_publishe
         memory.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"It is number {number}. " * 60})
     memory.append({"role": "assistant", "content": "Done."})
     memory.append({"role": "user", "content": "Thanks."})
-    summarizer, executor, clock = ScriptedSummarizer(default="All were looked up."), ManualExecutor(), FakeClock()
+    summarizer, executor, clock = (
+        ScriptedSummarizer(default="Calls of look gave numbers 0 to 5."),
+        ManualExecutor(),
+        FakeClock(),
+    )
     compactor = ContextCompactor.for_role(
         memory, "assistant", CompactorConfig(), summarizer, trigger=lambda view: view.tail_length > 1,
         strategies=(compress_tool_runs(2),), executor=executor, clock=clock,
@@ -375,12 +381,12 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
 
     def ask(request: SummaryRequest) -> str:
         asked.append(request)
-        return "Good."
+        return "It was said fifty times."
 
     work = CycleWork(CompactorConfig(), None, None, ask, lambda _: None, lambda: 0, keeping=kept)
-    assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "Good."
+    assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
     assert len(asked) == 1
-    assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "Good."
+    assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
     assert len(asked) == 1
 
 
@@ -453,7 +459,7 @@ class Two:
                 self.failing = False
                 raise OSError
             self.answered.add(question)
-            return f"Covers {request.end_index}."
+            return prices(f"Up to {request.end_index}")
 
         return summarizer
 

@@ -31,7 +31,7 @@ from compactor.testing import *
 def hanging(request):
     inside.set()
     gate.wait()
-    return "A summary."
+    return PRICES
 
 memory, heard = memory_of(10), Heard()
 compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, hanging, on_event=heard)
@@ -173,7 +173,7 @@ def test_a_back_off_works_in_a_forked_child() -> None:
         def summarizer(request):
             if fails:
                 raise fails.pop()
-            return "A summary."
+            return PRICES
         quick = CONFIG.merged(backoff_initial=0.001)
         slow = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard)
         slow.start()
@@ -203,19 +203,19 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
 
         def fork(*_):
             if children:
-                return "A summary."
+                return PRICES
             child = os.fork()
             if child:
                 children.append(child)
-                return "A summary."
+                return PRICES
             children.append(0)
             assert compactor.status().state is State.NEW
             assert compactor.compact_now(SOON).end_index == 7
-            return "A summary."
+            return PRICES
 
         in_a_hook = WHERE == "in a hook"
         compactor = ContextCompactor.for_role(
-            memory, ROLE, CONFIG, (lambda request: "A summary.") if in_a_hook else fork, on_event=fork if in_a_hook else None
+            memory, ROLE, CONFIG, (lambda request: PRICES) if in_a_hook else fork, on_event=fork if in_a_hook else None
         )
         main = os.getpid()
         real = compactor._runner._work

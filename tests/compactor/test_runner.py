@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scene import (
     CONFIG,
+    PRICES,
     ROLE,
     SOON,
     Heard,
@@ -175,7 +176,7 @@ def test_an_answer_that_comes_at_interpreter_exit_is_not_published(monkeypatch: 
 
     def summarizer(request: object) -> str:
         monkeypatch.setattr(runner_module, "interpreter_is_exiting", lambda: True)
-        return "A summary."
+        return PRICES
 
     compactor, executor, _ = on_command(memory_of(10), summarizer)
     compactor.start()

@@ -21,6 +21,7 @@ from scene import (
     memory_of,
     of_kind,
     on_command,
+    prices,
     threads_of,
 )
 
@@ -157,7 +158,7 @@ def test_stop_may_wait_for_as_long_as_it_takes(timeout: float | None) -> None:
 def test_a_start_while_stopping_waits_for_the_abandoned_call() -> None:
     """Two calls of one role are never in flight at once. The old one's answer is paid for: it is not published then, and
     the new run publishes it without asking again."""
-    memory, summarizer, heard = memory_of(10), ScriptedSummarizer(["Old.", "New."]), Heard()
+    memory, summarizer, heard = memory_of(10), ScriptedSummarizer([prices("Old"), prices("New")]), Heard()
     compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard)
     with summarizer:
         compactor.start()
@@ -174,7 +175,7 @@ def test_a_start_while_stopping_waits_for_the_abandoned_call() -> None:
     assert of_kind(compactor.events, Discarded)[0].reason == "stopped"
     compaction = compactor.get_compaction()
     assert compaction is not None
-    assert (compaction.summary, compaction.end_index, len(summarizer.requests)) == ("Old.", 7, 1)
+    assert (compaction.summary, compaction.end_index, len(summarizer.requests)) == (prices("Old"), 7, 1)
     assert kinds(heard.events).index("discarded") < kinds(heard.events).index("published")
     assert compactor.stop(SOON)
 

@@ -23,6 +23,7 @@ from memory.events import Event
 
 TEXT = "The user mia_li_3668 flies with HAT103. " + words(300)
 INVENTED = "Booked HAT901, HAT902, HAT903 and HAT904."
+FLIES = "mia_li_3668 flies."
 USAGE = {"input_tokens": 100, "output_tokens": 10}
 
 
@@ -82,9 +83,9 @@ def test_a_good_answer_is_asked_for_once() -> None:
 
 def test_a_refused_answer_is_asked_for_again_with_what_was_wrong() -> None:
     """At the end of the last user message, which stays as it was; what the first answer cost is not forgotten."""
-    desk = Desk([Summary(INVENTED, USAGE, "gpt-x"), Summary("mia_li_3668 flies.", USAGE | {"cached_tokens": 5})])
+    desk = Desk([Summary(INVENTED, USAGE, "gpt-x"), Summary(FLIES, USAGE | {"cached_tokens": 5})])
     summary = desk.summarize()
-    assert summary.text == "mia_li_3668 flies."
+    assert summary.text == FLIES
     assert summary.usage == {"input_tokens": 200, "output_tokens": 20, "cached_tokens": 5}
     first, second = desk.summarizer.requests
     assert said_last(first) == "Summarise."
@@ -102,7 +103,7 @@ def test_a_refused_answer_is_asked_for_again_with_what_was_wrong() -> None:
 
 def test_each_event_names_the_strategy_that_asked() -> None:
     """Several may ask in one cycle, each for its own; what is counted is counted from when it began."""
-    desk = Desk([INVENTED, "mia_li_3668 flies.", "mia_li_3668 flies again."])
+    desk = Desk([INVENTED, FLIES, "mia_li_3668 flies again."])
     desk.work.begin("first")
     desk.summarize()
     assert desk.work.requests == 2
@@ -153,7 +154,7 @@ def test_a_compactor_does_not_ask_it_again_either() -> None:
 
 def test_what_a_summarizer_raises_is_not_tried_again_here() -> None:
     """Back-off is for that."""
-    desk = Desk([ConnectionError(), "A summary."])
+    desk = Desk([ConnectionError(), FLIES])
     with pytest.raises(ConnectionError):
         desk.summarize()
     assert [type(event) for event in desk.events] == [Started]
@@ -193,11 +194,11 @@ def test_the_reason_is_read_back_where_it_was_put() -> None:
 
 def test_whoever_has_no_cycle_asks_the_same_way() -> None:
     """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
-    summarizer = ScriptedSummarizer(["", Summary("All was done.", USAGE)])
+    summarizer = ScriptedSummarizer(["", Summary(FLIES, USAGE)])
     made = accepted(
         summarizer, request_of(), Source(TEXT, 300), count_tokens, attempts=2, standing=("Never pay.",), room=50
     )
-    assert made.summary == Summary(f"All was done.\n\n{HEADING}\n- Never pay.", USAGE)
+    assert made.summary == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
     assert (made.restored, made.tokens) == (1, count_tokens(made.summary.text))
     assert "it held no text" in said_last(summarizer.requests[1])
 
@@ -231,9 +232,9 @@ RULE = "Never book a red-eye."
 
 def test_what_the_user_forbade_is_added_back_word_for_word() -> None:
     """However little the summarizer cares; told by how many."""
-    desk = Desk(["All was done."])
+    desk = Desk([FLIES])
     summary = desk.summarize(request_of(f"Book it. {RULE}"))
-    assert summary.text == f"All was done.\n\n{HEADING}\n- {RULE}"
+    assert summary.text == f"{FLIES}\n\n{HEADING}\n- {RULE}"
     (prepared,) = desk.told(Prepared)
     assert (prepared["restored"], prepared["tokens_after"]) == (1, count_tokens(summary.text))
 
@@ -242,10 +243,10 @@ def test_what_the_summary_says_is_not_said_twice() -> None:
     """Nor what stands in the pins beside it."""
     quoted = f'The user said: "{RULE.lower()}"'
     assert Desk([quoted]).summarize(request_of(RULE)).text == quoted
-    assert Desk(["All done."], pins=[("r1", 0)]).summarize(request_of(RULE)).text == "All done."
+    assert Desk([FLIES], pins=[("r1", 0)]).summarize(request_of(RULE)).text == FLIES
     post = Post(id="p", send_from="User", send_to="Planner", message=RULE, number=1)
     request = request_of(rounds=[Round(id="r9", user_query="q", post_list=(post,))])
-    assert Desk(["All done."], pins=[("r9", 1)]).summarize(request).text == "All done."
+    assert Desk([FLIES], pins=[("r9", 1)]).summarize(request).text == FLIES
 
 
 def test_pins_of_the_compaction_before_count_too() -> None:
@@ -253,13 +254,13 @@ def test_pins_of_the_compaction_before_count_too() -> None:
     previous = CompactedMessage(
         start_index=1, end_index=1, summary="S", pinned=(f"User: {RULE}",), extra={STANDING: (RULE,)}
     )
-    assert Desk(["All done."]).summarize(request_of("Go on.", previous=previous)).text == "All done."
+    assert Desk([FLIES]).summarize(request_of("Go on.", previous=previous)).text == FLIES
 
 
 def test_it_comes_back_at_every_later_compaction() -> None:
     """The compaction carries it, also past a summary that had no room for it."""
     previous = CompactedMessage(start_index=1, end_index=1, summary="S", extra={STANDING: (RULE,)})
-    assert RULE in Desk(["All done."]).summarize(request_of("Go on.", previous=previous)).text
+    assert RULE in Desk([FLIES]).summarize(request_of("Go on.", previous=previous)).text
 
 
 @pytest.mark.parametrize("target", [None, 1, 1_000])
@@ -275,12 +276,12 @@ def test_what_comes_back_is_bounded_by_the_length_wished_for(target: int | None)
 
 def test_what_a_strategy_knows_that_he_forbade_goes_before_what_the_request_says() -> None:
     """Where the summarizer reads less than the log has."""
-    desk = Desk(["All was done."])
+    desk = Desk([FLIES])
     made = desk.work.summarize(request_of("Never call."), Source(TEXT, count_tokens(TEXT)), desk.view, [RULE])
-    assert made.text == f"All was done.\n\n{HEADING}\n- {RULE}"
+    assert made.text == f"{FLIES}\n\n{HEADING}\n- {RULE}"
 
 
 @pytest.mark.parametrize("kind", ["tool_run", "large_post"])
 def test_only_summaries_of_rounds_take_the_users_words_along(kind: Any) -> None:
     """What stands in place of tool calls leaves the user's messages where they are."""
-    assert Desk(["It was done."]).summarize(request_of(RULE, kind=kind)).text == "It was done."
+    assert Desk([FLIES]).summarize(request_of(RULE, kind=kind)).text == FLIES

@@ -23,7 +23,7 @@ def said(query: str, *posts: tuple[str, str]) -> Round:
     return Round(user_query=query, post_list=made)
 
 
-def compaction(summary: str = "A summary.", **more: object) -> CompactedMessage:
+def compaction(summary: str = "They want a trip.", **more: object) -> CompactedMessage:
     return CompactedMessage(start_index=1, end_index=3, summary=summary, **more)
 
 

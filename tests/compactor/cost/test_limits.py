@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scene import CONFIG, ROLE, SOON, Calls, add_round, end_of, in_thread, memory_of, of_kind, on_command
+from scene import CONFIG, PRICES, ROLE, SOON, Calls, add_round, end_of, in_thread, memory_of, of_kind, on_command
 
 from compactor import (
     CompactionFailed,
@@ -44,7 +44,7 @@ def asking(tokens: int) -> SummaryRequest:
 
 
 def answering(tokens: int) -> Summary:
-    return Summary("A summary.", {"input_tokens": 0, "output_tokens": tokens})
+    return Summary(PRICES, {"input_tokens": 0, "output_tokens": tokens})
 
 
 # -- whatever happens, in whatever order -------------------------------------------------------------------------------
@@ -630,7 +630,7 @@ def test_when_the_hour_is_used_up_the_rest_waits_for_the_next() -> None:
 
 def test_what_an_answer_reports_takes_the_place_of_the_estimate() -> None:
     """Cheaper calls leave room for more of them; what a plain text costs is what was estimated."""
-    for answer, reached in [(answering(10), 4), ("A summary of it.", 2)]:
+    for answer, reached in [(answering(10), 4), (PRICES, 2)]:
         scene = spending(100, 250, [answer] * 4, count=4)
         scene.start()
         for executor in scene.executors:
@@ -654,7 +654,7 @@ def test_what_an_answer_reports_takes_the_place_of_the_estimate() -> None:
 )
 def test_what_is_no_count_is_not_counted_and_the_answer_is_taken_all_the_same(usage: Any, spent: int) -> None:
     """One summarizer's slip throws away no answer that was paid for, and closes no hour to all the others."""
-    scene = spending(100, 250, [Summary("A summary of it.", usage)])
+    scene = spending(100, 250, [Summary(PRICES, usage)])
     scene.start()
     scene.executors[0].run_all()
     assert end_of(scene.compactors[0]) == 7

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from scene import ROLE, memory_of, of_kind, on_command
+from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
 from compactor.events import KeepingFailed, Published
 from compactor.keeping.failures import FailuresKept
@@ -20,7 +20,7 @@ from memory.entries import CompactionPrepared
 from memory.events import Event
 
 
-def answer(text: str = "A summary.") -> CompactionPrepared:
+def answer(text: str = PRICES) -> CompactionPrepared:
     return CompactionPrepared(role=ROLE, digest=text, base=0, kind="rounds", text=text)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import CONFIG, ROLE, ManualExecutor, add_round, end_of, of_kind, on_command
+from scene import CONFIG, PRICES, ROLE, ManualExecutor, add_round, end_of, of_kind, on_command, prices
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, ExtractiveSummarizer, SummaryRequest
 from compactor.background import State
@@ -64,7 +64,7 @@ class Pair:
 
     def _thinks(self, request: SummaryRequest) -> str:
         self.during()
-        return f"Covers 1-{request.end_index}."
+        return prices(f"1-{request.end_index}")
 
     def start(self) -> None:
         self.one.start()
@@ -201,7 +201,7 @@ def test_compact_now_says_at_once_that_another_process_is_at_it() -> None:
 def test_it_is_renewed_before_each_call_and_given_back_after_the_last() -> None:
     """For as long as a call may take, and a margin; a refused answer's next attempt included."""
     pair = Pair(config=CompactorConfig(threshold=7, retain_recent=3, summary_attempts=3))
-    answers = iter(["", "", "A summary."])
+    answers = iter(["", "", PRICES])
     seen: list[int] = []
     pair.one._runner._summarizer = lambda request: seen.append(len(pair.store.taken)) or next(answers)
     pair.one.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from chats import answer, calls, memory_of, result, user
 
 from compactor import Summary, SummaryRequest
+from compactor.checks.terms import find_telling_terms
 from compactor.presets.auto_context_memory import AutoContextMemory
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
@@ -19,8 +21,10 @@ SMALL = {"msg_threshold": 10, "max_token": 4_000, "last_keep": 4, "large_payload
 
 
 def summary(request: SummaryRequest) -> Summary:
-    """Shorter than anything that these tests have summarised, and no reply."""
-    return Summary(f"Kept of {request.kind}: nothing else.", {"input_tokens": 90, "output_tokens": 9}, "tiny")
+    """Name the request's kind and two terms of it: shorter than anything that these tests have summarised."""
+    said = " ".join(post.message for round_ in request.rounds for post in round_.post_list)
+    named = ", ".join(itertools.islice(find_telling_terms(said), 2)) or "small talk"
+    return Summary(f"Told of {request.kind}: {named}.", {"input_tokens": 90, "output_tokens": 9}, "tiny")
 
 
 def long_text(word: str, characters: int = 600) -> str:

@@ -155,7 +155,7 @@ def test_runs_of_tool_calls_in_past_rounds_go_first() -> None:
     assert steps_of(compactor) == [STEPS[0]]
     shown = AutoContextMemory(memory).get_messages()
     assert [message["role"] for message in shown] == ["user", "user", "assistant", "user", "assistant", "user"]
-    assert "Kept of tool_run" in shown[1]["content"]
+    assert "Told of tool_run" in shown[1]["content"]
     assert "reload r1.p1-p12" in shown[1]["content"]
     assert_paired(shown)
 
@@ -198,7 +198,7 @@ def test_previews_are_for_past_rounds_only() -> None:
     assert steps_of(compactor) == [STEPS[4]]
     shown = AutoContextMemory(memory).get_messages()
     assert shown[0] == user("Look it up.")
-    assert "Kept of large_post" in shown[2]["content"]
+    assert "Told of large_post" in shown[2]["content"]
     assert "reload r1.p2" in shown[2]["content"]
 
 
@@ -222,7 +222,7 @@ def test_the_open_round_is_compressed_last_and_its_question_stays() -> None:
     assert shown[0] == user("Find the cheapest.")
     assert shown[-1] == calls("waiting")
     assert len(shown) == 3
-    assert "Kept of tool_run" in shown[1]["content"]
+    assert "Told of tool_run" in shown[1]["content"]
 
 
 def test_a_long_first_question_is_never_reduced() -> None:

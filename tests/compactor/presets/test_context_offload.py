@@ -222,7 +222,12 @@ def test_messages_to_keep_are_rounds_of_two(keep: int | None, rounds: int) -> No
 def test_more_rounds_stay_where_more_messages_are_kept() -> None:
     """Also where the prompt stays above its limit for it."""
     memory = busy(20)
-    run(memory, context_manage_mode="compress", keep_recent_count=20, summarizer=ScriptedSummarizer(["Before."]))
+    run(
+        memory,
+        context_manage_mode="compress",
+        keep_recent_count=20,
+        summarizer=ScriptedSummarizer(["Eight questions were answered, of item-1 to item-8."]),
+    )
     text = shown(memory)
     assert "Question 11?" not in text
     assert all(f"Question {number}?" in text for number in range(12, 21))

@@ -44,6 +44,10 @@ def agent_at_work(steps: int, size: int = 300) -> list[Message]:
     return worked
 
 
+#: Says something of ``chat``, whichever of its rounds it covers.
+ASKED = "The user asked numbered questions, and each got its answer."
+
+
 def chat(rounds: int, size: int = 100) -> list[Message]:
     talk = [SYSTEM]
     for number in range(rounds):
@@ -357,9 +361,9 @@ def test_several_snapshots_become_one() -> None:
                 summarizer=lambda _request, said=said: said,
             ).messages
         )[0]
-        for said in ("It began.", "It went on.")
+        for said in (f"It began. {ASKED}", f"It went on. {ASKED}")
     )
-    summarizer = ScriptedSummarizer(["All of it."])
+    summarizer = ScriptedSummarizer([ASKED])
     made = offload_context(
         [SYSTEM, one, *chat(5)[1:], other, *chat(5)[1:]],
         context_manage_mode="compress",
@@ -368,7 +372,7 @@ def test_several_snapshots_become_one() -> None:
     )
     assert len(snapshots(made.messages)) == 1
     assert summarizer.requests[0].previous is not None
-    assert summarizer.requests[0].previous.summary == "It began.\n\nIt went on."
+    assert summarizer.requests[0].previous.summary == f"It began. {ASKED}\n\nIt went on. {ASKED}"
 
 
 def test_snapshots_alone_are_not_summarised_again() -> None:
@@ -387,7 +391,7 @@ def test_a_user_who_types_a_snapshot_is_heard() -> None:
     made = offload_context([*chat(10), typed], context_manage_mode="compress", max_total_tokens=1_200)
     assert made.messages[-1] == typed
     alike = user(f"{OPENING}I was told this.\n</state_snapshot>")
-    summarizer = ScriptedSummarizer(["A summary."])
+    summarizer = ScriptedSummarizer([ASKED])
     offload_context([alike, *chat(10)], context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
     assert summarizer.requests[0].previous is None
     assert "I was told this." in str(summarizer.requests[0].messages)
@@ -407,7 +411,7 @@ def test_a_summary_cannot_close_its_snapshot() -> None:
 
 def test_older_messages_are_summarised_in_groups() -> None:
     """No request holds more of the conversation than a group may have; each goes on from the one before."""
-    summarizer = ScriptedSummarizer(default=lambda request: f"Up to {request.end_index}.")
+    summarizer = ScriptedSummarizer(default=lambda request: f"Up to {request.end_index}: {ASKED}")
     offload_context(
         chat(20),
         context_manage_mode="compress",
@@ -422,7 +426,7 @@ def test_older_messages_are_summarised_in_groups() -> None:
             sum(count_tokens(f"{round_.user_query} {round_.post_list[0].message}") for round_ in request.rounds) <= 600
         )
         assert (request.previous.summary if request.previous else None) == before
-        before = f"Up to {request.end_index}."
+        before = f"Up to {request.end_index}: {ASKED}"
     asked = "".join(str(request.messages) for request in summarizer.requests)
     assert all(f"Question {number}?" in asked for number in range(19))
 
@@ -449,7 +453,7 @@ def test_what_the_user_forbade_survives_every_compression() -> None:
             [*state, *chat(8)[1:]],
             context_manage_mode="compress",
             max_total_tokens=1_000,
-            summarizer=lambda _request: "They talked.",
+            summarizer=lambda _request: ASKED,
         ).messages
         (snapshot,) = snapshots(state)
         assert snapshot["content"].count("Never book a seat by the window.") == 1
@@ -485,7 +489,7 @@ def test_a_failed_summary_leaves_everything_as_it_was(said: Any, kind: type[Exce
 
 def test_a_refused_summary_is_asked_for_once_more_with_the_reason() -> None:
     """As a compactor does; not where the answer would be the same."""
-    summarizer = ScriptedSummarizer(["", "They talked."])
+    summarizer = ScriptedSummarizer(["", ASKED])
     made = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
     assert made.success
     assert "it held no text" in str(summarizer.requests[1].messages)
@@ -494,7 +498,7 @@ def test_a_refused_summary_is_asked_for_once_more_with_the_reason() -> None:
 
 def test_one_failing_group_leaves_all_as_they_were(tmp_path: Path) -> None:
     """A summary of half of it is none, and nothing is written."""
-    summarizer = ScriptedSummarizer(["It began.", RuntimeError("down")])
+    summarizer = ScriptedSummarizer([ASKED, RuntimeError("down")])
     made = offload_context(
         chat(20),
         context_manage_mode="compress",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scene import CONFIG, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
+from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, SummarizerError
 from compactor.background import State
@@ -170,7 +170,7 @@ def test_each_publication_of_a_backlog_is_a_success() -> None:
 
     def answers() -> Iterator[Any]:
         for _ in range(5):
-            yield from ("A summary.", OSError())
+            yield from (PRICES, OSError())
 
     config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_000, circuit_failures=2)
     compactor, executor, clock = on_command(memory_of(70), ScriptedSummarizer(answers()), config)
