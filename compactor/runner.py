@@ -15,6 +15,7 @@ from functools import partial
 from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.forking import renewed_after_fork
+from memory.hooks import describe_error
 from memory.overlays import CompactedMessage
 
 from .asking import traits_of
@@ -30,7 +31,7 @@ from .threads.backoff import Backoff
 from .threads.clock import Clock
 from .threads.deadlines import BoundedCalls, Call
 from .threads.later import Later
-from .threads.waiting import Waiters, bounded, describe_error
+from .threads.waiting import Waiters, bounded
 from .threads.workers import DaemonThread, interpreter_is_exiting
 
 __all__ = ["Runner", "State"]

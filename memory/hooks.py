@@ -8,9 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, ParamSpec
 
+from .arguments import require_callable
+from .errors import ContextError
 from .forking import renewed_after_fork
 
-__all__ = ["Hooks", "Notifications", "describe"]
+__all__ = ["Hooks", "Notifications", "describe", "describe_error"]
 
 P = ParamSpec("P")
 
@@ -18,6 +20,12 @@ P = ParamSpec("P")
 def describe(callback: object) -> str:
     """Return a name for *callback* that is fit for an event: never its arguments or state."""
     return getattr(callback, "__qualname__", None) or type(callback).__qualname__
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what *error* is, fit for an event: in our words, or by its class where they are somebody else's, which may
+    hold what was said."""
+    return str(error) if isinstance(error, ContextError) else type(error).__name__
 
 
 class Hooks(Generic[P]):
@@ -38,6 +46,7 @@ class Hooks(Generic[P]):
 
     def add(self, callback: Callable[P, object]) -> Callable[[], None]:
         """Add *callback*; return a function that takes it out again, however often that is called."""
+        require_callable("callback", callback, "a function that is called with what has happened")
         key = object()
         with self._lock:
             self._entries = (*self._entries, (key, callback))

@@ -25,7 +25,7 @@ from .log.replay import reverted
 from .log.snapshot import Snapshot
 from .overlay_rule import Ties, hides_words, is_over, laid, newest_asked, ties_of
 from .overlays import CompactedMessage, Journal, JournalState, Origin, Reduction, Reductions
-from .rounds import Record, Round, changed, made, new_id
+from .rounds import Record, Round, changed, new_id
 from .stores.base import IndexedStore, LeasingStore, Store
 from .visibility import seen_by
 
@@ -201,7 +201,7 @@ class RoleJournal:
         return self._memory.refresh()
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
-        record = made(EventRecorded, role=self._role, name=name, facts=facts)
+        record = EventRecorded(role=self._role, name=name, facts=facts)
         self._memory._write(lambda _now: [record], lambda _now: None)
 
     def notes(self, name: str) -> Iterator[Mapping[str, Any]]:

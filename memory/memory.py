@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from inspect import signature
+from types import NoneType
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
+from .arguments import kind_of, require, require_callable, require_methods, require_role, round_id_of
 from .copies.forked import forked
 from .copies.state import memory_from, state_of
 from .entries import (
@@ -23,7 +26,7 @@ from .entries import (
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .frozen import EMPTY, FrozenMapping
-from .hooks import Hooks, Notifications, describe
+from .hooks import Hooks, Notifications, describe, describe_error
 from .journal import SOLE, RoleJournal, withdrawals
 from .log.live import LiveRound
 from .log.log import Log
@@ -35,7 +38,7 @@ from .overlays import CompactedMessage, CompactionProvider
 from .reading.references import place_reference, text_behind
 from .reading.search import Hit, words_of
 from .reading.texts import found, in_step
-from .rounds import Clock, Post, Record, Round, assembled, changed, made, new_id, utc_now
+from .rounds import Clock, Post, Record, Round, assembled, changed, new_id, utc_now
 from .stores import InMemoryStore, Store
 from .usage import Usage
 from .visibility import Rounds, sees
@@ -91,6 +94,11 @@ class Memory(Log):
         new_id: Callable[[], str] = new_id,
         take_over: bool = False,
     ) -> None:
+        require("session_id", session_id, (str, NoneType), "the session's name, as a text; give a store as store=")
+        if store is not None:
+            require_methods("store", store, ("append", "read"), "what open_store(url) gives")
+        require_callable("clock", clock, "a function that gives the time as a datetime")
+        require_callable("new_id", new_id, "a function that gives a new id")
         self.conversation = Conversation(self)
         self._new_id = new_id
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
@@ -144,12 +152,13 @@ class Memory(Log):
         """
         made_at = self._clock()
         if post is None:
-            post = made(Post, **{"id": self._new_id(), "created_at": made_at} | fields)
+            post = Post(**{"id": self._new_id(), "created_at": made_at} | fields)
         elif fields or not isinstance(post, Post):
-            raise TypeError("give add_post() a ready Post, or its fields by name; not both")
+            both = "both" if fields else kind_of(post)
+            raise TypeError(f"give add_post() a ready Post, or its fields by name: send_from=, message=; not {both}")
         if not post.id:
             raise MessageError("a post needs an id: give one that is not empty, or none, and one is made")
-        round_id = round_ if isinstance(round_, str) else round_.id
+        round_id = round_id_of(round_)
         ready, added = post, post
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -174,7 +183,7 @@ class Memory(Log):
         """
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
-        round_id = round_ if isinstance(round_, str) else round_.id
+        round_id = round_id_of(round_)
         number = self.snapshot.number_of(round_id) if state == "failed" else 0
         ahead = self.snapshot.reading_ahead_of(number) if number else None
 
@@ -214,7 +223,7 @@ class Memory(Log):
             raise MessageError("a part of the header has a name; give a text that is not empty")
         made_at = self._clock()
         fields = {"id": self._new_id(), "created_at": made_at, "message": text, "kind": f"{HEADER_PART}{name}"}
-        post = made(Post, send_from="system", send_to=role, **fields)
+        post = Post(send_from="system", send_to=role, **fields)
 
         def records(now: Snapshot) -> Iterable[Record]:
             same = [one for one in now.header if (one.kind, one.send_to) == (post.kind, role)]
@@ -230,6 +239,10 @@ class Memory(Log):
 
         Raises ``MessageError`` with the place of the first that is not a chat message; nothing is written then.
         """
+        if isinstance(conversation, (str, Mapping)) or not isinstance(conversation, Iterable):
+            raise TypeError(
+                f"conversation is a list of chat messages, not {kind_of(conversation)}; put a single one into a list"
+            )
         parsed = []
         for place, message in enumerate(conversation, 1):
             try:
@@ -276,6 +289,7 @@ class Memory(Log):
 
     def _place_of(self, post: Post | str) -> tuple[int, int]:
         """Return the number of a post's round, and its own, for which other writers do not wait."""
+        require("post", post, (Post, str), "the post that add_post() returned, or its reference, such as r12.p3")
         if self._behind:  # it may be in what was stored without anybody knowing
             self.refresh()
         round_, number = place_of(self.snapshot.rounds(include_failed=True), post)
@@ -335,8 +349,7 @@ class Memory(Log):
                 "input_tokens, counted and cached_tokens are numbers of tokens, as the provider's usage has them"
             )
         noted, shown = self._prompts.get(role, (None, None))
-        recorded = made(
-            UsageRecorded,
+        recorded = UsageRecorded(
             role=role,
             input_tokens=input_tokens,
             counted=noted if counted is None else counted,
@@ -370,8 +383,9 @@ class Memory(Log):
     ) -> tuple[Rounds, CompactedMessage | None]:
         """Return the rounds as *role* sees them, and the compaction that covers their beginning.
 
-        One consistent snapshot in O(1): ``rounds[compaction.end_index:]`` is exactly the tail.
+        One consistent snapshot in O(1): ``rounds[compaction.end_index:]`` is exactly the tail. The empty role sees all.
         """
+        require_role(role)
         while True:
             failed, redactions = self.snapshot.failed, self.snapshot.redactions
             compaction = self._compaction_of(role)  # first: a round that is added in between only lengthens the tail
@@ -382,10 +396,12 @@ class Memory(Log):
 
     def rounds_getter(self, role: str) -> RoundsGetter:
         """Return a callable that gives the rounds as *role* sees them, failed ones left out."""
+        require_role(role)
         return RoundsGetter(self, role)
 
     def messages(self, role: str = chat.ASSISTANT) -> list[dict[str, Any]]:
         """Return the conversation as *role* sees it, whole, as chat messages: header first, failed rounds left out."""
+        require_role(role)
         result = [chat.from_post(post, role) for post in self.header if sees(role, post)]
         for round_ in self.snapshot.rounds(role):
             result.extend(chat.from_round(round_, role))
@@ -397,6 +413,8 @@ class Memory(Log):
 
         With *role*, only what that role sees. Raises ``UnknownReference``, a ``KeyError``, for nothing.
         """
+        require("ref", ref, str, "a text such as r12.p3")
+        require_role(role)
         return text_behind(self.snapshot.rounds(role, include_failed=True), ref, hide_failed=bool(role))
 
     @property
@@ -409,6 +427,8 @@ class Memory(Log):
 
         Failed rounds are not searched. May raise ``StoreError``.
         """
+        require("query", query, str, "a text: the words to look for")
+        require_role(role)
         words = words_of(query)
         return found(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
 
@@ -475,6 +495,10 @@ class Memory(Log):
         one, and publishes in this log. Returns a function that takes it out again.
         Raises ``ValueError`` for a compactor of another role, ``RuntimeError`` where it must change and has begun.
         """
+        require_role(role)
+        wanted = "a ContextCompactor, or an object with its methods"
+        require_methods("provider", provider, ("get_compaction", "notify_rounds_changed"), wanted)
+        _require_parameter(provider.notify_rounds_changed)
         bind = getattr(provider, "bind", None)
         if callable(bind):
             bind(self, role)
@@ -490,6 +514,7 @@ class Memory(Log):
 
     def journal(self, role: str) -> RoleJournal:
         """Return the part of the log where *role*'s compactions are published."""
+        require_role(role)
         return RoleJournal(self, role, holder=self._holder)
 
     def _compaction_of(self, role: str) -> CompactedMessage | None:
@@ -535,7 +560,8 @@ class Memory(Log):
         self._event_hooks(CheckpointFailed(at=self._clock(), session=self.session_id, error=error))
 
     def _report_provider(self, role: str, error: Exception) -> None:
-        self._event_hooks(ProviderFailed(at=self._clock(), session=self.session_id, role=role, error=describe(error)))
+        said = describe_error(error)
+        self._event_hooks(ProviderFailed(at=self._clock(), session=self.session_id, role=role, error=said))
 
     # -- what is written ---------------------------------------------------------------------------------------------
 
@@ -546,7 +572,7 @@ class Memory(Log):
         query, extra = (said["message"], said["extra"]) if parsed.is_query else ("", EMPTY)
         if not _is_sound(made_at, post_id, round_id):  # the host's, and refused before the lock is taken
             made_at = _opening(query, round_id, made_at, extra).created_at
-            made(Post, id=post_id, send_from="", send_to="")
+            Post(id=post_id, send_from="", send_to="")
 
         def opening() -> RoundOpened:
             return _opening(query, round_id, made_at, extra)
@@ -630,21 +656,36 @@ def _opening(user_query: str, round_id: str, made_at: datetime, extra: Mapping[s
     fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
     if _is_sound(made_at, round_id, user_query) and isinstance(extra, FrozenMapping):
         return assembled(RoundOpened, fields)
-    return made(RoundOpened, **fields)
+    return RoundOpened(**fields)
 
 
 def _nothing(_now: Snapshot) -> None:
     """What most callers want of the snapshot after they have written."""
 
 
+def _require_parameter(notify: Callable[..., object]) -> None:
+    """Raise ``TypeError`` unless *notify* takes the number of rounds."""
+    try:
+        takes = signature(notify)
+    except (TypeError, ValueError):  # of some callables written in C nobody knows
+        return
+    try:
+        takes.bind(0)
+    except TypeError:
+        raise TypeError("provider.notify_rounds_changed takes the number of rounds: (self, total_rounds)") from None
+
+
 def _checked(compaction: object) -> CompactedMessage | None:
     """Return what a provider gave, which may be an object of its own with the three fields of a ``CompactedMessage``.
 
-    Raises ``TypeError`` where it is no compaction.
+    Raises ``MessageError`` where it is no compaction.
     """
     if compaction is None or isinstance(compaction, CompactedMessage):
         return compaction
     start, end, summary = (getattr(compaction, name, None) for name in ("start_index", "end_index", "summary"))
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(summary, str)):
-        raise TypeError("get_compaction() must return None or an object with start_index, end_index and summary")
+        raise MessageError(
+            "get_compaction() must return None or an object with start_index, end_index and summary: two whole numbers"
+            f" and a text; not {kind_of(compaction)}"
+        )
     return CompactedMessage(start, end, summary)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, Field
 
 from .frozen import EMPTY, freeze_mapping
-from .rounds import Extra, Post, Record, Round, Stamp, Text, by_name
+from .rounds import Extra, Post, Record, Round, Stamp, Text
 
 __all__ = [
     "CompactedMessage",
@@ -65,14 +65,21 @@ class CompactedMessage(Record):
     #: What the pinned posts say that it covers and its role sees; filled in where it is read, and not stored.
     pinned: tuple[Text, ...] = Field(default=(), exclude=True)
 
+    #: As in TaskWeaver's dataclass.
+    by_place: ClassVar[tuple[str, ...]] = ("start_index", "end_index", "summary")
+    example: ClassVar[str] = "CompactedMessage(1, 7, 'What rounds 1 to 7 say')"
+
     if TYPE_CHECKING:
 
         def __init__(self, start_index: int, end_index: int, summary: str, **fields: Any) -> None: ...
     else:
 
         def __init__(self, *leading, **fields) -> None:
-            """Take the first three fields by place, too, as TaskWeaver's dataclass does."""
-            super().__init__(**by_name(("start_index", "end_index", "summary"), leading, fields))
+            super().__init__(*leading, **fields)
+            if self.end_index < self.start_index - 1:
+                raise self._refused(f"end_index, {self.end_index}, lies before start_index, {self.start_index}")
+
+        __init__.__pydantic_base_init__ = True  # as in Record: stored ones are read whatever they say
 
     @property
     def last_round(self) -> int:

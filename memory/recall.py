@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .arguments import require_methods, require_role
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
 from .reading.references import QUOTED, Passage, passage_behind, range_reference
@@ -82,11 +83,8 @@ class Recall:
 
     def __init__(self, memory: Memory, role: str = ASSISTANT) -> None:
         """Raises ``TypeError`` for a role that is no string: None is no way to say "everybody"."""
-        if not isinstance(role, str):
-            raise TypeError(
-                f"role is {role!r}; give the name of the role that asks, which then reads what it sees,"
-                ' or "" to let it read every post'
-            )
+        require_methods("memory", memory, ("search", "reload"), "a Memory")
+        require_role(role)
         self._memory = memory
         self._role = role
         self._calls = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 
+from .arguments import kind_of
 from .errors import MessageError
 from .forking import renewed_after_fork
 from .frozen import EMPTY, freeze_mapping
@@ -26,7 +28,6 @@ __all__ = [
     "assembled",
     "by_name",
     "changed",
-    "made",
     "new_id",
     "utc_now",
 ]
@@ -91,23 +92,62 @@ def utc_now() -> datetime:
 
 
 class Record(BaseModel):
-    """A frozen record; unknown fields are refused, so that a typing mistake is not stored for ever."""
+    """A frozen record; unknown fields are refused, so that a typing mistake is not stored for ever.
+
+    Making one raises ``MessageError``, which names the wrong fields and not what they hold.
+    """
 
     # Errors end up in logs: they name the field and never show what was in it.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    #: The fields that may be given by place.
+    by_place: ClassVar[tuple[str, ...]] = ()
+    #: How to make a good one, for the error; empty: the fields say so.
+    example: ClassVar[str] = ""
 
-R = TypeVar("R", bound=Record)
+    if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
+
+        def __init__(self, *leading: Any, **fields: Any) -> None:
+            given = by_name(self.by_place, leading, fields)
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                raise self._refused(*(_fault(type(self), fault) for fault in error.errors())) from error
+
+        # For pydantic, this is no constructor of ours: what is read from a log or a copy goes past it, and so past what
+        # is asked of a host alone. ``model_validate`` raises pydantic's own error.
+        __init__.__pydantic_base_init__ = True
+
+        def __setattr__(self, name: str, value: object) -> None:
+            self._refuse_change(name)
+
+        def __delattr__(self, name: str) -> None:
+            self._refuse_change(name)
+
+    @classmethod
+    def _refused(cls, *faults: str) -> MessageError:
+        example = f"; it is made like {cls.example}" if cls.example else ""
+        return MessageError(f"this is no {cls.__name__}, and nothing was stored: {'; '.join(faults)}{example}")
+
+    def _refuse_change(self, name: str) -> None:
+        raise AttributeError(
+            f"a {type(self).__name__} does not change; make another one:"
+            f" .model_copy(update={{{name!r}: ...}}) gives it, unchecked"
+        )
 
 
-def made(record: type[R], /, **fields: Any) -> R:
-    """Return a *record* of *fields*. Raises ``MessageError``, which names the wrong ones and not what they hold."""
-    try:
-        return record(**fields)
-    except ValidationError as error:
-        faults = error.errors(include_input=False, include_url=False)
-        wrong = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise MessageError(f"this is no {record.__name__}, and nothing was stored: {wrong}") from error
+def _fault(record: type[Record], fault: Any) -> str:
+    """Return what pydantic refused, and why, without what it was."""
+    name, wrong = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Input ")
+    match fault["type"]:
+        case "missing":
+            return f"{name}: is missing"
+        case "extra_forbidden":
+            near = difflib.get_close_matches(name[:100], record.model_fields, 1)
+            return f"{name}: unknown" + (f"; did you mean {near[0]!r}?" if near else "")
+        case "value_error":
+            return f"{name}: {fault['ctx']['error']}"
+    return f"{name}: {wrong}, not {kind_of(fault['input'])}"
 
 
 def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str, Any]) -> dict[str, Any]:

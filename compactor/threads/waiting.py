@@ -6,12 +6,12 @@ import math
 import threading
 from dataclasses import dataclass
 
-from memory.errors import ContextError
+from memory.hooks import describe_error
 from memory.overlays import CompactedMessage
 
 from ..errors import CompactionFailed, CompactionTimeout
 
-__all__ = ["Waiter", "Waiters", "bounded", "describe_error"]
+__all__ = ["Waiter", "Waiters", "bounded"]
 
 
 @dataclass(eq=False, slots=True)
@@ -68,8 +68,3 @@ class Waiters:
 def bounded(timeout: float | None) -> float | None:
     """Return *timeout* as a wait that every platform's locks accept."""
     return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-
-
-def describe_error(error: BaseException) -> str:
-    """Return what went wrong: an error of ours in its own words, any other by its class, for it may quote the chat."""
-    return str(error) if isinstance(error, ContextError) else type(error).__name__

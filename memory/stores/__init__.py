@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..arguments import require
 from ..errors import StoreError
 from .base import (
     Checkpoint,
@@ -53,6 +54,7 @@ def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
     A database that an older version made is brought up to date, and older versions refuse it from then on. Without
     *migrate* nothing is changed: it raises ``OlderVersion``, and ``StoreError`` where nothing was ever stored.
     """
+    require("url", url, str, "a text, such as sqlite:///chat.db")
     scheme, found, _ = url.partition("://")
     if scheme == "memory" and found:
         return InMemoryStore()

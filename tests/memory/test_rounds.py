@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from memory import Attachment, CompactedMessage, MessageError, Post, Reduction, Round, ToolCall
 from memory.frozen import EMPTY, MAX_DEPTH, FrozenMapping, freeze, freeze_mapping, thaw
-from memory.rounds import changed, made, new_id, utc_now
+from memory.rounds import changed, new_id, utc_now
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
 
@@ -72,32 +72,33 @@ def test_text_fields_take_text_only(record: type) -> None:
     assert record(**fields)
     for name in fields:
         for wrong in (7, None, b"bytes", ["text"]):
-            with pytest.raises(ValidationError):
+            with pytest.raises(MessageError):
                 record(**fields | {name: wrong})
 
 
 def test_a_misspelt_field_is_refused() -> None:
     """What is stored is stored for ever, so a typing mistake must not be."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(MessageError):
         Post(send_from="a", send_to="b", mesage="hello")
 
 
 def test_errors_never_show_what_a_field_held() -> None:
     """Errors end up in logs, and conversations must not."""
-    with pytest.raises(ValidationError) as raised:
+    with pytest.raises(MessageError) as raised:
         Round(user_query=["my password is swordfish"], id="r")
     assert "user_query" in str(raised.value)
     assert "swordfish" not in str(raised.value)
-    with pytest.raises(MessageError, match=r"no Post.*send_to: Field required") as raised_by_us:
-        made(Post, send_from=b"swordfish")
-    assert "swordfish" not in str(raised_by_us.value)
-    assert isinstance(raised_by_us.value.__cause__, ValidationError)
+    assert isinstance(raised.value.__cause__, ValidationError)
+    assert "swordfish" not in str(raised.value.__cause__)
+    with pytest.raises(MessageError, match=r"no Post.*send_to: is missing") as raised:
+        Post(send_from=b"swordfish")
+    assert "swordfish" not in str(raised.value)
 
 
 @pytest.mark.parametrize("state", ["open", "", None, "Finished"])
 def test_a_round_is_created_finished_or_failed(state: object) -> None:
     """There is no fourth state that some part of the library would not know."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(MessageError):
         Round(user_query="q", state=state)
 
 
@@ -115,9 +116,9 @@ def test_a_round_is_closed_once_it_is_finished_or_failed() -> None:
 def test_no_field_of_a_record_can_be_set(path: str) -> None:
     """Records change by making new ones."""
     round_ = a_round()
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError):
         setattr(round_, path, getattr(round_, path))
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError):
         round_.post_list[0].message = "other"
 
 
@@ -281,7 +282,7 @@ def test_what_changes_with_a_publication_stands_on_the_prompts_last_line() -> No
 @pytest.mark.parametrize("wrong", [{"start_index": 0}, {"end_index": -1}, {"generation": -1}, {"summary": None}])
 def test_a_compaction_with_impossible_numbers_is_refused(wrong: dict[str, object]) -> None:
     """Rounds are counted from 1, and generations from 0."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(MessageError):
         CompactedMessage(**{"start_index": 1, "end_index": 2, "summary": "s"} | wrong)
 
 
@@ -295,5 +296,5 @@ def test_a_record_with_other_fields_is_what_pydantic_makes() -> None:
     assert Post.model_validate_json(other.model_dump_json()) == other
     assert changed(other, number=0).model_copy(update={"message": "m"}) == post
     assert changed(post).model_fields_set == set()  # though one that was copied from another says what was set in it
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(AttributeError, match="does not change"):
         other.number = 4  # type: ignore[misc]

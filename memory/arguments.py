@@ -1,0 +1,48 @@
+"""What a host passes: an argument of the wrong kind is an error that names it, what belongs there and what was given.
+
+Never the value itself, which may be what somebody said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["kind_of", "require", "require_callable", "require_methods", "require_role", "round_id_of"]
+
+
+def kind_of(value: object) -> str:
+    """Return what *value* is, for an error: its class, or that it is one."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def require(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
+    """Raise ``TypeError`` unless *value* is of *kind*; *wanted* says in words what *name* is."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {wanted}, not {kind_of(value)}")
+
+
+def require_callable(name: str, value: object, wanted: str) -> None:
+    """Raise ``TypeError`` unless *value* can be called."""
+    require(name, value, Callable, wanted)  # type: ignore[arg-type]
+
+
+def require_methods(name: str, value: object, methods: tuple[str, ...], wanted: str) -> None:
+    """Raise ``TypeError`` unless *value* is an object, not a class, that has all *methods*."""
+    if isinstance(value, type):
+        raise TypeError(f"{name} is {wanted}, not {kind_of(value)}; make one of it: {value.__name__}(...)")
+    if missing := [method for method in methods if not callable(getattr(value, method, None))]:
+        raise TypeError(f"{name} is {wanted}; a {kind_of(value)} has no {' and no '.join(missing)}")
+
+
+def require_role(role: object) -> None:
+    """Raise ``TypeError`` unless *role* is a text: None is no way to say "everybody", which is the empty text."""
+    require("role", role, str, 'the name of an agent, or "" to let it read every post')
+
+
+def round_id_of(round_: Any) -> str:
+    """Return the id of a round, or the id that it is. Raises ``TypeError`` for anything else."""
+    found = round_ if isinstance(round_, str) else getattr(round_, "id", None)
+    if not isinstance(found, str):
+        raise TypeError(f"round_ is the round that create_round() returned, or its id, not {kind_of(round_)}")
+    return found
