@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutinefunction
+from types import NoneType
 from typing import Any, Self
 
 from memory import Memory
+from memory.arguments import kind_of, require, require_callable, require_methods, require_role, takes
 from memory.events import Event, EventHook
 from memory.history import CompactionRecord
 from memory.memory import RoundsGetter
@@ -17,7 +20,7 @@ from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
 from memory.visibility import sees
 
-from .config import CompactorConfig, Settings
+from .config import CompactorConfig, Settings, whole_number
 from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Publication, budget_in, prices_in, publication_of
@@ -32,10 +35,11 @@ from .keeping.keeping import Keeping
 from .messages.ledger import Ledger, ledger_of
 from .messages.units import count_message
 from .runner import Runner, State
-from .strategies import compact_rounds
+from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
 from .threads.clock import SYSTEM_CLOCK, Clock
+from .threads.waiting import bounded
 from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for, window_of
 from .triggers import Condition, default_trigger, when
 
@@ -97,6 +101,16 @@ class ContextCompactor:
     ) -> None:
         _check_arguments(config, summarizer, rounds_getter, llm_api)
         assert rounds_getter is not None  # noqa: S101  (checked)
+        require_role(role)
+        for name, function in {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}.items():
+            if function is not None:
+                require_callable(name, function, _FUNCTIONS[name])
+        for name, given in {"executor": executor, "journal": journal, "clock": clock, "ledger": ledger}.items():
+            if given is not None:
+                require_methods(name, given, *_OBJECTS[name])
+        require("prices", prices, (Prices, NoneType), "what Prices(...) or Prices.of_model(...) gives")
+        require("limits", limits, (Limits, NoneType), "what Limits(...) gives")
+        whole_number("history", history)
         self.config = config if config is not None else CompactorConfig()
         self.role = role
         #: Gives the rounds, as it was passed.
@@ -109,7 +123,7 @@ class ContextCompactor:
         #: Asks the host for the agent's plan as it stands.
         self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
         self._trigger, self._executor, self._limits, self._rng = trigger, executor, limits, rng
-        self._strategies = (compact_rounds,) if strategies is None else tuple(strategies)
+        self._strategies = (compact_rounds,) if strategies is None else _checked_strategies(strategies)
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._count = counter if counter is not None else counter_for(self.config.model)
         budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
@@ -196,7 +210,7 @@ class ContextCompactor:
         Takes what the constructor takes. Not started.
         """
         if not isinstance(memory, Memory) or not isinstance(role, str):
-            raise TypeError(f"for_role takes a Memory and a role, not {_kind(memory)} and {_kind(role)}")
+            raise TypeError(f"for_role takes a Memory and a role, not {kind_of(memory)} and {kind_of(role)}")
         config = config if config is not None else CompactorConfig()
         _check_arguments(config, summarizer, memory.rounds_getter(role), more.get("llm_api"))
         count = more.get("counter") or counter_for(config.model)
@@ -225,7 +239,7 @@ class ContextCompactor:
         several compactors whose calls hang, the second is waited for no longer than the first. From a hook of this
         compactor it does not wait at all.
         """
-        return self._runner.stop(timeout)
+        return self._runner.stop(bounded(timeout))
 
     def __enter__(self) -> Self:
         self.start()
@@ -327,22 +341,69 @@ def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
     return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
 
 
+#: What these arguments are, and what they have.
+_FUNCTIONS = {
+    "plan": "a function that gives the agent's plan, as text or a Plan",
+    "rng": "a function that gives a number from 0 to 1",
+    "counter": "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)",
+    "header_tokens": "a function that gives a number of tokens",
+}
+_OBJECTS = {
+    "executor": (("submit",), "an Executor, such as ThreadPoolExecutor()"),
+    "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),
+    "clock": (("now", "monotonic", "call_later"), "a Clock, such as compactor.testing.FakeClock()"),
+    "ledger": (("count",), "a Ledger"),
+}
+
+
+def _checked_strategies(strategies: object) -> tuple[Strategy, ...]:
+    """Return them in a tuple. Raises ``TypeError`` where one of them is none."""
+    if isinstance(strategies, (str, Mapping)) or not isinstance(strategies, Iterable):
+        raise TypeError(f"strategies is a list of functions View -> overlays, not {kind_of(strategies)}")
+    checked = tuple(strategies)
+    for one in checked:
+        require_callable("one of the strategies", one, "a function View -> overlays")
+        if one in FACTORIES:
+            raise TypeError(f"one of the strategies is what {one.__name__}(...) gives, not {one.__name__} itself")
+    return checked
+
+
 def _check_arguments(config: object, summarizer: object, rounds_getter: object, llm_api: object) -> None:
     """Raise ``TypeError`` where arguments are missing, given twice, or stand in each other's place."""
-    if isinstance(config, Settings):
-        raise TypeError("these are the settings of all roles; give those of one: settings.for_role('Planner')")
     if config is not None and not isinstance(config, CompactorConfig):
-        raise TypeError(f"the first argument is a CompactorConfig, not {_kind(config)}; name the others by keyword")
+        raise TypeError(f"config is a CompactorConfig, not {kind_of(config)}; {_remedy_for(config)}")
     if rounds_getter is None:
         raise TypeError("rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)")
-    if isinstance(summarizer, RoundsGetter) or not callable(rounds_getter) or hasattr(rounds_getter, "chat_completion"):
+    makes_none = isinstance(rounds_getter, type) and not issubclass(rounds_getter, Sequence)
+    if (
+        isinstance(summarizer, RoundsGetter)
+        or not callable(rounds_getter)
+        or makes_none
+        or hasattr(rounds_getter, "chat_completion")
+    ):
+        own = "; give memory.rounds_getter(role)" if isinstance(rounds_getter, Memory) else ""
         raise TypeError(
-            f"rounds_getter is a callable that returns the rounds, and {_kind(rounds_getter)} is none;"
-            " the order is config, summarizer, rounds_getter"
+            f"rounds_getter is a callable that returns the rounds, and {kind_of(rounds_getter)} is none;"
+            f" the order is config, summarizer, rounds_getter{own}"
         )
+    if iscoroutinefunction(rounds_getter):
+        raise TypeError("rounds_getter is asynchronous; give a function that returns the rounds at once")
+    if not takes(rounds_getter):
+        raise TypeError("rounds_getter is called without arguments; give a function that takes none")
     if summarizer is not None and llm_api is not None:
         raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
 
 
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+def _remedy_for(config: object) -> str:
+    """Return what to do with what stands in the place of a configuration."""
+    if isinstance(config, Settings) or config is Settings:
+        return "settings are those of all roles, give one role's: settings.for_role('Planner')"
+    if config is CompactorConfig:
+        return "make one of it: CompactorConfig(...)"
+    if isinstance(config, type):
+        return f"if it is to summarize, give an instance by name: summarizer={config.__name__}(...)"
+    if isinstance(config, Mapping):
+        if "strategies" in config:
+            return "spread a preset: for_role(memory, role, **preset)"
+        return "make one of its settings: CompactorConfig(**settings), or Settings.from_dict(settings).for_role(role)"
+    return "give the others by name: summarizer=, rounds_getter="

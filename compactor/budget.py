@@ -11,7 +11,7 @@ from memory import Memory
 from memory.messages import ASSISTANT
 from memory.rounds import USER, Post
 
-from .compose import header_of
+from .compose import header_of, require_prompt_of
 from .config import whole_number
 from .messages.ledger import ledger_of
 from .messages.offloading import is_result
@@ -61,6 +61,7 @@ def budget_status(
 
     *system* and *tools* are those of ``compose``. Takes time in proportion to the tail.
     """
+    require_prompt_of(memory, role, tools, model, counter)
     if budget is not None:
         whole_number("budget", budget, 1)
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))

@@ -6,9 +6,11 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 from memory import Memory
+from memory.arguments import kind_of, require, require_callable, require_role
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
@@ -91,6 +93,7 @@ def compose(
     takes the place of *model*'s tokenizer; keep one and give it each time, since what it counted is remembered for as
     long as it is the same.
     """
+    require_prompt_of(memory, role, tools, model, counter)
     whole_number("budget", budget, 1)
     whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
@@ -126,6 +129,20 @@ def compose(
     reductions = (*published_reductions(made.view, fitted), *fitted.reductions)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, reductions, over)
     return Prompt(fitted.messages, tokens, report)
+
+
+def require_prompt_of(memory: object, role: object, tools: object, model: object, counter: object) -> None:
+    """Raise ``TypeError`` where one of these arguments, which whoever looks at a prompt takes, is of the wrong kind."""
+    own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
+    require("memory", memory, Memory, f"a Memory{own}")
+    require_role(role)
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Sequence):
+        raise TypeError(f"tools is a list of schemas, not {kind_of(tools)}; leave it out where there are none")
+    for tool in tools:
+        require("one of the tools", tool, Mapping, "a schema, as a mapping")
+    require("model", model, (str, NoneType), "the name of a model")
+    if counter is not None:
+        require_callable("counter", counter, "a function that counts the tokens of a text")
 
 
 class _Made(NamedTuple):
@@ -172,6 +189,10 @@ def header_of(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any
         system = [{"role": "system", "content": system}] if system else []
     elif isinstance(system, Mapping):
         raise TypeError("system is a text or a list of messages; put the one message into a list")
+    elif system is not None:
+        require("system", system, Sequence, "a text or a list of messages")
+        for message in system:
+            require("system", message, Mapping, "a text or a list of messages")
     return (*map(dict, system or ()), *[from_post(post, role) for post in memory.header if sees(role, post)])
 
 

@@ -26,6 +26,7 @@ from pydantic import (
     field_validator,
 )
 
+from memory.arguments import require, require_role
 from memory.errors import ContextError
 from memory.frozen import dumped
 from memory.rounds import by_name
@@ -144,6 +145,11 @@ class CompactorConfig(BaseModel):
             except PromptError as exc:
                 raise ConfigError(("prompt_template_path", str(exc))) from exc
 
+        def __setattr__(self, name: str, value: object) -> None:
+            if not name.startswith("_"):
+                raise AttributeError(f"a configuration does not change; make another one: config.merged({name}=...)")
+            super().__setattr__(name, value)
+
     @field_validator("backoff_max")
     @classmethod
     def _not_below_initial(cls, value: float, info: ValidationInfo) -> float:
@@ -183,6 +189,7 @@ def _problem(details: Any) -> tuple[str, str]:
     if details["type"] == "value_error":
         return name, str(details["ctx"]["error"])
     wanted = details["msg"].removeprefix("Input ")
+    name = name.partition(".")[0]  # the field whose part it is
     default = CompactorConfig.model_fields[name].default
     return name, f"{wanted}, not {reprlib.repr(details['input'])}; leave it out for the default, {default!r}"
 
@@ -218,6 +225,9 @@ class Settings:
     base: CompactorConfig = field(default_factory=CompactorConfig)
     _by_role: tuple[tuple[str, CompactorConfig], ...] = ()
 
+    def __post_init__(self) -> None:
+        require("base", self.base, CompactorConfig, "a CompactorConfig; Settings.from_dict({...}) reads keys")
+
     @classmethod
     def from_file(
         cls,
@@ -227,6 +237,7 @@ class Settings:
         ignore: str | Iterable[str] = (),
     ) -> Settings:
         """Return the settings in the JSON file at *path*; raises ``ConfigError`` where they cannot be used."""
+        require("path", path, (str, os.PathLike), "that of a JSON file")
         file = Path(path)
         return cls._made(_read_json(file), f"{file}: ", file.absolute().parent, env, ignore)
 
@@ -251,6 +262,7 @@ class Settings:
         env: Mapping[str, str] | None,
         ignore: str | Iterable[str],
     ) -> Settings:
+        require("ignore", ignore, Iterable, "what the host's own keys begin with, in a list")
         if not isinstance(data, Mapping):
             raise ConfigError((where.rstrip(": ") or "settings", "must be one object of settings, as in {...}"))
         values = _from_keys(data, where, (ignore,) if isinstance(ignore, str) else tuple(ignore))
@@ -269,6 +281,7 @@ class Settings:
 
     def for_role(self, role: str) -> CompactorConfig:
         """Return the configuration of *role*, named as the agent is or in snake case."""
+        require_role(role)
         name = _snake(role)
         own = dict(self._by_role).get(name)
         if own is not None:

@@ -28,6 +28,13 @@ def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
     """Return what a ``rounds_getter`` gave as rounds of ours that hold only the posts which *role* sees."""
     if isinstance(rounds, Rounds):
         return rounds.seen_as(role)
+    if isinstance(rounds, tuple) and len(rounds) == 2 and isinstance(rounds[0], (Rounds, list, tuple)):
+        raise NotARound(
+            "rounds_getter gave rounds and a compaction, as get_role_rounds does: give it"
+            " memory.rounds_getter(role), or a function that returns get_role_rounds(role)[0]"
+        )
+    if isinstance(rounds, (str, bytes, Mapping)) or not isinstance(rounds, Iterable):
+        raise NotARound(f"rounds_getter gave a {type(rounds).__name__}: have it return the rounds, in a list")
     return HostRounds(rounds, role)
 
 

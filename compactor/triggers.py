@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from memory.arguments import require_callable
+
 from .config import CompactorConfig, whole_number
 
 if TYPE_CHECKING:
@@ -133,12 +135,17 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
     return Trigger(judge, f"over_usage({n})")
 
 
+#: Those that are called to get a trigger: passed as they are, they would take the view for their number.
+FACTORIES: tuple[object, ...] = (after_rounds, over_messages, over_tokens, over_usage)
+
+
 def when(condition: Condition) -> Trigger:
     """Hold when *condition*, any callable ``View -> bool``, says so; an async one is run to its end."""
     if isinstance(condition, Trigger):
         return condition
-    if not callable(condition):
-        raise TypeError(f"a trigger is a callable View -> bool, not {type(condition).__name__}")
+    if condition in FACTORIES:
+        raise TypeError(f"a trigger is what {condition.__name__}(...) gives, not the function itself")
+    require_callable("a trigger", condition, "a callable View -> bool")
 
     def judge(view: View) -> Verdict:
         said = condition(view)

@@ -5,10 +5,11 @@ Never the value itself, which may be what somebody said.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["kind_of", "require", "require_callable", "require_methods", "require_role", "round_id_of"]
+__all__ = ["kind_of", "require", "require_callable", "require_methods", "require_role", "round_id_of", "takes"]
 
 
 def kind_of(value: object) -> str:
@@ -33,6 +34,19 @@ def require_methods(name: str, value: object, methods: tuple[str, ...], wanted: 
         raise TypeError(f"{name} is {wanted}, not {kind_of(value)}; make one of it: {value.__name__}(...)")
     if missing := [method for method in methods if not callable(getattr(value, method, None))]:
         raise TypeError(f"{name} is {wanted}; a {kind_of(value)} has no {' and no '.join(missing)}")
+
+
+def takes(function: Callable[..., object], *arguments: object) -> bool:
+    """Return whether *function* can be called with *arguments*, as far as it says."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C do not say
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def require_role(role: object) -> None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from inspect import signature
 from types import NoneType
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
-from .arguments import kind_of, require, require_callable, require_methods, require_role, round_id_of
+from .arguments import (
+    kind_of,
+    require,
+    require_callable,
+    require_methods,
+    require_role,
+    round_id_of,
+    takes,
+)
 from .copies.forked import forked
 from .copies.state import memory_from, state_of
 from .entries import (
@@ -498,7 +505,8 @@ class Memory(Log):
         require_role(role)
         wanted = "a ContextCompactor, or an object with its methods"
         require_methods("provider", provider, ("get_compaction", "notify_rounds_changed"), wanted)
-        _require_parameter(provider.notify_rounds_changed)
+        if not takes(provider.notify_rounds_changed, 0):
+            raise TypeError("provider.notify_rounds_changed takes the number of rounds: (self, total_rounds)")
         bind = getattr(provider, "bind", None)
         if callable(bind):
             bind(self, role)
@@ -661,18 +669,6 @@ def _opening(user_query: str, round_id: str, made_at: datetime, extra: Mapping[s
 
 def _nothing(_now: Snapshot) -> None:
     """What most callers want of the snapshot after they have written."""
-
-
-def _require_parameter(notify: Callable[..., object]) -> None:
-    """Raise ``TypeError`` unless *notify* takes the number of rounds."""
-    try:
-        takes = signature(notify)
-    except (TypeError, ValueError):  # of some callables written in C nobody knows
-        return
-    try:
-        takes.bind(0)
-    except TypeError:
-        raise TypeError("provider.notify_rounds_changed takes the number of rounds: (self, total_rounds)") from None
 
 
 def _checked(compaction: object) -> CompactedMessage | None:

@@ -108,9 +108,10 @@ class Record(BaseModel):
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
 
         def __init__(self, *leading: Any, **fields: Any) -> None:
-            given = by_name(self.by_place, leading, fields)
+            if leading:
+                fields = by_name(self.by_place, leading, fields)
             try:
-                super().__init__(**given)
+                super().__init__(**fields)
             except ValidationError as error:
                 raise self._refused(*(_fault(type(self), fault) for fault in error.errors())) from error
 

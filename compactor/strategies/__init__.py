@@ -10,6 +10,7 @@ from .offload_large import OffloadRule, offload_large
 from .pin_system import pin_system
 
 __all__ = [
+    "FACTORIES",
     "OffloadRule",
     "compact_notes",
     "compact_rounds",
@@ -19,3 +20,6 @@ __all__ = [
     "offload_large",
     "pin_system",
 ]
+
+#: Those that are called to get a strategy: passed as they are, they would take the view for their first option.
+FACTORIES = (compress_tool_runs, drop, offload_large, pin_system)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
+from types import NoneType
 
+from memory.arguments import require
 from memory.hooks import describe_error
 from memory.overlays import CompactedMessage
 
@@ -67,4 +69,5 @@ class Waiters:
 
 def bounded(timeout: float | None) -> float | None:
     """Return *timeout* as a wait that every platform's locks accept."""
+    require("timeout", timeout, (int, float, NoneType), "a number of seconds, or None for no end")
     return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)

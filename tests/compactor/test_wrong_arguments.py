@@ -1,0 +1,214 @@
+"""What a host passes in the wrong place or of the wrong kind is an error that says so, when it is passed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from executors import SOON
+from scene import ROLE, memory_of
+
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ConfigError,
+    ContextCompactor,
+    Settings,
+    budget_status,
+    compact_rounds,
+    compose,
+    offload_large,
+)
+from compactor.presets import selective
+from compactor.summarizers import OpenAISummarizer
+from compactor.testing import ScriptedSummarizer
+from compactor.triggers import after_rounds
+from memory import Memory
+
+
+class Api:
+    def chat_completion(self, messages: object) -> str:
+        return "Nothing."
+
+
+class Asks:
+    def __call__(self, request: object) -> str:
+        return "Nothing."
+
+
+async def rounds_later() -> list[object]:
+    return []
+
+
+def compactor_of(*given: Any, **options: Any) -> ContextCompactor:
+    return ContextCompactor(*(given or (None, None, list)), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"role": None}, "role is the name of an agent"),
+        ({"trigger": after_rounds}, r"after_rounds\(\.\.\.\)"),
+        ({"trigger": 5}, "trigger"),
+        ({"strategies": compact_rounds}, "strategies is a list"),
+        ({"strategies": "compact_rounds"}, "strategies is a list"),
+        ({"strategies": [5]}, "strategies.*not int"),
+        ({"strategies": [offload_large]}, r"offload_large\(\.\.\.\)"),
+        ({"plan": "1. load"}, "plan is a function"),
+        ({"prices": {"cached": 1}}, "prices"),
+        ({"executor": 5}, "executor.*no submit"),
+        ({"journal": 5}, "journal"),
+        ({"clock": time.time}, "clock.*no now"),
+        ({"rng": 5}, "rng"),
+        ({"counter": "gpt-4"}, "counter is a function .*not str"),
+        ({"ledger": 5}, "ledger"),
+        ({"header_tokens": 5}, "header_tokens"),
+        ({"on_event": [print]}, "callback is a function"),
+        ({"limits": {"concurrent": 1}}, "limits is what Limits"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(options: dict[str, Any], says: str) -> None:
+    """When the compactor is made: in the background, nobody would see the error."""
+    with pytest.raises(TypeError, match=says):
+        compactor_of(**options)
+    if "role" not in options:
+        with pytest.raises(TypeError, match=says):
+            ContextCompactor.for_role(Memory(), ROLE, **options)
+
+
+@pytest.mark.parametrize("history", [-1, "many", None])
+def test_a_history_is_a_number(history: Any) -> None:
+    with pytest.raises(ConfigError, match="history"):
+        compactor_of(history=history)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: compactor_of(None, Asks, list), r"Asks is a class; .*Asks\(\.\.\.\)"),
+        (lambda: compactor_of(None, OpenAISummarizer, list), r"OpenAISummarizer is a class"),
+        (lambda: compactor_of(None, None, list, llm_api=Api), r"Api is a class; .*Api\(\.\.\.\)"),
+        (lambda: compactor_of(Asks, None, list), r"the class Asks; .*summarizer=Asks\(\.\.\.\)"),
+        (lambda: ContextCompactor.for_role(Memory(), ROLE, Asks), r"summarizer=Asks\(\.\.\.\)"),
+        (lambda: ContextCompactor.for_role(Memory(), ROLE, None, Asks), r"Asks is a class"),
+        (lambda: compactor_of(None, list, Asks), "the order is.*"),
+        (lambda: compactor_of(None, list, Api), "the order is.*"),
+        (lambda: compactor_of(CompactorConfig, Api(), list), r"CompactorConfig\(\.\.\.\)"),
+        (lambda: compactor_of({"threshold": 7}, Api(), list), r"CompactorConfig\(\*\*"),
+        (lambda: ContextCompactor.for_role(Memory(), ROLE, selective()), r"for_role\(memory, role, \*\*preset\)"),
+        (lambda: compactor_of(Settings, Api(), list), "settings.for_role"),
+        (lambda: compactor_of(None, Api(), Memory()), "memory.rounds_getter"),
+        (lambda: compactor_of(None, Api(), Memory().conversation), "callable that returns the rounds"),
+        (lambda: compactor_of(None, Api(), rounds_later), "asynchronous"),
+        (lambda: compactor_of(None, Api(), lambda role: []), "without arguments"),
+        (lambda: compactor_of(None, list, MagicMock()), "the order is"),
+    ],
+)
+def test_a_class_or_an_argument_in_the_wrong_place_gets_the_remedy_that_helps(
+    make: Callable[[], object], says: str
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "rounds_getter gave a NoneType"),
+        (5, "rounds_getter gave a int"),
+        ("rounds", "rounds_getter gave a str"),
+        ({"rounds": []}, "rounds_getter gave a dict"),
+        (Memory(), "rounds_getter gave a Memory"),
+        (Memory().conversation, "rounds_getter gave a Conversation"),
+        (memory_of(20).get_role_rounds(ROLE), r"get_role_rounds.*\[0\]"),
+        ([None] * 20, "round 1, a NoneType"),
+        ([SimpleNamespace(user_query="q", post_list=5)] * 20, "post_list"),
+    ],
+)
+def test_what_is_no_list_of_rounds_is_told_in_words(given: object, says: str) -> None:
+    """The published compaction stands, and whoever looks finds the reason and not the name of a class."""
+    compactor = compactor_of(CompactorConfig(7, 3), ScriptedSummarizer(), lambda: given)
+    with pytest.raises(CompactionFailed, match=says):
+        compactor.compact_now(SOON)
+    assert says.split(".*", maxsplit=1)[0] in str(compactor.status().last_error)
+
+
+def test_an_iterator_of_rounds_will_do() -> None:
+    """It is read once, and kept."""
+
+    def rounds() -> Iterator[object]:
+        yield from memory_of(10).conversation.rounds
+
+    compacted = compactor_of(CompactorConfig(7, 3), ScriptedSummarizer(), rounds).compact_now(SOON)
+    assert compacted is not None
+    assert compacted.end_index == 7
+
+
+@pytest.mark.parametrize("wait", ["stop", "compact_now", "wait_idle"])
+def test_a_timeout_is_a_number_of_seconds(wait: str) -> None:
+    compactor = compactor_of()
+    with pytest.raises(TypeError, match="timeout is a number of seconds"):
+        getattr(compactor, wait)("5")
+
+
+@pytest.mark.parametrize("field", ["threshold", "prompt", "treshold"])
+def test_a_configuration_that_is_written_to_says_how_to_make_another(field: str) -> None:
+    """It may be shared, and a compactor has read it."""
+    config = CompactorConfig(7, 3)
+    with pytest.raises(AttributeError, match=r"merged\("):
+        setattr(config, field, 5)
+    assert (config.threshold, config.prompt.name) == (7, "default")
+    assert config.merged(threshold=5).threshold == 5
+
+
+@pytest.mark.parametrize("names", [[5], 5, ["load", None], "load,dump"])
+def test_exempt_tools_are_names(names: Any) -> None:
+    if isinstance(names, str):
+        assert CompactorConfig(exempt_tools=names).exempt_tools == ("load", "dump")
+        return
+    with pytest.raises(ConfigError, match=r"^exempt_tools"):
+        CompactorConfig(exempt_tools=names)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda memory: compose("Planner", memory, budget=8_000), "memory is a Memory, not str"),
+        (lambda memory: compose(memory.conversation.rounds, budget=8_000), "memory is a Memory, not Rounds"),
+        (lambda memory: compose([{"role": "user", "content": "q"}], budget=8_000), r"Memory\.from_messages"),
+        (lambda memory: compose(Memory, budget=8_000), "memory is a Memory, not the class Memory"),
+        (lambda memory: compose(memory, None, budget=8_000), "role is the name of an agent"),
+        (lambda memory: compose(memory, 8_000, budget=8_000), "role is the name of an agent"),
+        (lambda memory: compose(memory, budget=8_000, system=5), "system is a text or a list of messages"),
+        (lambda memory: compose(memory, budget=8_000, system=["You plan."]), "system is a text or a list of messages"),
+        (lambda memory: compose(memory, budget=8_000, model=5), "model"),
+        (lambda memory: compose(memory, budget=8_000, counter="gpt-4"), "counter is a function"),
+        (lambda memory: compose(memory, budget=8_000, tools=None), "tools is a list"),
+        (lambda memory: compose(memory, budget=8_000, tools=[len]), "tools.*schema"),
+        (lambda memory: compose(memory, budget=8_000, tools={"name": "x"}), "tools is a list"),
+        (lambda memory: budget_status(5), "memory is a Memory, not int"),
+        (lambda memory: budget_status(memory, 8_000), "role is the name of an agent"),
+        (lambda memory: budget_status(memory, tools=["x"]), "tools.*schema"),
+    ],
+)
+def test_what_no_prompt_can_be_made_of_is_named(call: Callable[[Any], object], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        call(memory_of(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Settings({"compaction.threshold": 7}), r"Settings\.from_dict"),  # type: ignore[arg-type]
+        (lambda: Settings().for_role(None), "role is the name of an agent"),  # type: ignore[arg-type]
+        (lambda: Settings.from_dict({}, ignore=5), "ignore"),  # type: ignore[arg-type]
+        (lambda: Settings.from_file(5.5), "path"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_of_the_wrong_kind_are_named(call: Callable[[], object], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        call()
