@@ -35,6 +35,8 @@ TASKWEAVER_VERSION = 0.1
 CONTRACTS = ("changes", "notes")
 #: In bytes; far more than a prompt needs, and little enough that any YAML in it is read in no time.
 MAX_SIZE = 256 * 1024
+#: Most differences that an error names.
+MAX_PROBLEMS = 10
 
 
 def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike[str] | None = None) -> PromptTemplate:
@@ -138,20 +140,36 @@ def _parse(raw: bytes, name: str) -> PromptTemplate:
             f"prompt {name}: is of a newer version than this library reads ({VERSION});"
             f" upgrade the library, or write it as version: {VERSION}"
         )
-    for key in fields:
-        if key not in {"version", "content"}:
-            near = difflib.get_close_matches(key, ["version", "content"], 1)
-            remedy = f"did you mean {near[0]!r}?" if near else "a prompt has only 'version' and 'content'"
-            raise PromptError(f"prompt {name}: unknown key {key!r}; {remedy}")
+    problems = [_unknown_key(key) for key in fields if key not in _KEYS]
     content = fields.get("content")
-    if not (isinstance(content, yaml.ScalarNode) and content.tag == _STR and content.value.strip()):
+    text, template = "", None
+    if isinstance(content, yaml.ScalarNode) and content.tag == _STR and content.value.strip():
+        text = content.value
+        if version == TASKWEAVER_VERSION:
+            text, unknown = _converted(text)
+            problems += unknown
+        try:
+            template = PromptTemplate(name, text, VERSION)
+        except PromptError as exc:
+            problems.append(str(exc).removeprefix(f"prompt {name}: "))
+    else:
         wrong = "missing" if content is None else "empty or not text"
-        raise PromptError(f"prompt {name}: content is {wrong}; write it as a block below 'content: |'")
-    text = _converted(content.value, name) if version == TASKWEAVER_VERSION else content.value
-    template = PromptTemplate(name, text, VERSION)
+        problems.append(f"content is {wrong}; write it as a block below 'content: |'")
     if version not in (VERSION, TASKWEAVER_VERSION):
-        raise PromptError(f"prompt {name}: its version is not one that this library reads; write version: {VERSION}")
+        problems.append(f"its version is not one that this library reads; write version: {VERSION}")
+    if template is None or problems:
+        more = f". And {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+        raise PromptError(f"prompt {name}: {'. '.join(problems[:MAX_PROBLEMS])}{more}")
     return template
+
+
+_KEYS = ("version", "content")
+
+
+def _unknown_key(key: str) -> str:
+    near = difflib.get_close_matches(key[:100], _KEYS, 1)
+    remedy = f"did you mean {near[0]!r}?" if near else "a prompt has only 'version' and 'content'"
+    return f"unknown key {key!r}; {remedy}"
 
 
 _STR = "tag:yaml.org,2002:str"
@@ -160,19 +178,16 @@ _FORMAT_PARTS = re.compile(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}
 _FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{content}", "{{": "{", "}}": "}"}
 
 
-def _converted(content: str, name: str) -> str:
-    """Return a ``str.format`` template of TaskWeaver's as one of ours: our name for the summary, and single
-    braces for doubled ones. Raises ``PromptError``, which names every field without a counterpart."""
-    unknown = sorted(
-        {part for part in _FORMAT_PARTS.findall(content) if part not in _FORMAT_NAMES and part[:2] != "{{"}
-    )
-    if unknown:
-        raise PromptError(
-            f"prompt {name}: version: 0.1 is a str.format template, in which {', '.join(map(repr, unknown))} has no"
-            " counterpart here; keep {content} and {PREVIOUS_SUMMARY}, and double all other braces,"
-            f" or write version: {VERSION}, where other braces are text"
-        )
-    return _FORMAT_PARTS.sub(lambda part: _FORMAT_NAMES.get(part[0], part[0]), content)
+def _converted(content: str) -> tuple[str, list[str]]:
+    """Return a ``str.format`` template of TaskWeaver's as one of ours: our name for the summary, and single braces for
+    doubled ones; and what is wrong with it, which names every field without a counterpart."""
+    fields = {part for part in _FORMAT_PARTS.findall(content) if part not in _FORMAT_NAMES and part[:2] != "{{"}
+    wrong = [
+        f"version: 0.1 is a str.format template, in which {', '.join(map(repr, sorted(fields)))} has no counterpart"
+        " here; keep {content} and {PREVIOUS_SUMMARY}, and double all other braces,"
+        f" or write version: {VERSION}, where other braces are text"
+    ]
+    return _FORMAT_PARTS.sub(lambda part: _FORMAT_NAMES.get(part[0], part[0]), content), wrong if fields else []
 
 
 def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:

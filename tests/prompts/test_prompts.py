@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import prompts
 from compactor.checks.standing import HEADING
 from memory.errors import ContextError
-from prompts import CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags, load, shipped
+from prompts import CLOSING, MAX_PROBLEMS, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags, load, shipped
 
 CONVERSATION = '<conversation>\n<round number="8">\n<message from="User">Hi</message>\n</round>\n</conversation>'
 
@@ -536,6 +536,17 @@ content: |-
     assert said.index("## Previous summary") < said.index("THE SUMMARY") < said.index("## Conversation")
     assert said.index("THE ROUNDS") < said.index("Write {content} as it is.")
     assert "PREVIOUS_SUMMARY" not in said
+
+
+def test_a_prompt_that_cannot_be_converted_is_refused_with_every_difference(write: Any) -> None:
+    """Whoever moves a file corrects it once."""
+    text = "version: 0.1\nprompt: x\ncontnt: y\ncontent: |\n  {WORKER} {0} {PREVIOUS_SUMMARY} Go.\n"
+    said = refusal(write(text))
+    for difference in ("'prompt'", "did you mean 'content'", "'{0}', '{WORKER}' has no", "lacks {content}"):
+        assert difference in said
+    many = refusal(write("".join(f"k{n}: x\n" for n in range(30)) + "content: '{content} Go.'\n"))
+    assert many.count("unknown key") == MAX_PROBLEMS
+    assert f"And {30 - MAX_PROBLEMS} more" in many
 
 
 def test_aliases_cost_nothing(write: Any) -> None:
