@@ -118,8 +118,6 @@ class ContextCompactor:
         chosen = summarizer if summarizer is not None else llm_api
         #: Who makes the summaries, as it was passed; the offline one where none was.
         self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
-        if plan is not None and not callable(plan):
-            raise TypeError(f"plan is a function that returns the plan as it stands, not {_kind(plan)}; lambda: plan")
         #: Asks the host for the agent's plan as it stands.
         self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
         self._trigger, self._executor, self._limits, self._rng = trigger, executor, limits, rng
@@ -343,7 +341,7 @@ def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
 
 #: What these arguments are, and what they have.
 _FUNCTIONS = {
-    "plan": "a function that gives the agent's plan, as text or a Plan",
+    "plan": "a function that returns the plan as it stands (lambda: plan)",
     "rng": "a function that gives a number from 0 to 1",
     "counter": "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)",
     "header_tokens": "a function that gives a number of tokens",
