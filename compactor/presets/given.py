@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from memory.arguments import kind_of
+
 from ..config import CompactorConfig, ConfigError, Settings
 
 __all__ = ["check_function", "given_config", "given_names", "given_path", "given_share", "given_text"]
@@ -19,7 +21,7 @@ def given_config(config: object) -> CompactorConfig:
     if isinstance(config, Settings):
         raise ConfigError(("config", "these are the settings of all roles; give settings.for_role('Planner')"))
     if not isinstance(config, CompactorConfig):
-        raise ConfigError(("config", f"must be a CompactorConfig(...), not {_kind(config)}"))
+        raise ConfigError(("config", f"must be a CompactorConfig(...), not {kind_of(config)}"))
     return config
 
 
@@ -40,7 +42,7 @@ def given_names(name: str, value: object) -> tuple[str, ...]:
 
 def given_text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError((name, f"must be a text, not {_kind(value)}"))
+        raise ConfigError((name, f"must be a text, not {kind_of(value)}"))
     return value
 
 
@@ -48,7 +50,7 @@ def given_path(name: str, value: Any) -> str:
     """Return the path of a folder, which messages can name: in one line, in characters that can be sent."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
-        raise ConfigError((name, f"must be the path of a folder, a str or a Path, not {_kind(path)}"))
+        raise ConfigError((name, f"must be the path of a folder, a str or a Path, not {kind_of(path)}"))
     if not path:
         raise ConfigError((name, "is empty; give the path of a folder, or None to write no files"))
     if any(unicodedata.category(one) in ("Cc", "Cs") for one in path):
@@ -59,8 +61,4 @@ def given_path(name: str, value: Any) -> str:
 def check_function(name: str, value: Callable[..., Any] | None) -> None:
     """Raise ``ConfigError`` for what is neither None nor can be called."""
     if value is not None and not callable(value):
-        raise ConfigError((name, f"must be a function, or None, not {_kind(value)}"))
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise ConfigError((name, f"must be a function, or None, not {kind_of(value)}"))
