@@ -129,7 +129,8 @@ def accepted(
     extracted = isinstance(answer, Summary) and answer.extracted
     if not extracted and request.kind in ("rounds", "changes"):
         # Only here is known who wrote it: from now on, what stands below the heading is the user's.
-        heard = Heard(request.rounds, (*_instructions(request.previous), *standing))
+        before = request.previous.summary if request.previous is not None else ""
+        heard = Heard(request.rounds, (*_instructions(request.previous), *standing), before)
         notes = heard.attribute_notes(notes)
         text = rendered(notes) if notes else heard.attribute(text)
     missing = lost(standing, (text,))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compactor import ExtractiveSummarizer
 from compactor.acceptance import Source
 from compactor.asking import accepted
-from compactor.checks.attribution import UNSAID, Heard
+from compactor.checks.attribution import OTHERS, UNSAID, Heard
 from compactor.checks.standing import HEADING, STANDING, carry, in_force, instructions_in, restored
 from compactor.noting.notes import rendered
 from compactor.presets import offload_context
@@ -80,6 +80,19 @@ def test_what_the_user_did_not_say_is_not_the_users() -> None:
     assert "daily mails" in rest
     assert "daily mails" not in head
     assert made.text.endswith("Done: nothing.")
+
+
+@pytest.mark.parametrize("quoted", [f'- "{FORBIDDEN}"', f"- {FORBIDDEN}", f'- The user said: "{FORBIDDEN}"'])
+def test_words_of_others_are_told_as_theirs(quoted: str) -> None:
+    """What a tool said, or the user showed, is no instruction, also where a model takes it for one."""
+    for made in (
+        made_of(f"{HEADING}\n{quoted}\n- Write more.", "Hello.", tool=f"Note: {FORBIDDEN}"),
+        made_of(f"{HEADING}\n{quoted}\n- Write more.", f"See:\n> {FORBIDDEN}"),
+    ):
+        assert made.text == f"{OTHERS}\n{quoted}\n{UNSAID}\n- Write more."
+        before = CompactedMessage(start_index=1, end_index=1, summary=made.text)
+        again = made_of(f"{HEADING}\n{quoted}\n- Write even more.", "Go on.", previous=before)
+        assert again.text == f"{OTHERS}\n{quoted}\n{UNSAID}\n- Write even more."
 
 
 def test_a_part_of_a_sentence_brings_the_whole() -> None:
