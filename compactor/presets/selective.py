@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..config import CompactorConfig, ConfigError, whole_number
+from memory.arguments import kind_of
+
+from ..config import CompactorConfig, ConfigError, number, whole_number
 from ..cycle import Strategy
 from ..messages.kinds import kind_named
 from ..strategies import compact_rounds, drop, pin_system
+from ..strategies.drop import pairs_of
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
+from .given import given_config, given_text
 
 __all__ = ["RULES", "THRESHOLD_RATIO", "selective"]
 
@@ -22,7 +26,7 @@ THRESHOLD_RATIO = 0.8
 #: prefix cache is of use in between.
 ENOUGH = 0.75
 
-Rules = Mapping[str, int | None] | Iterable[tuple[str, int]]
+Rules = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 def selective(
@@ -49,11 +53,12 @@ def selective(
 
     *rules* change the number of newest posts that stay, by kind, None for all of them: ``{"tool_result": 8}``; given in
     order of priority, ``[("tool_result", 8), ("user", 2)]``, they are all the rules. Kinds are those of ``drop``,
-    spelled anyhow. Each is a strategy of its own, so it stops as soon as enough is gone; then, with
-    *fallback_to_full_summary*, all closed rounds become the one summary. What was said in the newest *keep_rounds*
-    rounds stays, but for calls and their results; with *keep_system*, system messages within the conversation are
-    pinned before they would be summarised. A summary that is refused is asked for again
-    *summary_retry_attempts* times; after *cooldown_failures* failures in a row nothing is tried for *cooldown_seconds*.
+    spelled anyhow; in place of the number a rule may have a ``strategy`` (drop, truncate, none) and ``keep_recent``.
+    Each is a strategy of its own, so it stops as soon as enough is gone; then, with *fallback_to_full_summary*, all
+    closed rounds become the one summary. What was said in the newest *keep_rounds* rounds stays, but for calls and
+    their results; with *keep_system*, system messages within the conversation are pinned before they would be
+    summarised. A summary that is refused is asked for again *summary_retry_attempts* times; after *cooldown_failures*
+    failures in a row nothing is tried for *cooldown_seconds*.
     What else there is to set comes from *config*, and so does the model where none is given. Raises ``ConfigError`` for
     nonsense.
     """
@@ -63,10 +68,16 @@ def selective(
         or not 0 < threshold_ratio <= 1
     ):
         raise ConfigError(("threshold_ratio", f"should be a share, over 0 and at most 1, not {threshold_ratio!r}"))
+    if windows is not None and not isinstance(windows, Mapping):
+        raise ConfigError(("windows", f"must be windows in tokens by model, not {kind_of(windows)}"))
     for name, tokens in (windows or {}).items():
         whole_number(f"windows.{name}", tokens, 1)
-    given = (config if config is not None else CompactorConfig()).filled(retain_recent=keep_rounds)
-    model = model or given.model
+    whole_number("keep_rounds", keep_rounds)
+    whole_number("cooldown_failures", cooldown_failures, 1)
+    if not number("cooldown_seconds", cooldown_seconds):
+        raise ConfigError(("cooldown_seconds", "must be over 0"))
+    given = given_config(config).filled(retain_recent=keep_rounds)
+    model = given_text("model", model) or given.model
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = whole_number("max_token", max_token, 1)
@@ -75,7 +86,7 @@ def selective(
     return {
         "config": given.merged(
             model=model,
-            retain_at_least=whole_number("keep_rounds", keep_rounds),
+            retain_at_least=keep_rounds,
             max_tokens=window,
             token_ratio=float(threshold_ratio),
             summary_attempts=whole_number("summary_retry_attempts", summary_retry_attempts) + 1,
@@ -93,15 +104,39 @@ def selective(
 def _ordered(rules: Rules | None) -> list[tuple[str, int]]:
     """Return the rules in order of priority."""
     if rules is not None and not isinstance(rules, Mapping):
-        return [(_kind(kind), kept) for kind, kept in rules]
+        try:
+            pairs = [(_kind(kind), _kept(kind, rule)) for kind, rule in pairs_of(rules)]
+        except TypeError:
+            raise ConfigError(("rules", "must be rules by kind, {'tool_result': 8}, or a list of such pairs")) from None
+        return [(kind, kept) for kind, kept in pairs if kept is not None]
     changed: dict[str, int | None] = {}
-    for given, kept in (rules or {}).items():
+    for given, rule in (rules or {}).items():
+        kept = _kept(given, rule)
         kind = _kind(given, stays=kept is None)
         if kind in changed:
             raise ConfigError((f"rules.{given}", f"sets the same as another spelling of {kind!r}; keep one"))
         changed[kind] = kept
     every = dict(RULES) | changed
     return [(kind, kept) for kind, kept in every.items() if kept is not None]
+
+
+def _kept(kind: object, rule: object) -> int | None:
+    """Return how many of a kind's newest posts stay by *rule*; None: all."""
+    if rule is None or isinstance(rule, int | float):
+        return None if rule is None else whole_number(f"rules.{kind}.keep_recent", rule)
+    strategy, kept = (
+        (rule.get("strategy"), rule.get("keep_recent"))
+        if isinstance(rule, Mapping)
+        else (getattr(rule, "strategy", rule), getattr(rule, "keep_recent", None))
+    )
+    match str(getattr(strategy, "value", strategy)).lower():
+        case "drop":
+            return 0
+        case "none":
+            return None
+        case "truncate":
+            return whole_number(f"rules.{kind}.keep_recent", kept)
+    raise ConfigError((f"rules.{kind}", "must be the number that stays, or a strategy: drop, truncate, none"))
 
 
 def _kind(name: object, *, stays: bool = False) -> str:

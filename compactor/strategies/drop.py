@@ -22,7 +22,7 @@ from ..view import View
 from .tail import Place, Placed, Tail
 from .wording import attachments_line
 
-__all__ = ["drop"]
+__all__ = ["drop", "pairs_of"]
 
 
 def drop(
@@ -47,7 +47,7 @@ def drop(
     All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
     rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
     """
-    rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else list(kind)
+    rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
     if not isinstance(kind, str | Enum) and keep_recent:
         raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
     rules = [(kind_named(name), whole_number("keep_recent", kept)) for name, kept in rules]
@@ -68,6 +68,17 @@ def drop(
 
     strategy.__name__ = strategy.__qualname__ = f"drop({', '.join(name for name, _ in rules)})"
     return strategy
+
+
+def pairs_of(rules: object) -> list[tuple[Any, Any]]:
+    """Return several rules. Raises ``TypeError`` for what is no list of pairs."""
+    pairs: list[Any] = list(rules) if isinstance(rules, Iterable) else [rules]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise TypeError(
+            "kind is one name, such as 'tool_result', or a list of pairs of a name and how many of its newest stay:"
+            " [('tool_result', 3), ('user', 5)]"
+        )
+    return [(kind, kept) for kind, kept in pairs]
 
 
 class _Dropping:

@@ -6,7 +6,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from types import NoneType
 
+from memory.arguments import require
 from memory.overlays import Reduction, ReductionKind
 from memory.reading.references import post_reference
 from memory.rounds import Post
@@ -62,6 +64,7 @@ def offload_large(
     where the role's words go with a call. Then the strategy raises what the
     summarizer raises, and ``RuntimeError`` where no model may be asked.
     """
+    require("kinds", kinds, (str, Iterable, NoneType), "a kind or several, such as 'tool_result'; None for all")
     chosen = None if kinds is None else tuple(map(kind_named, (kinds,) if isinstance(kinds, str) else kinds))
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
     kept = whole_number("keep_last", keep_last)

@@ -350,8 +350,8 @@ def test_the_rest_comes_from_a_config() -> None:
         ({"windows": {"m": True}}, r"windows\.m"),
         ({"summary_retry_attempts": -1}, "summary_retry_attempts"),
         ({"summary_retry_attempts": True}, "summary_retry_attempts"),
-        ({"cooldown_failures": 0}, "circuit_failures"),
-        ({"cooldown_seconds": 0.0}, "circuit_reset"),
+        ({"cooldown_failures": 0}, "cooldown_failures"),
+        ({"cooldown_seconds": 0.0}, "cooldown_seconds"),
         ({"rules": {"tool_result": -1}}, "keep_recent"),
         ({"rules": [("", 1)]}, "kind"),
     ],
@@ -494,3 +494,87 @@ def test_a_minimum_of_dialogue_rounds_is_protected() -> None:
     assert texts[-8:] == [
         f"{what} {n}{end}" for n in range(17, 21) for what, end in (("Question", "?"), ("Answer", "."))
     ]
+
+
+# -- rules as the agent SDK writes them, and arguments of the wrong kind ----------------------------------------------
+
+
+class Strategy(Enum):
+    DROP = "drop"
+    TRUNCATE = "truncate"
+    NONE = "none"
+
+
+class Rule:
+    def __init__(self, strategy: object, keep_recent: object = None) -> None:
+        self.strategy = strategy
+        if keep_recent is not None:
+            self.keep_recent = keep_recent
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (Rule(Strategy.DROP), 0),
+        (Rule(Strategy.DROP, 5), 0),
+        (Rule(Strategy.TRUNCATE, 2), 2),
+        (Rule("TRUNCATE", 2), 2),
+        (Rule(Strategy.NONE, 2), None),
+        ({"strategy": "truncate", "keep_recent": 2}, 2),
+        (Strategy.DROP, 0),
+        ("DROP", 0),
+        ("none", None),
+        (2, 2),
+        (None, None),
+    ],
+)
+def test_a_rule_may_be_one_of_the_agent_sdk(rule: object, kept: int | None) -> None:
+    """A strategy and how many stay, as an object, a mapping or its name, or the number alone."""
+    memory = memory_of(*(message for number in range(6) for message in turn(number)))
+    rules: Any = {kind: None for kind, _ in RULES} | {"tool_result": rule}
+    preset = selective(max_token=300, rules=rules, fallback_to_full_summary=False)
+    ContextCompactor.for_role(memory, ROLE, **preset).compact_now()
+    shown = [message for message in compose(memory, budget=100_000).messages if message["role"] == "tool"]
+    assert len(shown) == (6 if kept is None else kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rules": 5}, "rules: "),
+        ({"rules": "tool_result"}, "rules: "),
+        ({"rules": ["tool_result"]}, "rules: .*pairs"),
+        ({"rules": [("tool_result",)]}, "rules: .*pairs"),
+        ({"rules": [("tool_result", 3, 4)]}, "rules: .*pairs"),
+        ({"rules": {"tool_result": -1}}, "rules.tool_result.*not -1"),
+        ({"rules": {"tool_result": True}}, "rules.tool_result.*not True"),
+        ({"rules": {"TOOL_RESULT": "keep"}}, "rules.TOOL_RESULT: .*drop, truncate, none"),
+        ({"rules": {"tool_result": Rule(Strategy.TRUNCATE)}}, "rules.tool_result.keep_recent"),
+        ({"rules": [("tool_result", "truncate")]}, "rules.tool_result.keep_recent"),
+        ({"model": 5}, "model: "),
+        ({"windows": 5}, "windows: "),
+        ({"windows": [("m", 5)]}, "windows: "),
+        ({"keep_rounds": -1}, "keep_rounds: "),
+        ({"keep_rounds": "2"}, "keep_rounds: "),
+        ({"cooldown_failures": "x"}, "cooldown_failures: "),
+        ({"cooldown_failures": 0}, "cooldown_failures: "),
+        ({"cooldown_seconds": "8"}, "cooldown_seconds: "),
+        ({"cooldown_seconds": 0}, "cooldown_seconds: "),
+        ({"config": {"threshold": 3}}, "config: "),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused_by_its_name(options: dict[str, Any], says: str) -> None:
+    """By the name that was written, and not by that of the setting that it becomes."""
+    with pytest.raises(ConfigError, match=says):
+        selective(**options)
+
+
+@pytest.mark.parametrize("kind", [5, ["tool_result"], [("tool_result",)], None])
+def test_drop_says_what_it_takes(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"kind is .*pairs"):
+        drop(kind)
+
+
+def test_offload_large_says_what_kinds_are() -> None:
+    with pytest.raises(TypeError, match="kinds"):
+        offload_large(kinds=5)  # type: ignore[arg-type]
