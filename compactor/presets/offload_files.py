@@ -173,14 +173,17 @@ class OffloadFiles:
         raise OffloadError(f"{self._root} holds too many changed files of one name; move them away, or give another")
 
     def erase(self, stem: str) -> int:
-        """Remove the files named after *stem*, and return how many there were: for what may no longer be kept."""
-        name_of_stem = re.compile(rf"{re.escape(_slug(stem))}-{_HASH}(-\d+)?\.\w+")
+        """Remove the files named after *stem*, and return how many there were: for what may no longer be kept.
+
+        A draft that a process left when it was killed goes too.
+        """
+        file = rf"{re.escape(_slug(stem))}-{_HASH}(-\d+)?\.\w+"
+        name_of_stem = re.compile(rf"{file}|\.{file}\.[0-9a-f]{{32}}\.tmp")
         erased = 0
         try:
-            for name in self._listed():
-                if name_of_stem.fullmatch(name):
-                    os.unlink(os.path.join(self._root, name))
-                    erased += 1
+            for name in self._listed(name_of_stem.fullmatch):
+                os.unlink(os.path.join(self._root, name))
+                erased += 1
         except FileNotFoundError:  # no folder yet, or somebody else was faster
             return erased
         except OSError as error:
@@ -258,7 +261,7 @@ class OffloadFiles:
         target = os.path.join(self._root, name)
         if os.path.lexists(target):
             return False
-        draft = os.path.join(self._root, f".{uuid4().hex}.tmp")
+        draft = os.path.join(self._root, f".{name}.{uuid4().hex}.tmp")  # by its name, to be erased with the file
         try:
             with open(draft, "xb", opener=_private) as file:
                 file.write(raw)
@@ -398,16 +401,16 @@ class OffloadFiles:
     def _names(self) -> list[str]:
         """Return the names of the files there are; none where the folder cannot be read."""
         try:
-            return self._listed()
+            return self._listed(_is_readable)
         except OSError:
             return []
 
-    def _listed(self) -> list[str]:
+    def _listed(self, is_meant: Callable[[str], object]) -> list[str]:
         if not self._is_own_folder():
             return []
         with os.scandir(self._root) as entries:
             return sorted(
-                entry.name for entry in entries if _is_readable(entry.name) and entry.is_file(follow_symlinks=False)
+                entry.name for entry in entries if is_meant(entry.name) and entry.is_file(follow_symlinks=False)
             )
 
     @once

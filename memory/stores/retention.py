@@ -18,8 +18,9 @@ __all__ = ["FILES_KEPT", "delete_files", "expire", "expired", "folders_of", "rem
 #: The event by which a session's log says that files in a folder belong to it; its facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
 _EVENTS = kinds_of(EventRecorded)
+_FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
 #: Files that we wrote: a name, the hash of what it holds, an ending; and drafts of those.
-_OURS = re.compile(r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}|\.[0-9a-f]{32}\.tmp", re.ASCII)
+_OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 
 
 def expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:

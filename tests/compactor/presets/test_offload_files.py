@@ -288,6 +288,28 @@ def test_erase_removes_what_was_kept_of_one_place(files: OffloadFiles) -> None:
     assert files.erase("r1.p3") == 0
 
 
+def test_a_draft_of_a_killed_process_is_erased_with_its_file(
+    files: OffloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was half written, or written and not named yet, holds the same words; drafts of others stay."""
+    monkeypatch.setattr(os, "link", _killed)
+    monkeypatch.setattr(os, "unlink", _killed)
+    for stem in ("r1.p2", "r1.p21"):
+        with pytest.raises(KeyboardInterrupt):
+            files.write(stem, "secret")
+    monkeypatch.undo()
+    folder = Path(files.prefix)
+    assert len(list(folder.iterdir())) == 2
+    assert files.erase("r1.p2") == 1
+    assert [one.name.startswith(".r1-p21-") for one in folder.iterdir()] == [True]
+    assert files.delete() == 1
+    assert not folder.exists()
+
+
+def _killed(*_given: object, **_named: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_file_that_cannot_be_erased_is_an_error(files: OffloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """What must go and does not is no silence."""
     files.write("r1.p3", "text")
