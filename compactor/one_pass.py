@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
+from memory.messages import reads
 from memory.overlays import CompactedMessage, Journal, Origin, Overlay, Reduction
 
 from .acceptance import TOO_LITTLE
@@ -381,7 +382,8 @@ class _RoundRead:
             return before, 0
         text: Message = {"role": "user", "content": made.text}
         if made.kind == "offloaded" and found:
-            text = {**found[0][0], "content": made.text}
+            message = found[0][0]
+            text = {**message, "content": reads(message.get("content"), made.text)}
         rest = sum(tokens for _, tokens in found[1:]) if made.kind == "offloaded" else 0
         return before, count_message(text, count) + rest
 

@@ -31,9 +31,12 @@ __all__ = [
     "paired",
     "parse",
     "query_message",
+    "reads",
     "repeats_query",
+    "result_of_text",
     "text_of",
     "text_with_calls",
+    "with_text",
     "without_content",
 ]
 
@@ -214,6 +217,39 @@ def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
     fields.pop("role", None)
     absent = tuple(key for key in extra.get(_ABSENT, ()) if key not in ("tool_calls", "tool_call_id"))
     return {**extra, KEPT: fields, _ABSENT: absent}
+
+
+def reads(content: Any, text: str) -> Any:
+    """Return the *content* of a message that says *text* now: a tool's result keeps the form in which its call is
+    found, everything else is text."""
+    part = result_of_text(content)
+    if part is None:
+        return text
+    return [{**part, "output" if "output" in part else "content": text}]
+
+
+def result_of_text(content: Any) -> Mapping[str, Any] | None:
+    """Return the part of a message's *content* that is all of it, and a tool's result of text alone."""
+    parts = () if content is None or isinstance(content, str) else _blocks(content)
+    if len(parts) != 1 or not _is_result(parts[0]):
+        return None
+    given = parts[0].get("output", parts[0].get("content"))
+    texts = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    is_text = all(isinstance(one["text"] if _has_text(one) else one, str) for one in texts)
+    return parts[0] if is_text else None
+
+
+def _has_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and "text" in part
+
+
+def with_text(extra: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return the ``extra`` of a post that says *text* now: as ``without_content``, but a tool's result keeps its
+    form."""
+    kept = extra.get(KEPT)
+    if not isinstance(kept, Mapping) or result_of_text(kept.get("content")) is None:
+        return without_content(extra)
+    return {**extra, KEPT: {**kept, "content": reads(kept["content"], text)}}
 
 
 def without_calls(extra: Mapping[str, Any]) -> dict[str, Any]:

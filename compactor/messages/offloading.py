@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory.graphemes import cut_after, cut_before
-from memory.messages import ASSISTANT, FUNCTION, KEPT, text_of
+from memory.messages import ASSISTANT, FUNCTION, KEPT, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.reading.references import post_reference
 from memory.rounds import USER, Post, Round
@@ -150,7 +150,9 @@ def only_text(extra: Mapping[str, Any]) -> bool:
     """Return whether what has this ``extra`` came in as text alone: then its reference gives back all of it."""
     kept = extra.get(KEPT)
     content = kept.get("content") if isinstance(kept, Mapping) else None
-    return isinstance(content, str) or not isinstance(content, Sequence) or all(map(_is_text, content))
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return True
+    return all(map(_is_text, content)) or result_of_text(content) is not None
 
 
 def _is_text(part: object) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 
 from memory.frozen import freeze_mapping
-from memory.messages import repeats_query, without_calls, without_content
+from memory.messages import repeats_query, with_text, without_calls, without_content
 from memory.overlays import Reduction
 from memory.reading.references import post_reference
 from memory.rounds import Post, Round
@@ -92,7 +92,7 @@ def _with_arguments(post: Post, reduction: Reduction) -> Post:
 
 
 def _reading(post: Post, text: str, why: str) -> Post:
-    extra = freeze_mapping({**without_content(post.extra), OVERLAY: why})
+    extra = freeze_mapping({**with_text(post.extra, text), OVERLAY: why})
     return post.model_copy(update={"message": text, "attachment_list": (), "extra": extra})
 
 

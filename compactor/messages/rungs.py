@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from memory.messages import text_of
+from memory.messages import reads, text_of
 from memory.rounds import Post, Round
 
 from ..tokens import TokenCounter
@@ -53,7 +53,7 @@ def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule
             continue
         if not messages:
             messages = list(unit.messages)
-        message = {**messages[place], "content": reduction.text}
+        message = {**messages[place], "content": reads(messages[place].get("content"), reduction.text)}
         tokens = count_message(message, count)
         if tokens < costs[place]:
             messages[place], after[place] = message, tokens

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from memory import Memory
 from memory.errors import MessageError
-from memory.messages import ASSISTANT, TOOL, paired, parse
+from memory.messages import ASSISTANT, TOOL, paired, parse, reads
 from memory.once import once
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post
@@ -230,7 +230,7 @@ class _Talk:
         return PROMPT_TOKENS + sum(self.costs)
 
     def is_system(self, place: int) -> bool:
-        return self.messages[place]["role"] in _SYSTEM
+        return self.posts[place].send_from in _SYSTEM  # not a tool's result that the host hands on
 
     @once
     def spoken(self) -> list[int]:
@@ -319,10 +319,11 @@ def _compacted(talk: _Talk, keep: int, threshold: int, preview: int, vault: _Vau
             continue
         stem = talk.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
         where = vault.where(vault.path(stem, text))
-        shorter = {**messages[place], "content": preview_of(text, preview, where, talk.count)}
+        said = messages[place].get("content")
+        shorter = {**messages[place], "content": reads(said, preview_of(text, preview, where, talk.count))}
         if count_message(shorter, talk.count) < talk.costs[place]:
             where = vault.where(vault.keep(stem, text))  # another file where somebody has changed the first
-            messages[place] = {**shorter, "content": preview_of(text, preview, where, talk.count)}
+            messages[place] = {**shorter, "content": reads(said, preview_of(text, preview, where, talk.count))}
             costs[place] = count_message(messages[place], talk.count)
     return _Talk(messages, talk.posts, costs, talk.count)
 
