@@ -10,7 +10,7 @@ from typing import Any, Self
 from memory import Memory, Recall
 from memory.errors import ContextError, MessageError, StaleCompaction, UnknownReference
 from memory.events import Event, Redacted
-from memory.messages import ASSISTANT, from_post, query_message, repeats_query
+from memory.messages import ASSISTANT, from_post, parse, query_message, repeats_query
 from memory.overlays import Reduction
 from memory.reading.references import messages_behind, parsed, posts_reference, range_reference
 from memory.rounds import USER, Round
@@ -304,7 +304,8 @@ class AutoContextMemory:
         if kept is None:
             return Recall(self.memory, self.role).call(name, given)
         aside = Memory("offloaded")
-        aside.create_round("")
+        if not kept or parse(kept[0]).is_header:  # else those would be in no round
+            aside.create_round("")
         for message in kept:
             aside.append(message)
         last = len(aside.conversation.rounds)

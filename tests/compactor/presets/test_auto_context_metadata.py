@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from chats import calls, result, user
+from chats import answer, calls, result, user
 from small_auto_context import ROLE, long_text, memory_of, past, small, tool_run, worked
 
 from compactor.presets import AutoContextMemory, CompressionEvent, PromptConfig, Prompts, auto_context
@@ -73,6 +74,19 @@ def test_an_agent_reloads_what_a_host_offloaded() -> None:
     assert context.call("read_rounds", {"start": 1}).startswith("[r1, ")
     for wrong in ({"ref": "nothing"}, "{", None, [1], json.dumps([1]), {"ref": 7}):
         assert context.call("context_reload", wrong).startswith("Error:")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [[user("Rain.")], [answer("Rain.")], [{"role": "system", "content": "Rain."}], [user("Rain."), user("Sun.")]],
+)
+def test_what_a_host_offloaded_is_told_as_it_was_said(kept: list[dict[str, Any]]) -> None:
+    """Whoever began: all of it is there, and nothing that nobody said."""
+    context = AutoContextMemory(Memory(), ROLE)
+    context.offload("forecast", kept)
+    told = context.call("context_reload", {"ref": "forecast"})
+    assert all(message["content"] in told for message in kept)
+    assert "[Round 1]\n\n" not in told
 
 
 def test_another_roles_offloads_are_its_own() -> None:
