@@ -27,7 +27,7 @@ class EventLog:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards _events
+        self._lock = threading.RLock()  # guards _events
         self._inside: set[int] = set()  # threads; thread-locals of many compactors are many
 
     @property

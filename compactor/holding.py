@@ -103,7 +103,7 @@ class Holding:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards all below it
+        self._lock = threading.RLock()  # guards all below it
         self._furthest: CompactionPrepared | None = None  # when somebody looked last
         self._seen: tuple[tuple[str, int], datetime] | None = None  # the newest post, and when it was seen first
 

@@ -42,7 +42,7 @@ class Hooks(Generic[P]):
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards the replacing of _entries, and is held over nothing else
+        self._lock = threading.RLock()  # guards the replacing of _entries, and is held over nothing else
 
     def add(self, callback: Callable[P, object]) -> Callable[[], None]:
         """Add *callback*; return a function that takes it out again, however often that is called."""

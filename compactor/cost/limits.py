@@ -85,7 +85,7 @@ class Limits:
 
     def _after_fork(self) -> None:
         """Nobody is in and nobody waits: those are the parent's. What was spent counts for both."""
-        self._lock = threading.Lock()  # guards all below it, _hour, and what changes in places and turns
+        self._lock = threading.RLock()  # guards all below it, _hour, and what changes in places and turns
         self._inside: set[Place] = set()
         self._line: OrderedDict[Turn, float] = OrderedDict()  # with what each is estimated to cost
         self._looks_at = math.inf  # when a timer looks whether there is room for the first in line

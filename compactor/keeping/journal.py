@@ -41,7 +41,7 @@ class LocalJournal:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards all that changes against two publications
+        self._lock = threading.RLock()  # guards all that changes against two publications
 
     #: Nobody would show them, for prompts are composed from a Memory's log.
     keeps_reductions = False

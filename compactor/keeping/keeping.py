@@ -63,7 +63,7 @@ class Keeping:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards what can change; a late run and the next one may both be at it
+        self._lock = threading.RLock()  # guards what can change; a late run and the next one may both be at it
         self._leased = False  # the parent's is not ours
         self._failing: dict[What, str] = {}  # what fails now, and the class of the error
 

@@ -95,7 +95,7 @@ class DaemonExecutor(Executor):
         renewed_after_fork(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()  # guards all below it
+        self._lock = threading.RLock()  # guards all below it
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._closed = False

@@ -207,7 +207,7 @@ class FromStore(_Published):
 
     def _after_fork(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of a change."""
-        self._lock = threading.Lock()  # guards all that follows; never held while the store is asked
+        self._lock = threading.RLock()  # guards all that follows; never held while the store is asked
         self._cache: OrderedDict[int, tuple[Round, int]] = OrderedDict()  # with its length; that used last is last
         self._characters = 0
         self._changes = 0  # how often a round in the log became another one: what was read before may be old
@@ -215,9 +215,9 @@ class FromStore(_Published):
 
     def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:
         with self._lock:
-            held = self._cache.get(number)
+            held = self._cache.pop(number, None)
             if held is not None:
-                self._cache.move_to_end(number)
+                self._cache[number] = held  # it is the last now, also where a signal's handler came between
             changes, width = self._changes, self._width
         found = held[0] if held is not None else self._read(number, settled, width, changes)
         place = bisect_left(failed, number)
@@ -306,21 +306,21 @@ class _StoredNumbers:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards _known; never held while the store is asked
+        self._lock = threading.RLock()  # guards _known; never held while the store is asked
         self._known: OrderedDict[str, int] = OrderedDict()
 
     def note(self, round_id: str, number: int) -> None:
         with self._lock:
+            self._known.pop(round_id, None)
             self._known[round_id] = number
-            self._known.move_to_end(round_id)
             while len(self._known) > self._most:
                 self._known.popitem(last=False)
 
     def get(self, round_id: str, default: int = 0) -> int:
         with self._lock:
-            number = self._known.get(round_id, 0)
+            number = self._known.pop(round_id, 0)
             if number:
-                self._known.move_to_end(round_id)
+                self._known[round_id] = number
                 return number
         number = self._store.round_number(self._session, round_id)
         if number:

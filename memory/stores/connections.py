@@ -52,6 +52,9 @@ class _Turns:
         )()
         return made
 
+    def is_taken(self) -> bool:
+        return self._free.empty()
+
 
 class Connections:
     """What a store does, it does by ``read``, ``write`` or ``change``: by a function of a connection.
@@ -71,7 +74,7 @@ class Connections:
     def _after_fork(self) -> None:
         self._wrote = self._log_stays = False
         self._in_turn = False  # whether all write one after the other: from when one gave way to another on
-        self._lock = threading.Lock()  # guards _users, _paused, _closed; entered itself, see _Turns
+        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _Turns
         self._turn = threading.Condition(self._lock)
         self._users: WeakSet[_User] = WeakSet()  # who is interrupted at the wrong moment is none any more, all the same
         self._paused = False
@@ -80,6 +83,7 @@ class Connections:
         self._writing = _Turns()  # had while writing where there is one writer: it waits without polling
         self._writer: Connection | None = None  # for whoever writes next; that and _left are had with the turn
         self._left = True  # whether whoever wrote last left it with no transaction
+        self._written_by = 0  # the thread that has the turn; one that had it, where that was interrupted
 
     def look(self) -> Sequence[object] | None:
         """Return the versions that the database says its tables are of, and change nothing of it; None where there is
@@ -125,10 +129,19 @@ class Connections:
                     with self._engine.connect() as connection:
                         sent = True
                         return self._worked(connection, work, begin=begin)
+                if self._written_by == threading.get_ident() and self._writing.is_taken():
+                    raise StoreBusy(
+                        f"this thread is in the middle of writing to {self.dialect.where}, as where a signal's handler"
+                        f" writes; nothing was written: set a flag in the handler, and write when it has returned"
+                    )
                 with self._writing.wait(self.dialect.patience):
-                    self.dialect.require_same()
-                    sent = True
-                    return self._write(work, begin=begin)
+                    self._written_by = threading.get_ident()
+                    try:
+                        self.dialect.require_same()
+                        sent = True
+                        return self._write(work, begin=begin)
+                    finally:
+                        self._written_by = 0
             except Empty:
                 raise StoreBusy(
                     f"other threads wrote to {self.dialect.where} for more than {self.dialect.patience:g} s;"

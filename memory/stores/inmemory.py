@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..entries import BODY_VERSION, KINDS, Entry
-from ..errors import Conflict
+from ..errors import Conflict, StoreBusy
 from ..forking import renewed_after_fork
 from ..rounds import assembled
 from .retention import delete_files
@@ -68,10 +69,26 @@ class InMemoryStore:
 
     def _after_fork(self) -> None:
         self._leases: dict[tuple[str, str], _Lease] = {}  # a child has its sessions to itself
-        self._lock = threading.Lock()  # guards _leases, and _sessions and its lists against writers; readers need none
+        self._lock = threading.RLock()  # guards _leases, and _sessions and its lists against writers; readers need none
+        self._changing = False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock. Raises ``StoreBusy`` in a signal's handler that interrupted a write of the same thread."""
+        with self._lock:
+            if self._changing:
+                raise StoreBusy(
+                    "this thread is in the middle of writing to the store, as where a signal's handler writes; nothing"
+                    " was written: set a flag in the handler, and write when it has returned"
+                )
+            self._changing = True
+            try:
+                yield
+            finally:
+                self._changing = False
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        with self._lock:
+        with self._alone():
             log = self._sessions.get(session)
             if log is None:
                 log = self._sessions[session] = []
@@ -96,7 +113,7 @@ class InMemoryStore:
             return sorted(name for name, log in self._sessions.items() if log)
 
     def redact(self, session: str, number: int, body: str = "") -> None:
-        with self._lock:
+        with self._alone():
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
@@ -108,7 +125,7 @@ class InMemoryStore:
 
     def purge(self, session: str) -> None:
         delete_files(self, session)
-        with self._lock:
+        with self._alone():
             self._sessions.pop(session, None)
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,9 @@ import pytest
 from executors import SOON
 from sql_stores import entry, opened, sqlite_url
 
+from memory import StoreBusy
+from memory.entries import Entry
+from memory.stores import InMemoryStore
 from memory.stores.sql import SqlStore
 
 #: In the names of the files whose lines are interrupted.
@@ -90,3 +93,40 @@ def went_on(store: SqlStore, end: int, entries: list[Any]) -> int:
     other.join(SOON)
     assert not faults
     return store.append("s", [entry("this")], end + 1)
+
+
+def test_what_a_signals_handler_writes_in_the_middle_of_a_write_is_refused_at_once(tmp_path: Path) -> None:
+    """To another session of the same store, too: nobody waits for himself. The next write works."""
+    refused = []
+    with opened(sqlite_url(tmp_path, "?timeout=3600")) as store:
+        insert = store._dialect.insert
+
+        def interrupted_insert(*values: Any) -> int:
+            if not refused:
+                with pytest.raises(StoreBusy, match="set a flag in the handler") as caught:
+                    store.append("other", [entry("x")], 0)
+                refused.append(caught.value)
+            return insert(*values)
+
+        store._dialect.insert = interrupted_insert  # type: ignore[method-assign]
+        store.append("s", [entry("a")], 0)
+        store.append("other", [entry("b")], 0)
+        assert sorted(store.sessions()) == ["other", "s"]
+    assert refused
+
+
+def test_a_store_in_memory_refuses_it_as_well() -> None:
+    """Entries that came between would have the same numbers."""
+    store, refused = InMemoryStore(), []
+
+    class Interrupted(list[Entry]):
+        def __iter__(self) -> Iterator[Entry]:
+            with pytest.raises(StoreBusy, match="set a flag in the handler") as caught:
+                store.append("other", [entry("x")], 0)
+            refused.append(caught.value)
+            return super().__iter__()
+
+    store.append("s", Interrupted([entry("a")]), 0)
+    store.append("other", [entry("b")], 0)
+    assert refused
+    assert [one.body for one in store.read("other")] == [entry("b").body]
