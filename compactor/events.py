@@ -241,6 +241,9 @@ class Published(CompactionEvent):
     strategy: str = ""
     start: int
     end: int
+    #: The first and last round that it covers and the one before it did not; empty: none.
+    first_round_id: str = ""
+    last_round_id: str = ""
     tokens_before: int
     tokens_after: int
     #: From the first request to publication.

@@ -314,6 +314,8 @@ class Pass:
                 strategy=origin.strategy,
                 start=published.start_index,
                 end=made.end_index,
+                first_round_id=ids[0] if ids else "",
+                last_round_id=ids[-1] if ids else "",
                 tokens_before=before,
                 tokens_after=view.tokens_in_front(published),
                 seconds=work.seconds if work is not None else 0.0,

@@ -94,7 +94,6 @@ class AutoContextMemory:
     def _hear(self, event: Event) -> None:
         if isinstance(event, Redacted):
             self._shown = None  # which held the text
-            self._events(event)
 
     def __enter__(self) -> Self:
         self.compactor.start()
@@ -134,11 +133,10 @@ class AutoContextMemory:
             return shown.message
         metadata: dict[str, Any] = {"_compress_meta": {"offloaduuid": shown.ref}}
         if shown.usage is not None:
-            seconds = next((event.time for event in reversed(self._events.heard) if event.ref == shown.ref), 0.0)
             metadata["_chat_usage"] = {
                 "inputTokens": shown.usage.get("input_tokens", 0),
                 "outputTokens": shown.usage.get("output_tokens", 0),
-                "time": seconds,
+                "time": self._events.seconds(shown.ref),
             }
         return {**shown.message, "metadata": metadata}
 

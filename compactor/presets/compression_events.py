@@ -10,11 +10,11 @@ from typing import Any
 
 from memory import Memory
 from memory.errors import StoreError
-from memory.events import Event, Redacted
+from memory.events import Event
 from memory.messages import from_round
-from memory.reading.references import posts_reference, range_reference
+from memory.reading.references import Reference, parsed, posts_reference, range_reference
 
-from ..events import Published, Reduced, Reverted
+from ..events import Published, Reduced
 from ..threads.workers import interpreter_is_exiting
 
 __all__ = ["CompressionEvent", "CompressionEvents"]
@@ -77,8 +77,6 @@ class CompressionEvents:
         self._journal = memory.journal(role)
         #: Oldest first.
         self.heard: list[CompressionEvent] = [_read(facts) for facts in self._journal.notes(_KEPT)]
-        #: The last round that the newest compaction covers, by id.
-        self._covered = self._last_covered()
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -86,8 +84,13 @@ class CompressionEvents:
                 self._keep(self._of_reduction(event))
             case Published():
                 self._keep(self._of_compaction(event))
-            case Reverted() | Redacted():
-                self._covered = self._last_covered()
+
+    def seconds(self, ref: str) -> float:
+        """Return how long it took to make what reads shorter at *ref*; 0.0 where no event tells."""
+        place = _end(parsed(ref))
+        return next(
+            (event.time for event in reversed(self.heard) if event.ref and _end(parsed(event.ref)) == place), 0.0
+        )
 
     def _keep(self, event: CompressionEvent) -> None:
         self.heard.append(event)
@@ -105,9 +108,8 @@ class CompressionEvents:
 
     def _of_compaction(self, event: Published) -> CompressionEvent:
         rounds = self._memory.rounds_getter(self._role)()
-        start = rounds.end_of(self._covered) or 0
-        self._covered = self._last_covered()
-        end = rounds.end_of(self._covered) or 0
+        end = rounds.end_of(event.last_round_id) or 0
+        start = max((rounds.end_of(event.first_round_id) or 0) - 1, 0)
         covered = rounds[start:end]
         around = [
             rounds[start - 1].post_list[-1:] if start else (),
@@ -121,9 +123,11 @@ class CompressionEvents:
             range_reference(covered[0].number, covered[-1].number) if covered else "",
         )
 
-    def _last_covered(self) -> str:
-        current = self._memory.journal(self._role).read().current
-        return (current.end_round_id or "") if current is not None else ""
+
+def _end(ref: Reference) -> tuple[int, int | None, int | None]:
+    """Return what tells a place from all others: a compaction's event names the rounds that are newly covered, and
+    what is shown names them all, so only the last is the same."""
+    return ref.last, ref.first_post, ref.last_post
 
 
 def _read(facts: Mapping[str, Any]) -> CompressionEvent:

@@ -42,6 +42,8 @@ WORDS = {
     "strategy": "the name of a function",
     "kind": "offloaded, dropped or summarised",
     "round_id": "an id",
+    "first_round_id": "an id",
+    "last_round_id": "an id",
     "first_post_id": "an id",
     "last_post_id": "an id",
     "previous_post_id": "an id",

@@ -83,6 +83,8 @@ def test_a_json_line_holds_name_level_time_and_facts() -> None:
         "strategy": "compact_rounds",
         "start": 1,
         "end": 7,
+        "first_round_id": "",
+        "last_round_id": "",
         "tokens_before": 900,
         "tokens_after": 80,
         "seconds": 1.5,

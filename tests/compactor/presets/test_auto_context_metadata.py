@@ -10,7 +10,7 @@ from chats import answer, calls, result, user
 from small_auto_context import ROLE, long_text, memory_of, past, small, tool_run, worked
 
 from compactor.presets import AutoContextMemory, CompressionEvent, PromptConfig, Prompts, auto_context
-from memory import Memory
+from memory import Memory, open_store
 from prompts import load
 
 KEPT = [user("Monday: rain."), {"role": "assistant", "content": "Tuesday: sun."}]
@@ -37,7 +37,7 @@ def test_messages_say_what_reloads_them_and_what_that_took() -> None:
     assert told[0]["metadata"]["_chat_usage"] == {
         "inputTokens": 90,
         "outputTokens": 9,
-        "time": pytest.approx(0, abs=60),
+        "time": context.compression_events[-1].time,
     }
     assert [context.references(index) for index in range(len(plain))] == [
         (message["metadata"]["_compress_meta"]["offloaduuid"],) if "metadata" in message else () for message in told
@@ -45,6 +45,46 @@ def test_messages_say_what_reloads_them_and_what_that_took() -> None:
     assert all(context.reload(ref) for ref in found)
     with pytest.raises(IndexError, match="there is no message 99"):
         context.references(99)
+
+
+def test_the_time_is_that_of_the_compaction_that_is_shown() -> None:
+    """Also of a later one, whose event names only the rounds that it was first to cover; and after a revert."""
+    memory = memory_of(*(message for number in range(4) for message in past(reply=long_text(f"n{number}", 190))))
+    context = worked(small(memory, msg_threshold=2))
+    for message in [*past(reply=long_text("n4", 190)), user("And now?")]:
+        memory.append(message)
+    first, second = worked(context).compression_events
+
+    assert (first.ref, second.ref) == ("r1-r2", "r3-r4")
+    assert 0 < first.time != second.time > 0
+    told, *_ = context.get_messages(metadata=True)
+    assert told["metadata"]["_compress_meta"] == {"offloaduuid": "r1-r4"}
+    assert told["metadata"]["_chat_usage"]["time"] == second.time
+    assert context.compactor.revert() is not None
+    told, *_ = context.get_messages(metadata=True)
+    assert told["metadata"]["_chat_usage"]["time"] == first.time
+
+
+def test_events_name_what_is_newly_covered_whoever_covered_the_rest() -> None:
+    """Two processes work on one session: the second one's event begins where the first one's ended."""
+    store = open_store("memory://")
+
+    def process() -> AutoContextMemory:
+        return small(Memory("s", store=store), msg_threshold=2)
+
+    one, other = process(), process()
+    for number in range(4):
+        for message in past(reply=long_text(f"n{number}", 190)):
+            one.memory.append(message)
+    (first,) = worked(one).compression_events
+    other.memory.refresh()
+    for message in [*past(reply=long_text("n4", 190)), user("And now?")]:
+        other.memory.append(message)
+    (second,) = worked(other).compression_events
+
+    assert (first.ref, first.compressed_message_count, first.previous_message_id) == ("r1-r2", 4, None)
+    assert (second.ref, second.compressed_message_count) == ("r3-r4", 4)
+    assert second.previous_message_id == one.memory.conversation.rounds[1].post_list[0].id
 
 
 def test_events_have_the_numbers_by_their_names() -> None:
