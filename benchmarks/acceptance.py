@@ -113,9 +113,13 @@ def _telling(text: str, most: int) -> str:
 
 def _ended(words: list[str]) -> str:
     """Return *words* as a reader would end them: not with a preposition."""
-    while len(words) > 1 and words[-1].casefold() in _SMALL | {"because", "than", "without"}:
+    while len(words) > 1 and (words[-1].casefold() in _SMALL | {"because", "than", "without"} or _is_open(words[-1])):
         words.pop()
     return " ".join(words).rstrip(" ,;:-(")
+
+
+def _is_open(word: str) -> bool:
+    return word.count("(") > word.count(")")
 
 
 def _stop(text: str) -> str:
@@ -304,12 +308,21 @@ def _partial(case: Case) -> Iterator[str]:
         return
     lines = case.previous.splitlines()
     plain = [line for line in lines if not (identifiers(line) or _NUMBER.search(line))]
+    forgetful = [case.previous[: len(case.previous) // 4] + "."]
     for make in ("bullets", "narrative", "telegram", "headings", "one sentence", "topic", "German"):
         said = STYLES[make](gists)
-        yield said
-        yield "\n".join((*plain, said))
-        yield f"{case.previous[: len(case.previous) // 8]}.\n\n{said}"
-    yield case.previous[: len(case.previous) // 4] + "."
+        forgetful += [said, "\n".join((*plain, said)), f"{case.previous[: len(case.previous) // 8]}.\n\n{said}"]
+    yield from (said for said in forgetful if _forgets(said, case.previous))
+
+
+def _forgets(said: str, previous: str) -> bool:
+    """Return whether *said* has under a third of the ids and numbers in *previous*, which new rounds may name again."""
+    named = {
+        *map(str.casefold, identifiers(previous)),
+        *(one.strip("$") for one in _NUMBER.findall(previous) if len(one) > 1),
+    }
+    text = said.casefold()
+    return 3 * sum(name in text for name in named) < len(named)
 
 
 def _within_a_sentence(text: str) -> str:

@@ -14,7 +14,7 @@
 ``hollow``       it says next to nothing of what it was made from, or nothing of the new rounds
 ``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
 ``partial``      under a third of the identifiers, numbers and prohibitions of the summary before are still in it, or of
-                 those that the new rounds do not name again
+                 those that the new rounds do not name again; or under a tenth of the words that only that has
 
 Where changes of notes were asked for, the notes are measured as they are then, all of them; a reply, an echo and what
 is invented are looked for in the new ones alone. A check that finds nothing to measure refuses nothing: small talk has
@@ -89,7 +89,7 @@ ALL_COPIED = 0.9
 MAX_ALL_COPIED_OF_SOURCE = 0.18
 #: Honest summaries quote: they are made of quotations in the most part only where these are few words, or a small share
 #: of the source; of a long source, any number of words would be.
-MANY_COPIED = 100
+MANY_COPIED = 80
 MOSTLY_COPIED = 0.7
 MANY_COPIED_OF_SOURCE = 0.08
 MOST_COPIED = 400
@@ -104,7 +104,7 @@ MIN_MEASURED_WORDS = 50
 MIN_KEPT = 1 / 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is asked for with each answer is worked out once and kept
 class Source:
     """What a summary is made from, and measured against."""
 
@@ -126,6 +126,14 @@ class Source:
     frame: int = 0
     #: The summary that it goes on from, or replaces.
     previous: str = ""
+
+    @once
+    def terms(self) -> Terms:
+        return Terms(bare(self.text))
+
+    @once
+    def previous_terms(self) -> Terms:
+        return Terms(self.previous)
 
 
 class Accepted(NamedTuple):
@@ -194,14 +202,6 @@ class _Candidate:
     @once
     def text_terms(self) -> Terms:
         return Terms(self.text)
-
-    @once
-    def source_terms(self) -> Terms:
-        return Terms(bare(self.source.text))
-
-    @once
-    def previous_terms(self) -> Terms:
-        return Terms(self.source.previous)
 
     @property
     def is_extracted(self) -> bool:
@@ -305,13 +305,15 @@ def _is_copied(made: _Candidate) -> bool:
 def _hollow(made: _Candidate) -> _Fault | None:
     if made.changes_nothing:
         return None
-    if says_nothing(made.said_terms, (made.source_terms, made.previous_terms), len(made.names) - len(made.unknown)):
+    if says_nothing(
+        made.said_terms, (made.source.terms, made.source.previous_terms), len(made.names) - len(made.unknown)
+    ):
         return _Fault(
             "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
         )
     if made.kind == "changes" or made.is_extracted:
         return None
-    if names := names_nothing_new(made.said_terms, made.source_terms, made.previous_terms):
+    if names := names_nothing_new(made.said_terms, made.source.terms, made.source.previous_terms):
         return _Fault("the summary says nothing of the new part of the conversation", names)
     return None
 
@@ -371,7 +373,7 @@ def _partial(made: _Candidate) -> _Fault | None:
     # One that was to be shorter than the summary before cannot keep as much of it.
     before = made.source.previous_tokens or made.count(made.source.previous)
     room = 1.0 if made.target_tokens is None else min(1.0, made.target_tokens / max(before, 1))
-    lost = find_missing(made.previous_terms, made.text_terms, made.source_terms, MIN_KEPT * room)
+    lost = find_missing(made.source.previous_terms, made.text_terms, made.source.terms, MIN_KEPT * room)
     if lost is None:
         return None
     return _Fault(

@@ -127,6 +127,8 @@ def _names(chunk: str) -> Iterator[str]:
 
 def _is_path(chunk: str) -> bool:
     parts = [part for part in re.split(r"[/\\]+", chunk) if part]
+    if "\\" in chunk and (len(parts) < 2 or "^" in chunk):  # \frac, 60^\circ
+        return False
     named = any(part[0].isalpha() or part[0] in "._" for part in parts)
     rooted = chunk[0] in "/\\.~" or "\\" in chunk
     return named and (rooted or bool(_FILE.fullmatch(parts[-1].casefold())) or ("_" in chunk and len(parts) > 1))

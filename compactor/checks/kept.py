@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from ..summarizers.instructions import is_prohibition, may_prohibit
 from ..summarizers.statements import sentences
+from .identifiers import identifiers
 from .terms import Terms
 
 __all__ = ["Missing", "find_missing"]
 
-#: Of fewer things named, one more or less is no measure.
+#: Of fewer things named, one more or less is no measure: of those at least one.
 _FEW = 4
-#: Where so few are named, words are: of as many different ones, this share.
+#: And words are: of as many different ones that only the summary before has, this share.
 _WORDS, _WORDS_KEPT = 12, 0.1
 #: A prohibition is kept where this share of its words is; a line says the same of another value likewise.
 _ALIKE = 0.6
@@ -34,12 +35,11 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Mi
     """Return what of *before* is missing in *after*, where it keeps less than the share *least*; else None.
 
     A value is superseded, not missing, where a line of *after* says the same with another one that *source* has. What
-    *source* names again is no sign that *before* was read, so the same share is asked for of what only *before* has.
+    *source* names again is no sign that *before* was read, so the same share is asked for of what only *before* has;
+    and a little of the words that only that has.
     """
     forbidden = {rule: Terms(rule) for rule in _prohibitions(before.text)}
     named = before.identifiers | before.numbers
-    if len(named) + len(forbidden) < _FEW:
-        return _missing_words(before, after, least)
     there = after.identifiers | after.numbers
     lost = {name for name in named - there if name not in after.folded}
     gone = [rule for rule, terms in forbidden.items() if not _says(after.words, terms.words)]
@@ -50,22 +50,23 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Mi
             continue
         if superseded is None:
             superseded = _superseded(lost, before, after, (source.identifiers | source.numbers) - named)
+        missing = (lost & measured) - superseded
         total = len(measured - superseded) + rules
-        if total >= _FEW and kept < least * total:
-            return Missing(kept, total, (*sorted((lost & measured) - superseded), *broken))
-    return None
+        if kept < least * total and (total >= _FEW or broken or missing & before.identifiers):
+            return Missing(kept, total, (*sorted(missing), *broken))
+    return _missing_words(before, after, source, least)
 
 
 def _not_in(source: Terms, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if name not in source.folded)
 
 
-def _missing_words(before: Terms, after: Terms, least: float) -> Missing | None:
-    total = len(before.words)
-    if total < _WORDS or not after.is_in_the_language_of(before):
+def _missing_words(before: Terms, after: Terms, source: Terms, least: float) -> Missing | None:
+    only = before.words - before.words_in(source)
+    if len(only) < _WORDS or not after.is_in_the_language_of(before):
         return None
-    kept = len(before.words & after.words)
-    return Missing(kept, total, ()) if kept < min(_WORDS_KEPT, least) * total else None
+    kept = len(only & after.words)
+    return Missing(kept, len(only), ()) if kept < min(_WORDS_KEPT, least) * len(only) else None
 
 
 def _prohibitions(text: str) -> Iterator[str]:
@@ -77,10 +78,10 @@ def _prohibitions(text: str) -> Iterator[str]:
 
 def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
     """Return those of *lost* in whose place stands what is *new*."""
-    lines = [(terms, values) for terms in _lines(after.text) if (values := (terms.identifiers | terms.numbers) & new)]
+    lines = [(line, values) for line in _lines(after.text) if (values := line.named & new)]
     found: set[str] = set()
     for line in _lines(before.text) if lines else ():
-        here = sorted((line.identifiers | line.numbers) & lost)
+        here = sorted(line.named & lost)
         if not here or len(line.words) < _FEW:
             continue
         alike = max(lines, key=lambda one: len(one[0].words & line.words))
@@ -92,8 +93,20 @@ def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]
     return found
 
 
-def _lines(text: str) -> list[Terms]:
-    return [Terms(line[:_LONGEST_LINE]) for line in text.splitlines()[:_MOST_LINES] if line.strip()]
+class _Line(NamedTuple):
+    named: frozenset[str]
+    #: What it says of that, without the words in what it names: a list of names says nothing of them.
+    words: frozenset[str]
+
+
+def _lines(text: str) -> list[_Line]:
+    found = []
+    for line in (line[:_LONGEST_LINE] for line in text.splitlines()[:_MOST_LINES] if line.strip()):
+        terms, rest = Terms(line), line
+        for name in identifiers(line):
+            rest = rest.replace(name, " ")
+        found.append(_Line(terms.identifiers | terms.numbers, Terms(rest).words))
+    return found
 
 
 def _says(words: frozenset[str], of: frozenset[str]) -> bool:

@@ -132,8 +132,10 @@ def _names(said: Terms, source: Terms) -> bool:
         if len(run) >= _QUOTED_UNSPACED and any(part in read for part in parts):
             return True
     words = _WORD.findall(said.text)
-    rows = (" ".join(words[at : at + _QUOTED]) for at in range(len(words) - _QUOTED + 1))
-    return any(row in read for row in rows) or any(_is_name(word, read) for word in words if word[0].isupper())
+    rows = (words[at : at + _QUOTED] for at in range(len(words) - _QUOTED + 1))
+    return any(any(map(is_telling, row)) and " ".join(row) in read for row in rows) or any(
+        _is_name(word, read) for word in words if word[0].isupper()
+    )
 
 
 def _is_name(word: str, text: str) -> bool:

@@ -220,3 +220,57 @@ def test_a_source_of_a_hundred_thousand_tokens_is_read_but_a_few_times(monkeypat
     source = Source(text, count_tokens(text), previous=case.previous)
     assert accept(said, source, target_tokens=None, count=count_tokens)
     assert max(taken_apart) < len(case.text)
+
+
+ASIDE = (
+    "The user likes quiet rooms, cats, old maps and long walks by the sea, paints boats, and has a sister in Lisbon."
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "check"),
+    [
+        ("Their account is mia_li_3668.", "partial"),
+        ("Their account is mia_li_3668, and the voucher is QX-4471-B.", "partial"),
+        ("Never call the office in Porto.", "partial"),
+        ("They are 34 years old.", ""),
+    ],
+)
+def test_of_few_things_named_one_at_least_is_kept(named: str, check: str) -> None:
+    """An id or a prohibition, however much else is said again; a number alone is no measure."""
+    case = own_cases(2)[0]
+    said = dict(honest_answers(case))["bullets"]
+    after = Case("after", case.rounds, f"{ASIDE}\n{named}")
+    assert check_of(f"{ASIDE}\n{said}", after) == check
+    assert check_of(f"{ASIDE}\n{named}\n{said}", after) == ""
+
+
+def test_a_summary_that_says_none_of_what_only_the_one_before_said_is_partial() -> None:
+    """Though it names all that the new rounds name again."""
+    case = own_cases(2)[0]
+    again = ", ".join(identifiers(case.text)[:6])
+    said = dict(honest_answers(case))["headings"]
+    after = Case("after", case.rounds, f"{ASIDE}\nNamed were {again}.")
+    assert check_of(f"{said}\nNamed were {again}.", after) == "partial"
+    assert check_of(f"The user likes quiet rooms and has a sister.\n{said}\nNamed were {again}.", after) == ""
+
+
+def test_a_list_of_names_is_not_superseded_by_another() -> None:
+    """A line is where it says the same of another value: the words in names say nothing of them."""
+    case = own_cases(2)[0]
+    names = [f"get_flight_{word}_details" for word in ("origin", "status", "seats", "price", "times", "meals")]
+    other = [f"get_flight_{word}_details" for word in ("code", "crew", "gate", "route", "class", "miles")]
+    new = Memory.from_messages([{"role": "user", "content": f"Now use {', '.join(other)}."}]).conversation.rounds[:]
+    after = Case("after", [*case.rounds, *new], f"## Facts\n{', '.join(names)}")
+    said = dict(honest_answers(case))["bullets"]
+    assert check_of(f"{said}\n\n## Facts\n{', '.join(other)}", after) == "partial"
+    assert check_of(f"{said}\n\n## Facts\n{', '.join((*names[:3], *other))}", after) == ""
+
+
+def test_empty_words_of_the_source_are_no_summary_of_it() -> None:
+    """Quoting is naming where what is quoted tells anything."""
+    text = "Put lorem ipsum dolor sit amet where the heading of the kettle page stands, and the courier below it."
+    messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at in range(8)]
+    own = own_cases(2)[0].rounds
+    case = Case("page", [*Memory.from_messages(messages).conversation.rounds[:], *own])
+    assert check_of("Lorem ipsum dolor sit amet.", case) == "hollow"

@@ -54,11 +54,12 @@ def test_what_names_one_thing_is_an_identifier(text: str, names: list[str]) -> N
         "self-service check-in, rock'n'roll, C++, F#, ... --- ===",
         "x" * 300 + "_1234",
         "a@b @home foo@",
+        r"\frac \times \text x^2 60^\circ and c^2\ ",
         "",
     ],
 )
 def test_what_may_be_said_in_another_way_is_none(text: str) -> None:
-    """Dates, money, percentages, ordinals, quantities, references, ordinary words and capitals."""
+    """Dates, money, percentages, ordinals, quantities, references, ordinary words, capitals and formulas."""
     assert identifiers(text) == ()
 
 
