@@ -322,7 +322,7 @@ def _forgets(said: str, previous: str) -> bool:
         *(one.strip("$") for one in _NUMBER.findall(previous) if len(one) > 1),
     }
     text = said.casefold()
-    return 3 * sum(name in text for name in named) < len(named)
+    return len(named) > 1 and 3 * sum(name in text for name in named) < len(named)
 
 
 def _within_a_sentence(text: str) -> str:
@@ -452,6 +452,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts = found.setdefault(name.split()[0], Counter())
         for case in cases_of(name, messages):
             source = case.source
+            counts["cases"] += 1
             for style, answer in honest_answers(case):
                 counts["honest"] += 1
                 if check := check_of(answer, case, source):

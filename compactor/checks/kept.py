@@ -12,10 +12,11 @@ from .terms import Terms
 
 __all__ = ["Missing", "find_missing"]
 
-#: Of fewer things named, one more or less is no measure: of those at least one.
-_FEW = 4
-#: And words are: of as many different ones that only the summary before has, this share.
-_WORDS, _WORDS_KEPT = 12, 0.1
+#: Of fewer things named, one more or less is no measure; of as few as that, one identifier has to stay. What the user
+#: forbade is restored where it is lost.
+_FEW, _FEWEST = 4, 2
+#: Words are a measure, too: of as many different ones that only the summary before has, this share.
+_WORDS, _WORDS_KEPT = 8, 0.1
 #: A prohibition is kept where this share of its words is; a line says the same of another value likewise.
 _ALIKE = 0.6
 _LONGEST = 400
@@ -52,7 +53,7 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Mi
             superseded = _superseded(lost, before, after, (source.identifiers | source.numbers) - named)
         missing = (lost & measured) - superseded
         total = len(measured - superseded) + rules
-        if kept < least * total and (total >= _FEW or broken or missing & before.identifiers):
+        if kept < least * total and (total >= _FEW or (total >= _FEWEST and missing & before.identifiers)):
             return Missing(kept, total, (*sorted(missing), *broken))
     return _missing_words(before, after, source, least)
 

@@ -230,14 +230,15 @@ ASIDE = (
 @pytest.mark.parametrize(
     ("named", "check"),
     [
-        ("Their account is mia_li_3668.", "partial"),
         ("Their account is mia_li_3668, and the voucher is QX-4471-B.", "partial"),
-        ("Never call the office in Porto.", "partial"),
+        ("Their account is mia_li_3668, and they are 34 years old.", "partial"),
+        ("Their account is mia_li_3668.", ""),
         ("They are 34 years old.", ""),
+        ("Never call the office in Porto.", ""),
     ],
 )
 def test_of_few_things_named_one_at_least_is_kept(named: str, check: str) -> None:
-    """An id or a prohibition, however much else is said again; a number alone is no measure."""
+    """Where an id is among them, however much else is said again; one thing is no measure."""
     case = own_cases(2)[0]
     said = dict(honest_answers(case))["bullets"]
     after = Case("after", case.rounds, f"{ASIDE}\n{named}")

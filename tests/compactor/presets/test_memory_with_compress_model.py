@@ -218,7 +218,7 @@ def test_what_cannot_work_is_refused_when_it_is_made() -> None:
 
 def test_the_earlier_text_goes_into_the_next_request() -> None:
     """As what the summary replaces, without what was put around it."""
-    memory, model = with_model(GOOD, json.dumps({"compressed_text": "Seven parcels were found."}))
+    memory, model = with_model(GOOD, json.dumps({"compressed_text": "Seven parcels, P-100 to P-700, were found."}))
     shown(memory)
     run(memory.add([turn(7)[0], turn(7)[1], turn(7)[2] | {"content": "D7 " * 700}, turn(7)[3]]))
 
@@ -232,7 +232,7 @@ def test_the_earlier_text_goes_into_the_next_request() -> None:
 
 def test_what_the_user_forbade_is_added_where_a_summary_lost_it() -> None:
     """Also when it was said in what was compressed before."""
-    memory, _ = with_model(GOOD, json.dumps({"compressed_text": "Seven parcels were found."}))
+    memory, _ = with_model(GOOD, json.dumps({"compressed_text": "Seven parcels, P-100 to P-700, were found."}))
     memory.memory.append(user("Never open a parcel without asking me."))
     memory.memory.append(answer("Understood."))
     first = shown(memory)[0]["content"]
