@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from memory.errors import ContextError
 from memory.graphemes import beginning, cut_after, cut_before
-from memory.messages import repeats_query
+from memory.messages import repeats_query, results_apart
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
 
@@ -86,7 +86,7 @@ def answered_calls(round_: Round) -> Calls:
     """Return the call that each result in *round_* answers: the newest before it of that id."""
     made: dict[str, ToolCall] = {}
     answered: dict[str, ToolCall] = {}
-    for post in round_.post_list:
+    for post in chain.from_iterable(map(results_apart, round_.post_list)):
         if post.tool_call_id in made:
             answered[post.id] = made[post.tool_call_id]
         made |= {call.id: call for call in post.tool_calls}
@@ -245,8 +245,8 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
 
 
 def _shown_posts(round_: Round) -> Sequence[Post]:
-    """Return the posts without the first, where that is nothing but the query again."""
-    posts = round_.post_list
+    """Return the posts, each with one result at most, without the first where that is nothing but the query again."""
+    posts = tuple(chain.from_iterable(map(results_apart, round_.post_list)))
     if not posts or not repeats_query(first := posts[0], round_):
         return posts
     carries = first.attachment_list or first.tool_calls or first.tool_call_id is not None

@@ -34,6 +34,7 @@ __all__ = [
     "reads",
     "repeats_query",
     "result_of_text",
+    "results_apart",
     "text_of",
     "text_with_calls",
     "with_text",
@@ -205,6 +206,27 @@ def has_result_parts(post: Post) -> bool:
     return post.tool_call_id is not None and any(map(_is_result, _kept_blocks(post)))
 
 
+def results_apart(post: Post) -> tuple[Post, ...]:
+    """Return *post* as it is, or where it carries several results as parts of its content: each as a post of its own.
+
+    What stands beside the results follows as one more, which answers nothing. A post whose text was changed since is
+    not parted: its parts say what it said before.
+    """
+    blocks = _kept_blocks(post) if post.tool_call_id is not None else ()
+    results = [part for part in blocks if _is_result(part)]
+    if len(results) < 2 or _text_in(blocks, TOOL) != post.message:
+        return (post,)
+    others = _text_in(tuple(part for part in blocks if not _is_result(part)), TOOL)
+    said = [(_text_in_result(part), _result_id(part) or post.tool_call_id) for part in results]
+    said += [(others, None)] if others else []
+    bare = post.model_copy(update={"extra": {}, "attachment_list": ()})
+    *first, last = (
+        bare.model_copy(update={"id": f"{post.id}/{place}", "message": text, "tool_call_id": call_id})
+        for place, (text, call_id) in enumerate(said, 1)
+    )
+    return (*first, last.model_copy(update={"attachment_list": post.attachment_list}))
+
+
 def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``extra`` of a post without the content that its message had where that differed from plain text: for
     a post that reads otherwise now. Its calls and ids, if they were parts of that, are said by its own fields then."""
@@ -304,13 +326,16 @@ def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 def _text_of_message(message: Mapping[str, Any], role: str, blocks: tuple[Any, ...]) -> str:
     """Return all the text in *message* but for what has fields of its own."""
-    parts = [text for part in blocks if (text := _text_in_part(part, role, blocks)) is not None]
     content = message.get("content")
-    text = "\n".join(parts) if blocks else content if isinstance(content, str) else ""
+    text = _text_in(blocks, role) if blocks else content if isinstance(content, str) else ""
     called = message.get("function_call")
     if role == ASSISTANT and isinstance(called, Mapping):  # from before tool calls, without an id
         text = "\n".join([*([text] if text else []), f"[call of {_called(called, called)}]"])
     return text or _refusal(message)
+
+
+def _text_in(blocks: tuple[Any, ...], role: str) -> str:
+    return "\n".join(text for part in blocks if (text := _text_in_part(part, role, blocks)) is not None)
 
 
 def _blocks(content: Any) -> tuple[Any, ...]:

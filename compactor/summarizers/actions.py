@@ -15,7 +15,9 @@ import unicodedata
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+from memory.messages import results_apart
 from memory.once import once
 from memory.rounds import USER, Round, ToolCall
 
@@ -136,7 +138,8 @@ def _paired(rounds: Sequence[Round]) -> tuple[list[tuple[ToolCall, str | None]],
     waiting: dict[str, deque[int]] = {}
     others: dict[str, str] = {}
     answered: dict[str, int] = {}
-    for post in (post for round_ in rounds for post in round_.post_list):
+    posts = (post for round_ in rounds for post in round_.post_list)
+    for post in chain.from_iterable(map(results_apart, posts)):
         if post.tool_call_id is not None:
             places = waiting.get(post.tool_call_id)
             if places and post.id not in answered:

@@ -45,7 +45,7 @@ from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
 from .replies import is_reply
-from .statements import END, GAP, NOTHING, USER_SAYS, Section, Statement, from_rounds, from_summary
+from .statements import END, GAP, NOTHING, USER_SAYS, Section, Statement, from_rounds, from_summary, without_old_plans
 
 __all__ = ["ExtractiveSummarizer"]
 
@@ -83,8 +83,8 @@ class ExtractiveSummarizer:
         """Return a summary within the target, and well below what it replaces; it says so where nothing was said."""
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
-        earlier = list(from_summary(previous))
         new = list(_breathing(from_rounds(request.rounds, queries=request.kind == "rounds")))
+        earlier = without_old_plans(from_summary(previous), new)
         called = list(_breathing(find_actions(request.rounds)))
         if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)

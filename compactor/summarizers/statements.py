@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from memory.graphemes import beginning
-from memory.messages import repeats_query
+from memory.messages import repeats_query, results_apart
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 from .facts import CJK, is_code
@@ -27,6 +27,7 @@ __all__ = [
     "from_rounds",
     "from_summary",
     "sentences",
+    "without_old_plans",
 ]
 
 
@@ -181,7 +182,8 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
             source += 1
             calls.update((call.id, _call_label(call)) for call in post.tool_calls)
             if post.send_from != USER:
-                yield from _posted(post, calls, plans, number, source)
+                for part in results_apart(post):
+                    yield from _posted(part, calls, plans, number, source)
             elif not (queries and place == 0 and repeats_query(post, round_)):
                 yield from _said(post.message, number, source)
         question = _question(next((post.message for post in reversed(round_.post_list) if post.message), ""))
@@ -289,7 +291,8 @@ def _attached(attachment: Attachment, plans: set[str], number: int, source: int)
         if attachment.id in plans:
             steps = "; ".join(sentences(attachment.content, _LINE))
             yield from (
-                Statement(f"{label} → {s}", Section.OPEN, _PLAN, number, source) for s in _wrapped(steps, _SENTENCE)
+                Statement(f"{label}{_PLANS}{s}", Section.OPEN, _PLAN, number, source)
+                for s in _wrapped(steps, _SENTENCE)
             )
     elif any(word in kind for word in _CODE_KINDS):
         for line in sentences(attachment.content, _LINE):
@@ -316,6 +319,20 @@ def _newest_plans(rounds: Sequence[Round]) -> set[str]:
         if "plan" in attachment.type.lower()
     }
     return set(newest.values())
+
+
+def without_old_plans(earlier: Iterable[Statement], new: Iterable[Statement]) -> list[Statement]:
+    """Return *earlier* without the plans in whose place *new* has one of the same type."""
+    planned = {_planned_by(one) for one in new if one.section is Section.OPEN}
+    return [one for one in earlier if one.section is not Section.OPEN or _planned_by(one) not in planned]
+
+
+#: Stands between the type of a plan and what it says.
+_PLANS = " → "
+
+
+def _planned_by(statement: Statement) -> str:
+    return statement.text.partition(_PLANS)[0]
 
 
 def _name(name: str) -> str:

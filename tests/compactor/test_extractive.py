@@ -727,3 +727,43 @@ def test_a_summary_begins_with_the_goal_and_ends_with_where_we_are() -> None:
     assert f"\n{Section.NOW}\n- {USER_SAYS}Now I need step 9 of the plan for house 99." in second
     assert [second.count(section) for section in (Section.GOAL, Section.SAID, Section.NOW)] == [1, 1, 1]
     assert "house 88" in "".join(section(second, Section.SAID))
+
+
+def test_each_of_several_results_in_one_message_stands_with_its_call() -> None:
+    """As Anthropic's format has those of parallel calls: an error is the error of its own call."""
+    calls = [{"type": "tool_use", "id": f"c{n}", "name": "weigh", "input": {"parcel": f"P-{n}"}} for n in (1, 2)]
+    results = [
+        {"type": "tool_result", "tool_use_id": "c1", "content": "P-1 weighs 11 kg on scale S-7"},
+        {"type": "tool_result", "tool_use_id": "c2", "content": "Error: P-2 is not in the depot"},
+    ]
+    memory = Memory.from_messages(
+        [
+            {"role": "user", "content": "Weigh both parcels, P-1 and P-2, please. " + " ".join(FILLER)},
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": results},
+            {"role": "assistant", "content": " ".join(ANSWERS)},
+        ]
+    )
+
+    summary = ExtractiveSummarizer()(SummaryRequest(rounds=tuple(memory.conversation.rounds))).text
+    assert "weigh(P-1) → P-1 weighs 11 kg" in summary
+    assert "weigh(P-2) → failed: Error: P-2 is not in the depot" in summary
+    assert "no result" not in summary
+
+
+def test_a_plan_gives_way_to_a_newer_one_of_its_type() -> None:
+    """Also where the older stands in the summary before; a plan of another type stays."""
+
+    def planned(kind: str, steps: str) -> Round:
+        plan = Attachment(type=kind, content=steps)
+        return said(
+            "Clean the tables. " + FILLER[0], "", Post(send_from="Planner", send_to=USER, attachment_list=(plan,))
+        )
+
+    summarize = ExtractiveSummarizer()
+    first = (planned("plan", "load alpha.csv"), planned("init_plan", "find the tables"))
+    before = CompactedMessage(start_index=1, end_index=2, summary=summarize(SummaryRequest(rounds=first)).text)
+    assert "load alpha.csv" in before.summary
+    after = summarize(SummaryRequest(rounds=(planned("plan", "load beta.csv"),), previous=before)).text
+
+    assert [plan in after for plan in ("load alpha.csv", "load beta.csv", "find the tables")] == [False, True, True]

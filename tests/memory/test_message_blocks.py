@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from compactor import compose
 from compactor.transcript import quote
 from memory import Memory, Recall, ToolCall
+from memory.messages import results_apart
 from memory.stores import InMemoryStore
 from prompts import escape_tags
 
@@ -82,7 +83,7 @@ def test_a_result_in_parts_is_never_what_the_user_said(name: str) -> None:
 
 
 def test_several_results_in_one_message_answer_several_calls() -> None:
-    """Each is named by its id; the call waits for none of them."""
+    """The call waits for none of them, and each reaches the summarizer with its tool, arguments and place."""
     two = {"role": "assistant", "content": [CALL, {**CALL, "id": "call_8", "input": {"city": "Bruges"}}]}
     parts = [
         {"type": "tool_result", "id": "call_8", "name": "get_weather", "output": "sun"},
@@ -93,13 +94,25 @@ def test_several_results_in_one_message_answer_several_calls() -> None:
 
     assert compose(memory, budget=1_000).messages == messages
     text = quote(memory.conversation.rounds[0])
-    for said in (
-        'id="call_7"',
-        'id="call_8"',
-        "[result of call_8, get_weather]\nsun",
-        "[result of call_7, get_weather]\nrain",
-    ):
-        assert said in text
+    tag = '<tool_result from="tool" id="{}" tool="get_weather" arguments="{{\'city\': \'{}\'}}" at="r1.p2">\n{}\n'
+    assert tag.format("call_8", "Bruges", "sun") + tag.format("call_7", "Ghent", "rain") in text
+
+
+def test_several_results_in_a_post_are_parted_as_long_as_it_reads_as_they_do() -> None:
+    """What stands beside them is no result; a post whose text was changed since says one thing."""
+    parts = [
+        {"type": "tool_result", "tool_use_id": "call_7", "content": "rain"},
+        {"type": "text", "text": "Both came late."},
+        {"type": "tool_result", "tool_use_id": "call_8", "content": [{"type": "text", "text": "sun"}]},
+    ]
+    post = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}]).conversation.rounds[0].post_list[1]
+
+    apart = [(one.tool_call_id, one.message) for one in results_apart(post)]
+    assert apart == [("call_7", "rain"), ("call_8", "sun"), (None, "Both came late.")]
+    assert len({one.id for one in results_apart(post)}) == 3
+    assert [again for one in results_apart(post) for again in results_apart(one)] == list(results_apart(post))
+    changed = post.model_copy(update={"message": "redacted"})
+    assert results_apart(changed) == (changed,)
 
 
 @pytest.mark.parametrize(
