@@ -113,6 +113,8 @@ class ContextCompactor:
         whole_number("history", history)
         self.config = config if config is not None else CompactorConfig()
         self.role = role
+        #: The session that it reads, once it is known.
+        self._session = rounds_getter.memory.session_id if isinstance(rounds_getter, RoundsGetter) else None
         #: Gives the rounds, as it was passed.
         self.rounds_getter = rounds_getter
         chosen = summarizer if summarizer is not None else llm_api
@@ -178,13 +180,17 @@ class ContextCompactor:
             raise ValueError(
                 f"this compactor is {self.role!r}'s; register it for that role, or make another one for {role!r}"
             )
+        if self._session not in (None, memory.session_id):
+            raise ValueError(
+                f"this compactor is of the session {self._session!r}; make another one for {memory.session_id!r}"
+            )
         if self.role == role and not self._has_own_journal:
             return
         if self._runner.state is not State.NEW or self.get_compaction() is not None:
             if self.role == role:
                 return  # what it has published stays where it is
             raise RuntimeError(f"this compactor works already, for no role; register it for {role!r} before start()")
-        self.role, self._has_own_journal = role, False
+        self.role, self._has_own_journal, self._session = role, False, memory.session_id
         self._ledger = ledger_of(memory, role, self._count)
         self._header_tokens = partial(_count_header, memory, role, self._count)
         self._assemble(memory.journal(role))

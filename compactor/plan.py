@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from memory.arguments import require
 from memory.graphemes import beginning
 
 __all__ = ["LONGEST", "Plan", "SubtaskState", "is_pending", "plan_text"]
@@ -38,6 +39,9 @@ class Plan:
     subtasks: Sequence[tuple[str, str]] = ()
 
     def __post_init__(self) -> None:
+        require("name", self.name, str, "a text")
+        require("description", self.description, str, "a text")
+        require("subtasks", self.subtasks, Iterable, "a list of pairs of a name and a state")
         object.__setattr__(self, "subtasks", tuple(map(_subtask, self.subtasks)))
 
     @property

@@ -9,7 +9,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["kind_of", "require", "require_callable", "require_methods", "require_role", "round_id_of", "takes"]
+__all__ = [
+    "kind_of",
+    "require",
+    "require_callable",
+    "require_methods",
+    "require_role",
+    "require_store",
+    "round_id_of",
+    "takes",
+]
 
 
 def kind_of(value: object) -> str:
@@ -52,6 +61,11 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
 def require_role(role: object) -> None:
     """Raise ``TypeError`` unless *role* is a text: None is no way to say "everybody", which is the empty text."""
     require("role", role, str, 'the name of an agent, or "" to let it read every post')
+
+
+def require_store(store: object) -> None:
+    """Raise ``TypeError`` unless *store* has a store's methods."""
+    require_methods("store", store, ("append", "read"), "what open_store(url) gives")
 
 
 def round_id_of(round_: Any) -> str:

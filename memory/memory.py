@@ -15,6 +15,7 @@ from .arguments import (
     require_callable,
     require_methods,
     require_role,
+    require_store,
     round_id_of,
     takes,
 )
@@ -103,7 +104,7 @@ class Memory(Log):
     ) -> None:
         require("session_id", session_id, (str, NoneType), "the session's name, as a text; give a store as store=")
         if store is not None:
-            require_methods("store", store, ("append", "read"), "what open_store(url) gives")
+            require_store(store)
         require_callable("clock", clock, "a function that gives the time as a datetime")
         require_callable("new_id", new_id, "a function that gives a new id")
         self.conversation = Conversation(self)
@@ -462,6 +463,8 @@ class Memory(Log):
         *session_id* is the name of the session, by default the one in the state; the rest is as for ``Memory``. Raises
         ``StoreError`` where the store has that session, and for a state that cannot be read; nothing is written then.
         """
+        if store is not None:
+            require_store(store)
         return memory_from(cls, state, session_id, store=store, **options)
 
     def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:

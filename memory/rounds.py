@@ -148,7 +148,8 @@ def _fault(record: type[Record], fault: Any) -> str:
             return f"{name}: unknown" + (f"; did you mean {near[0]!r}?" if near else "")
         case "value_error":
             return f"{name}: {fault['ctx']['error']}"
-    return f"{name}: {wrong}, not {kind_of(fault['input'])}"
+    of_its_kind = fault["type"].startswith(("greater", "less"))
+    return f"{name}: {wrong}" if of_its_kind else f"{name}: {wrong}, not {kind_of(fault['input'])}"
 
 
 def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from memory.arguments import require
+
 from .template import ABOVE, CLOSING, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags
 
 __all__ = [
@@ -46,6 +48,7 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
     (the config file's), then in the working directory. Any other text names a shipped prompt. Neither falls back on the
     other. Raises ``PromptError`` where there is none, or it is no valid prompt.
     """
+    require("prompt", name_or_path, (str, os.PathLike), "the name of a shipped one, or the path of a file")
     name = os.path.expanduser(name_or_path)
     if not name:
         return _load_shipped("default")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from memory.arguments import require
 from memory.errors import ContextError
 
 __all__ = ["ABOVE", "CLOSING", "PLACEHOLDERS", "TAGS", "PromptError", "PromptTemplate", "escape_tags"]
@@ -71,6 +72,8 @@ class PromptTemplate:
     _parts: tuple[tuple[str, bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        require("name", self.name, str, "a text")
+        require("content", self.content, str, "a text with {content}, where the conversation goes")
         parts = _split(self.content)
         times = parts.count(("content", True))
         if times == 0:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
+from memory.arguments import require
+
 from ..config import ConfigError
 
 __all__ = ["Prices"]
@@ -53,6 +55,7 @@ class Prices:
         They are those of prompts that are not long, from the package ``genai-prices`` as it is installed: nothing is
         fetched. Raises ``ConfigError`` where that is not installed, or does not know the model.
         """
+        require("model", model, str, "the name of a model, as its provider writes it")
         agent = _dollars(model)
         asked = agent if summarizer is None else _dollars(summarizer)
         if not agent.input:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from memory.arguments import takes
 
 from .answers import read_answer
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
@@ -28,6 +30,8 @@ def as_summarizer(source: Any) -> Summarizer:
     if callable(chat):  # first: a mock is callable, too
         return _ChatSummarizer(chat)
     if callable(source):
+        if not takes(source, None):
+            raise TypeError("a summarizer is called with one SummaryRequest, whose messages are those to send")
         return source  # type: ignore[no-any-return]
     raise TypeError(
         f"{type(source).__name__} is no summarizer; pass a function of a SummaryRequest that returns text,"
@@ -51,9 +55,10 @@ class _ChatSummarizer:
         try:
             # A copy: some of these APIs put messages in between, and change roles, in the list they are given.
             answer = self._chat(copy.deepcopy(request.messages))
-            if _field(answer, "choices") is not None:
+            if isinstance(_field(answer, "choices"), Sequence):
                 return read_answer(answer, None)
-            text = "".join(map(_content, answer)) if isinstance(answer, Iterator) else _content(answer)
+            in_pieces = isinstance(answer, Iterator) and _field(answer, "content") is None
+            text = "".join(map(_content, answer)) if in_pieces else _content(answer)
         except SummarizerError:
             raise
         except Exception as exc:  # whatever a foreign API raises is a failure of this call, and only that

@@ -17,10 +17,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import NoneType
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
+
+from memory.arguments import require
 
 from .answers import NoSummary, parse_body, read_answer, read_body
 from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, added
@@ -91,6 +94,9 @@ class OpenAISummarizer:
     ) -> None:
         if not isinstance(model, str) or not model.strip():
             raise ValueError("model= must be the name of a model, such as 'gpt-5-mini'")
+        require("base_url=", base_url, (str, NoneType), "an address, as a text")
+        require("api_key=", api_key, (str, NoneType), "a text")
+        require("timeout=", timeout, (int, float), "a number of seconds")
         if not 0 < timeout < math.inf:
             raise ValueError("timeout= must be a number of seconds above 0")
         if max_output_tokens is not None and max_output_tokens < 1:

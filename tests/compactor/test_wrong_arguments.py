@@ -17,6 +17,8 @@ from compactor import (
     CompactorConfig,
     ConfigError,
     ContextCompactor,
+    Plan,
+    Prices,
     Settings,
     budget_status,
     compact_rounds,
@@ -28,6 +30,7 @@ from compactor.summarizers import OpenAISummarizer
 from compactor.testing import ScriptedSummarizer
 from compactor.triggers import after_rounds
 from memory import Memory
+from prompts import PromptTemplate, load
 
 
 class Api:
@@ -106,6 +109,8 @@ def test_a_history_is_a_number(history: Any) -> None:
         (lambda: compactor_of(None, Api(), rounds_later), "asynchronous"),
         (lambda: compactor_of(None, Api(), lambda role: []), "without arguments"),
         (lambda: compactor_of(None, list, MagicMock()), "the order is"),
+        (lambda: compactor_of(None, lambda: "Nothing.", list), "SummaryRequest"),
+        (lambda: compactor_of(None, lambda content, previous: "Nothing.", list), "SummaryRequest"),
     ],
 )
 def test_a_class_or_an_argument_in_the_wrong_place_gets_the_remedy_that_helps(
@@ -210,5 +215,44 @@ def test_what_no_prompt_can_be_made_of_is_named(call: Callable[[Any], object], s
     ],
 )
 def test_settings_of_the_wrong_kind_are_named(call: Callable[[], object], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        call()
+
+
+def test_a_compactor_of_one_memory_is_not_registered_in_another() -> None:
+    """It would say of one conversation what the other's rounds read as."""
+    memory, other = memory_of(3), Memory("other")
+    for compactor in (ContextCompactor.for_role(memory, ROLE), compactor_of(None, None, memory.rounds_getter(ROLE))):
+        with pytest.raises(ValueError, match="other"):
+            other.register_compaction_provider(ROLE, compactor)
+    late = compactor_of(None, None, lambda: memory.conversation.rounds)
+    memory.register_compaction_provider(ROLE, late)
+    with pytest.raises(ValueError, match="other"):
+        other.register_compaction_provider(ROLE, late)
+    assert (memory.provider(ROLE), other.provider(ROLE)) == (late, None)
+
+
+def test_a_bare_mock_is_told_what_its_answer_lacks() -> None:
+    """It has every attribute, those of an error included."""
+    compactor = compactor_of(CompactorConfig(7, 3), MagicMock(), lambda: memory_of(10).conversation.rounds)
+    with pytest.raises(CompactionFailed, match="MagicMock as content: it must return text"):
+        compactor.compact_now(SOON)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: load(5), "prompt is the name of a shipped one, or the path"),  # type: ignore[arg-type]
+        (lambda: PromptTemplate("mine", None), "content is a text"),  # type: ignore[arg-type]
+        (lambda: PromptTemplate(5, "{content}"), "name is a text"),  # type: ignore[arg-type]
+        (lambda: Plan(5), "name is a text"),  # type: ignore[arg-type]
+        (lambda: Plan("n", "d", 5), "subtasks is a list"),  # type: ignore[arg-type]
+        (lambda: Prices.of_model(5), "model is the name of a model"),  # type: ignore[arg-type]
+        (lambda: OpenAISummarizer("m", base_url=5), "base_url"),  # type: ignore[arg-type]
+        (lambda: OpenAISummarizer("m", api_key=5), "api_key"),  # type: ignore[arg-type]
+        (lambda: OpenAISummarizer("m", timeout="60"), "timeout"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_compactor_is_made_of_names_what_is_wrong(call: Callable[[], object], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         call()

@@ -41,7 +41,7 @@ def memory_of(rounds: int = 3) -> Memory:
     [
         (lambda: CompactedMessage(7, 1, "S"), r"end_index.*1.*before.*7.*CompactedMessage\(1, 7"),
         (lambda: CompactedMessage(start_index=7, end_index=5, summary="S"), "end_index"),
-        (lambda: CompactedMessage(0, 1, "S"), "start_index: should be greater than or equal to 1"),
+        (lambda: CompactedMessage(0, 1, "S"), "start_index: should be greater than or equal to 1;"),
         (lambda: CompactedMessage(ANY, 7, "S"), "start_index: should be a valid integer, not NoneType"),
         (lambda: CompactedMessage(1, 7, ANY), "summary: should be an instance of str, not NoneType"),
         (lambda: CompactedMessage(*[1, 7]), "summary: is missing"),
@@ -139,6 +139,10 @@ class TakesNoNumber(OnlyGets):
         (lambda memory: memory.register_compaction_provider("Planner", OnlyGets), r"OnlyGets\(\.\.\.\)"),
         (lambda memory: Memory.from_messages(5), "conversation is a list of chat messages"),
         (lambda memory: Memory.from_messages({"role": "user", "content": "q"}), "conversation .*into a list"),
+        (
+            lambda memory: Memory.from_state_dict(memory.state_dict(), "x", store="sqlite:///x.db"),
+            "store is .*open_store",
+        ),
         (lambda memory: open_store(5), "url is"),  # type: ignore[arg-type]
         (lambda memory: Recall("Planner", memory), "memory is a Memory; a str has no search"),  # type: ignore[arg-type]
     ],
