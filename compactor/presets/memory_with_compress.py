@@ -364,11 +364,12 @@ class MemoryWithCompress:
 
         Where the log begins with the state's history it is left alone, and what it says further is shown as well; else
         everything is cleared, and the history added. With *strict*, ``max_token`` and both storages have to be there,
-        and nothing that is not known; without, what is missing stays as it is.
+        and nothing that is not known; without, what is missing stays as it is. Raises ``StoreError``: then all is as it
+        was, but for what the log has taken of the history, which stands behind what is shown.
         """
         state = State.of(state_dict, strict=strict)
         window = self._window
-        with self._adding:
+        with window.changing(), self._adding:
             log = window.log()
             history = window.history(log)
             known = len(history) if state.history is None else len(state.history)
@@ -383,10 +384,9 @@ class MemoryWithCompress:
                 if state.history is not None or state.shown is not None:
                     items = state.items(history[:known], log)
                     window.show([*items, *history[known:]] if state.history is not None else items, log)
-                self.max_token = state.max_token or self.max_token
                 if state.direct is not None:
                     window.direct = tuple(Made(freeze_mapping(message)) for message in state.direct)
-        window.keep()
+        self.max_token = state.max_token or self.max_token
 
     # -- compressing --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chats import Message, answer, user
-from compressed_memory import SHORT, SYSTEM, reasons, run, shortened, shown, turn, turns
+from compressed_memory import SHORT, SYSTEM, filled, reasons, run, shortened, shown, turn, turns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -240,6 +240,44 @@ def test_a_change_that_the_store_refuses_is_none(
     assert memory.shown() == turns(3) == shown(opened(store))
     run(change(memory))
     assert memory.shown() == shown(opened(store)) != turns(3)
+
+
+@pytest.mark.parametrize("missing", [(), ("chat_history_storage",), ("memory_storage",)])
+def test_a_state_that_the_store_refuses_is_not_loaded(missing: tuple[str, ...]) -> None:
+    """Neither what it shows nor its limit; who tries again loads all of it."""
+    store = Full()
+    memory = opened(store, 5_000)
+    run(memory.add(turns(2)))
+    state = memory.state_dict() | {"max_token": 777, "memory_storage": turns(1), "direct_updates": [user("a note")]}
+    state["sources"] = state["sources"][:4]
+    state = {name: value for name, value in state.items() if name not in missing}
+    if "memory_storage" in missing:
+        run(memory.delete(0))
+        del state["sources"]
+    before = memory.shown()
+    store.full = True
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            memory.load_state_dict(state, strict=False)
+        assert (memory.shown(), memory.max_token, memory.direct_updates) == (before, 5_000, [])
+    store.full = False
+    memory.load_state_dict(state, strict=False)
+    assert (memory.max_token, memory.direct_updates) == (777, [user("a note")])
+    assert memory.shown() == shown(opened(store)) == state.get("memory_storage", turns(2)) != before
+
+
+def test_a_state_of_which_the_store_takes_a_part_leaves_what_is_shown() -> None:
+    """Another conversation's: messages that the log has by then stand behind what is shown, and the limit is as it
+    was."""
+    store = Full()
+    memory = opened(store, 5_000)
+    run(memory.add(turns(1)))
+    state = filled([user("first"), answer("second"), user("third")], max_token=777).state_dict()
+    memory.memory.on_round_added(lambda _rounds: setattr(store, "full", True))
+    with pytest.raises(StoreError):
+        memory.load_state_dict(state)
+    assert (memory.shown(), memory.max_token) == ([*turns(1), user("first")], 5_000)
+    store.full = False
 
 
 def test_a_fork_and_a_copy_show_the_same() -> None:
