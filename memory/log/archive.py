@@ -215,9 +215,10 @@ class FromStore(_Published):
 
     def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:
         with self._lock:
-            held = self._cache.pop(number, None)
+            held = self._cache.get(number)
             if held is not None:
-                self._cache[number] = held  # it is the last now, also where a signal's handler came between
+                with suppress(KeyError):  # dropped by a signal's handler that came between, and read others
+                    self._cache.move_to_end(number)
             changes, width = self._changes, self._width
         found = held[0] if held is not None else self._read(number, settled, width, changes)
         place = bisect_left(failed, number)

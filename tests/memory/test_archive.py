@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from histories import cover
@@ -81,6 +83,30 @@ def test_the_cache_holds_a_bounded_number_of_rounds_and_characters() -> None:
         assert archive._characters == sum(length for _, length in archive._cache.values())
         assert archive._characters <= 30_000 or len(archive._cache) == 1
     assert str(archive) == f"<FromStore: {len(archive._cache)} rounds in the cache>"
+
+
+def test_a_signals_handler_may_read_in_the_middle_of_a_read() -> None:
+    """It waits for no lock of its own thread, and what it drops from the cache is read all the same."""
+    store = Indexed()
+    with_rounds(store, 40)
+    archive = FromStore(store, "s", most_rounds=3)
+
+    class Interrupted(OrderedDict[int, Any]):
+        left = 1
+
+        def get(self, number: int, *default: Any) -> Any:
+            found = super().get(number, *default)
+            if found is not None and self.left:
+                self.left = 0
+                assert [archive.round(other, 40, ()).number for other in range(40, 20, -1)] == [*range(40, 20, -1)]
+            return found
+
+    archive.round(1, 40, ())
+    archive._cache = Interrupted(archive._cache)
+    held = next(iter(archive._cache))
+    assert archive.round(held, 40, ()).number == held
+    assert archive._cache.left == 0
+    assert archive._characters == sum(length for _, length in archive._cache.values())
 
 
 def test_long_rounds_are_read_one_by_one() -> None:
