@@ -280,9 +280,9 @@ def _markup(made: _Candidate) -> _Fault | None:
 
 
 def _echo(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing:
+    if made.changes_nothing or made.is_extracted:
         return None
-    if repeats(made.new, made.source.text) or (not made.is_extracted and _is_copied(made)):
+    if repeats(made.new, made.source.text) or _is_copied(made):
         return _Fault("the summarizer repeated the conversation instead of summarising it")
     return None
 
@@ -303,7 +303,7 @@ def _is_copied(made: _Candidate) -> bool:
 
 
 def _hollow(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing:
+    if made.changes_nothing or made.is_extracted:
         return None
     if says_nothing(
         made.said_terms, (made.source.terms, made.source.previous_terms), len(made.names) - len(made.unknown)
@@ -311,7 +311,7 @@ def _hollow(made: _Candidate) -> _Fault | None:
         return _Fault(
             "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
         )
-    if made.kind == "changes" or made.is_extracted:
+    if made.kind == "changes":
         return None
     if names := names_nothing_new(made.said_terms, made.source.terms, made.source.previous_terms):
         return _Fault("the summary says nothing of the new part of the conversation", names)

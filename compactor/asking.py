@@ -140,7 +140,7 @@ def accepted(
         notes = with_sentences(notes, missing[-back:], span)
         text = rendered(notes)
     tokens = made.tokens if text == made.summary.text else count(text)
-    if back and tokens > source.previous_tokens + source.tokens:
+    if back and tokens >= source.previous_tokens + source.tokens:
         longer = SummaryRejected(
             "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
         )

@@ -26,6 +26,8 @@ __all__ = ["Asking", "Saving", "compaction_of", "fold", "quote_query", "saving_o
 NEW_SHARE = 0.5
 #: How many characters a summarizer sees of the query that calls or a result are about.
 MAX_QUERY = 1_000
+#: Stands for a summary where what is around it is counted.
+_WORD = "word"
 
 
 def quote_query(round_: Round) -> str:
@@ -210,10 +212,11 @@ def saving_of(view: View, previous: CompactedMessage | None, end: int) -> Saving
     """Return what a compaction of the first *end* of *view*'s rounds saves, in the place of *previous*."""
     covered = view.closed_tokens(previous.end_index if previous is not None else 0, end)
     last = view.rounds[end - 1]
-    empty = compaction_of(end, last, previous, None, {}, Summary(""))
+    # Around a word, for lines that meet are counted as one.
+    word = compaction_of(end, last, previous, None, {}, Summary(_WORD))
     return Saving(
         before=view.tokens_in_front(previous) + covered,
-        frame=view.tokens_in_front(empty),
+        frame=view.tokens_in_front(word) - view.ledger.count(_WORD),
         previous=_summary_tokens(view, previous),
     )
 

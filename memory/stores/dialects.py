@@ -132,6 +132,19 @@ class Dialect(Protocol):
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
 
+class _Connection(sqlite3.Connection):
+    """One that ends its transaction before it is closed.
+
+    SQLite keeps the file locked for as long as there is a cursor that was reading. An interrupt has one in its
+    traceback, and SQLAlchemy closes the connection that it was interrupted in: that alone ends nothing.
+    """
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
+
+
 class Sqlite:
     """A file, in WAL mode. ``sqlite:///chat.db``, ``sqlite:////srv/chat.db``, ``sqlite:///C:/chats/chat.db``.
 
@@ -193,7 +206,12 @@ class Sqlite:
     def engine(self) -> Engine:
         engine = create_engine(
             URL.create("sqlite+pysqlite", database=str(self.path)),
-            connect_args={"timeout": self.patience, "isolation_level": None, "check_same_thread": False},
+            connect_args={
+                "timeout": self.patience,
+                "isolation_level": None,
+                "check_same_thread": False,
+                "factory": _Connection,
+            },
             poolclass=QueuePool,
             max_overflow=-1,
             hide_parameters=True,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, ContextCompactor
+from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.replies import is_reply
@@ -409,6 +409,8 @@ SMALL_TALK = """hi|Hello!|ok|Thank you!|sure|no|q1|a1|4|👍||...|?|你好|Пр�
 Load data/x.csv|I can't open it|I'm sorry, I cannot do that|{"a": 1}|Never do that.|How can I help you today?
 Let me know if you need anything else|Please share the order id|Plan B. Let me know if you need anything else
 Great, please send it to bob@x.org|Is there anything else?"""
+#: Enough for a summary to be shorter, whatever was said before.
+LONG_STORY = " ".join(f"On day {day} the mason carried {day * 37} grey stones to the tower." for day in range(1, 60))
 little = st.sampled_from(re.split(r"[|\n]", SMALL_TALK))
 small_talk = st.lists(
     st.tuples(little, st.booleans(), st.lists(little, max_size=2), st.booleans()), min_size=1, max_size=9
@@ -425,7 +427,7 @@ def test_no_summary_of_a_small_talk_is_refused(
     talk: list[tuple[str, bool, list[str], bool]], when: tuple[int, int], target: int | None
 ) -> None:
     """It is deterministic: refused once, it would be refused for ever. Where it would make prompts no shorter, there is
-    nothing to do yet, and nothing has failed."""
+    nothing to do yet, and nothing has failed; with the first round that is worth it, all of them are summed up."""
     memory = Memory()
     config = CompactorConfig(threshold=when[0], retain_recent=when[1], target_tokens=target)
     compactor = ContextCompactor.for_role(memory, "Planner", config)
@@ -437,8 +439,17 @@ def test_no_summary_of_a_small_talk_is_refused(
             memory.add_post(round_, send_from="Planner", send_to=USER, message=answer)
         memory.finish_round(round_)
         if compacting:
-            compactor.compact_now()  # raises where the summary is refused
-    compactor.compact_now()
+            before = compose(memory, "Planner", budget=10**6).tokens
+            if compactor.compact_now() is not None:  # raises where the summary is refused
+                assert compose(memory, "Planner", budget=10**6).tokens < before
+    told = memory.create_round("What did the mason do?")
+    memory.add_post(told, send_from="Planner", send_to=USER, message=LONG_STORY)
+    memory.finish_round(told)
+    for _ in range(when[1]):
+        memory.finish_round(memory.create_round("ok"))
+    published = compactor.compact_now()
+    assert published is not None
+    assert published.end_index == len(talk) + 1
     assert compactor.status().failures == 0
     assert compactor.status().last_error is None
 

@@ -101,19 +101,27 @@ def test_as_one_conversation_it_fits_and_rarely_changes_its_beginning(data: list
 
 @pytest.mark.parametrize("budget", [3_000, 5_000])
 def test_the_beginning_changes_only_where_a_step_is_due(data: list[dict[str, Any]], budget: int) -> None:
-    """At tighter budgets, on a part of it: no more changes than there are marks of the grid in what was added, and a few
-    where a result that the agent has yet to read takes the place of something older for one prompt."""
+    """At tighter budgets, on a part of it: no more changes than there are marks of the grid in what was added, and one
+    for each result that is shown whole until the agent has read it, and then as any other text."""
     before: list[Message] = []
-    changed, tokens = 0, []
+    changed, read, tokens = 0, 0, []
     for number, memory in joined(data):
         if not ALL and not 1_500 < number <= 2_100:
             continue
         prompt = compose(memory, budget=budget)
         changed += bool(before) and prompt.messages[: len(before)] != before
+        read += bool(before) and is_shortened(before[-1], prompt.messages)
         before = prompt.messages
         tokens.append(prompt.report.tokens_before)
     assert_legal(prompt, budget)
-    assert 0 < changed <= (tokens[-1] - tokens[0]) / (budget * GRID) + 4
+    assert 0 < changed <= (tokens[-1] - tokens[0]) / (budget * GRID) + 2 + read
+    assert read <= len(tokens) / 200, "it is for large results alone"
+
+
+def is_shortened(result: Message, messages: list[Message]) -> bool:
+    """Return whether *result* stands in *messages* with another text alone."""
+    id_ = result.get("tool_call_id")
+    return id_ is not None and result not in messages and any(m.get("tool_call_id") == id_ for m in messages)
 
 
 def test_the_end_of_it_costs_little_and_is_the_same_after_a_resume(data: list[dict[str, Any]]) -> None:

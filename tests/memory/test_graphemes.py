@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
@@ -10,6 +9,7 @@ import pytest
 from chats import answer, memory_of, result, user
 from hypothesis import given
 from hypothesis import strategies as st
+from recalled import pages
 
 from compactor.messages.clipping import clip_text
 from compactor.messages.offloading import beginning as preview
@@ -105,26 +105,12 @@ def test_no_cut_tears_a_family(cut: Callable[[int], str]) -> None:
     assert [n for n in range(120) if torn(cut(n), FAMILIES)] == []
 
 
-def pages(recall: Recall, limit: int) -> list[str]:
-    """Return all pages of the first round's query, as a model turns them."""
-    found, offset = [], 0
-    while True:
-        said = recall.call("context_reload", {"ref": "r1.p0", "offset": offset, "limit": limit})
-        heading, page = said.split("\n", 1)
-        found.append(re.sub("(\r\n|[\n\r])> ", r"\1", page.removeprefix("> ")))
-        more = re.search(r"go on with offset=(\d+)", heading)
-        if more is None:
-            return found
-        assert int(more[1]) > offset
-        offset = int(more[1])
-
-
 @given(st.lists(st.sampled_from(SEEN), min_size=1, max_size=60), st.integers(1, 30))
 def test_pages_give_every_character_once_and_none_torn(characters: list[str], limit: int) -> None:
     """However short they are: a page has at least one character."""
     text = "x" + "".join(characters)
     recall = Recall(Memory.from_messages([user(text)]))
-    found = pages(recall, limit)
+    found = pages(recall, "context_reload", ref="r1.p0", limit=limit)
 
     assert "".join(found) == text
     legal = borders(["x", *characters])
@@ -139,7 +125,9 @@ def test_pages_give_every_character_once_and_none_torn(characters: list[str], li
 )
 def test_pages_of_any_text_come_to_an_end(text: str, limit: int) -> None:
     """A letter with two hundred marks is no hindrance."""
-    assert "".join(pages(Recall(Memory.from_messages([user(text)])), limit)) == text
+    assert (
+        "".join(pages(Recall(Memory.from_messages([user(text)])), "context_reload", ref="r1.p0", limit=limit)) == text
+    )
 
 
 def test_a_page_that_is_asked_for_inside_of_a_character_begins_with_it() -> None:

@@ -143,6 +143,9 @@ def test_readers_see_one_moment_while_others_write_fail_and_publish() -> None:
     memory = Memory()
     journal, done = memory.journal("Planner"), threading.Event()
 
+    def failed() -> set[int]:
+        return {round_.number for round_ in memory.conversation.rounds if round_.state == "failed"}
+
     def write() -> None:
         for turn in range(TURNS * 3):
             round_ = memory.create_round(str(turn + 1))
@@ -154,6 +157,7 @@ def test_readers_see_one_moment_while_others_write_fail_and_publish() -> None:
 
     def publish() -> None:
         while not done.is_set() or journal.read().generation == 0:
+            failed_before = failed()
             state, rounds = journal.read(), memory.rounds_getter("Planner")()
             start = rounds.anchored(state.current).end_index if state.current else 0
             if rounds.settled - start < 3:
@@ -163,10 +167,18 @@ def test_readers_see_one_moment_while_others_write_fail_and_publish() -> None:
             compaction = CompactedMessage(
                 start_index=1, end_index=start + len(covered), end_round_id=end.id, summary=end.user_query
             )
+            reason = ""
             try:
                 journal.publish(compaction, base=state.generation, round_ids=[round_.id for round_ in covered])
             except StaleCompaction as stale:
-                assert stale.reason in ("rounds_changed", "generation")  # noqa: PT017
+                reason = stale.reason
+            if reason:
+                # A round has failed between the reading and the publishing: one that was covered, which is a new
+                # generation, or one that was to be.
+                last = state.current.end_number if state.current else 0
+                undone = {number for number in failed() - failed_before if number <= end.number}
+                assert undone, "nothing that it covers has failed"
+                assert reason == ("generation" if min(undone) <= last else "rounds_changed")
 
     def read() -> None:
         while not done.is_set():

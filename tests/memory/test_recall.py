@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recalled import body, pages
 
 from memory import Memory, Post, ToolCall
 from memory.reading.references import folded
@@ -36,32 +37,6 @@ def recall_of(text: str) -> Recall:
     memory = Memory()
     memory.create_round(text)
     return Recall(memory, "Planner")
-
-
-def body(answer: str) -> str:
-    """Return the text behind the line that says what it is, without the marks of a quotation."""
-    assert not answer.startswith("Error:")
-    return unquoted(answer.split("\n", 1)[1])
-
-
-def unquoted(page: str) -> str:
-    """Return *page* as it was said."""
-    return re.sub("(\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])> ", r"\1", page.removeprefix("> ").removeprefix("…"))
-
-
-def pages(recall: Recall, name: str, arguments: Mapping[str, Any]) -> list[str]:
-    """Follow the answers from page to page, as a model would."""
-    found, offset = [], 0
-    while True:
-        answer = recall.call(name, json.dumps({**arguments, "offset": offset}))
-        heading = answer.split("\n", 1)[0]
-        found.append(body(answer))
-        more = re.search(r"go on with offset=(\d+)\]$", heading)
-        if more is None:
-            assert heading.endswith("this is the end]")
-            return found
-        assert int(more[1]) > offset, "it does not get on"
-        offset = int(more[1])
 
 
 # -- the schemas ---------------------------------------------------------------------------------------------------
@@ -120,7 +95,7 @@ def test_a_long_text_is_answered_in_pages() -> None:
     assert answer.startswith(f"[r1.p0, User, characters 0 to {PAGE} of {len(text)}; go on with offset={PAGE}]\n> 0123")
     assert body(answer) == text[:PAGE]
     assert body(recall.call("context_reload", {"ref": "r1.p0", "offset": 9, "limit": 5})) == text[9:14]
-    assert "".join(pages(recall, "context_reload", {"ref": "r1.p0"})) == text
+    assert "".join(pages(recall, "context_reload", ref="r1.p0")) == text
 
 
 @given(ANY_TEXT.filter(bool), st.integers(1, 12))
@@ -130,8 +105,8 @@ def test_all_pages_together_are_the_original(text: str, limit: int) -> None:
     memory.add_post(memory.create_round(text), send_from="Coder", send_to="Planner", message=text)
     recall = Recall(memory, "Planner")
     for ref in ("r1.p0", "r1.p1", "r1", "r1.p0-p1"):
-        assert "".join(pages(recall, "context_reload", {"ref": ref, "limit": limit})) == memory.reload(ref)
-    assert "".join(pages(recall, "read_rounds", {"start": 1, "limit": limit})) == memory.reload("r1")
+        assert "".join(pages(recall, "context_reload", ref=ref, limit=limit)) == memory.reload(ref)
+    assert "".join(pages(recall, "read_rounds", start=1, limit=limit)) == memory.reload("r1")
 
 
 def test_no_page_is_longer_than_is_allowed() -> None:
@@ -239,7 +214,7 @@ def test_short_lines_make_no_answer_longer_than_is_allowed() -> None:
     for more in ({}, {"pattern": "a\na"}):
         answer = recall.call("context_reload", {"ref": "r1.p0", "limit": LONGEST_PAGE, **more})
         assert len(answer) <= LONGEST_ANSWER
-    assert "".join(pages(recall, "context_reload", {"ref": "r1.p0", "limit": LONGEST_PAGE})) == "a\n" * 40_000
+    assert "".join(pages(recall, "context_reload", ref="r1.p0", limit=LONGEST_PAGE)) == "a\n" * 40_000
 
 
 @pytest.mark.parametrize("role", [None, 7, b"Planner"])
@@ -528,8 +503,8 @@ def test_every_post_of_the_real_dialogues_is_reloaded_and_found(data: list[dict[
         for post in round_.post_list:
             ref = f"r{round_.number}.p{post.number}"
             if original := memory.reload(ref):
-                assert "".join(pages(recall, "context_reload", {"ref": ref, "limit": 3_000})) == original
-    everything = "".join(pages(recall, "read_rounds", {"start": 1, "end": len(rounds), "limit": LONGEST_PAGE}))
+                assert "".join(pages(recall, "context_reload", ref=ref, limit=3_000)) == original
+    everything = "".join(pages(recall, "read_rounds", start=1, end=len(rounds), limit=LONGEST_PAGE))
     assert everything == memory.reload(f"r1-r{len(rounds)}")
     answers = [recall.call("search_history", {"query": round_.user_query, "limit": 20}) for round_ in rounds[::10]]
     assert [f"\nr{round_.number}.p0 " in answer for round_, answer in zip(rounds[::10], answers, strict=True)] == [

@@ -13,6 +13,7 @@ from chats import Message, assert_paired, words
 from executors import ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recalled import pages
 
 from compactor import ContextCompactor, Summary, SummaryRequest, compose
 from compactor.messages.units import PROMPT_TOKENS, count_message
@@ -20,7 +21,6 @@ from compactor.presets import auto_context, context_offload, memory_with_compres
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory, Recall
-from memory.graphemes import beginning
 
 ROLE = "assistant"
 PRESETS: dict[str, Callable[..., Mapping[str, Any]]] = {
@@ -98,10 +98,7 @@ class Conversation:
     def _check_reference(self, reference: str) -> None:
         original, recall = self.memory.reload(reference), Recall(self.memory, ROLE)
         assert self.memory.reload(reference, role=ROLE) == original
-        page = recall.call("context_reload", {"ref": reference}).partition("\n")[2]
-        said = "".join(line.removeprefix(">").removeprefix(" ") for line in page.splitlines(keepends=True))
-        # A page of many short lines ends earlier, for each is quoted.
-        assert said.strip() == beginning(original, len(said)).strip() or original.startswith(said.rstrip("\n"))
+        assert "".join(pages(recall, "context_reload", ref=reference)) == original
         first, *rest = map(int, re.findall(r"\d+", reference))
         if ".p" in reference:
             places = {(first, number) for number in range(rest[0], rest[-1] + 1)}
