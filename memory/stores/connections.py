@@ -135,13 +135,8 @@ class Connections:
                         f" writes; nothing was written: set a flag in the handler, and write when it has returned"
                     )
                 with self._writing.wait(self.dialect.patience):
-                    self._written_by = threading.get_ident()
-                    try:
-                        self.dialect.require_same()
-                        sent = True
-                        return self._write(work, begin=begin)
-                    finally:
-                        self._written_by = 0
+                    sent = True
+                    return self._write(work, begin=begin)
             except Empty:
                 raise StoreBusy(
                     f"other threads wrote to {self.dialect.where} for more than {self.dialect.patience:g} s;"
@@ -209,6 +204,14 @@ class Connections:
 
     def _write(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
         """Return what *work* returns of the one connection that writes; for whoever has the turn."""
+        self._written_by = threading.get_ident()
+        try:  # here, not where the turn is had: Python looks after nothing at the line of a "try" within a "with"
+            self.dialect.require_same()
+            return self._written(work, begin=begin)
+        finally:
+            self._written_by = 0
+
+    def _written(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
         if not self._left:  # somebody was interrupted, and once more while he cleared up
             self._drop_writer(broken=True)
         # Kept for the next write: the pool's way there and back takes half as long as the writing itself.
