@@ -55,19 +55,20 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Mi
         total = len(measured - superseded) + rules
         if kept < least * total and (total >= _FEW or (total >= _FEWEST and missing & before.identifiers)):
             return Missing(kept, total, (*sorted(missing), *broken))
-    return _missing_words(before, after, source, least)
+    return _missing_words(before, after, source, _not_in(source, named) - lost, least)
 
 
 def _not_in(source: Terms, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if name not in source.folded)
 
 
-def _missing_words(before: Terms, after: Terms, source: Terms, least: float) -> Missing | None:
+def _missing_words(before: Terms, after: Terms, source: Terms, named: frozenset[str], least: float) -> Missing | None:
+    """Return how little *after* keeps of what only *before* has: of its words, beside what is *named* again."""
     only = before.words - before.words_in(source)
     if len(only) < _WORDS or not after.is_in_the_language_of(before):
         return None
-    kept = len(only & after.words)
-    return Missing(kept, len(only), ()) if kept < min(_WORDS_KEPT, least) * len(only) else None
+    kept, total = len(only & after.words) + len(named), len(only) + len(named)
+    return Missing(kept, total, ()) if kept < min(_WORDS_KEPT, least) * total else None
 
 
 def _prohibitions(text: str) -> Iterator[str]:

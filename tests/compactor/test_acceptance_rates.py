@@ -254,6 +254,8 @@ def test_a_summary_that_says_none_of_what_only_the_one_before_said_is_partial() 
     after = Case("after", case.rounds, f"{ASIDE}\nNamed were {again}.")
     assert check_of(f"{said}\nNamed were {again}.", after) == "partial"
     assert check_of(f"The user likes quiet rooms and has a sister.\n{said}\nNamed were {again}.", after) == ""
+    numbered = Case("numbered", case.rounds, f"{ASIDE}\nNamed were {again}, and 51, 53 and 59.")
+    assert check_of(f"{said}\nNamed were {again}, and 51, 53 and 59.", numbered) == ""
 
 
 def test_a_list_of_names_is_not_superseded_by_another() -> None:
