@@ -33,6 +33,7 @@ from ..config import CompactorConfig, ConfigError
 from ..errors import SummaryRejected
 from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..strategies import compact_rounds, compress_tool_runs
+from ..strategies.folding import Saving
 from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
 from ..tokens import TokenCounter, count_tokens
 from ..transcript import quote
@@ -440,6 +441,7 @@ class MemoryWithCompress:
         new = await self._made(stretch, part, func, size)
         size_after = await self._size(new)
         old = tuple(one.item for one in stretch)
+        # By the host's own measure, and with what was restored: neither is known where the answer is checked.
         if func is None and size_after >= size:
             with self._window.lock:
                 self._window.in_vain = old
@@ -508,8 +510,13 @@ class MemoryWithCompress:
         log, items = self._window.log(), [one.item for one in stretch]
         read = map(log.read, originals(items))
         standing = standing_sentences(_rounds_of(message for message in read if message is not None))
-        said = "\n".join(map(quote, rounds))
-        source = Source(said, count_tokens(said), count_tokens(previous), previous=previous)
+        refs = ", ".join(references(places_of(items), log))
+        saving = Saving(
+            before=sum(count_message(one.message, count_tokens) for one in stretch),
+            frame=count_message(_message("", part, refs), count_tokens),
+            previous=count_tokens(previous),
+        )
+        source = Source("\n".join(map(quote, rounds)), saving.new, saving.previous, previous=previous)
         made = accepted(
             self._ask,
             request,
@@ -519,8 +526,7 @@ class MemoryWithCompress:
             standing=standing,
             room=max(target // 2, _LEAST_ROOM),
         )
-        text, refs = made.summary.text, ", ".join(references(places_of(items), log))
-        return {"role": "user", "content": _framed(text, part, refs)}
+        return _message(made.summary.text, part, refs)
 
     async def _size(self, shown: Sequence[Shown]) -> int:
         return await count_words(self.token_counter, _copies(shown))
@@ -635,10 +641,12 @@ def _with_sources(stretch: Sequence[Shown], made: Sequence[Message]) -> list[Sho
     return [*new, *stretch[len(stretch) - kept :]]
 
 
-def _framed(text: str, part: Part, refs: str) -> str:
+def _message(text: str, part: Part, refs: str) -> Message:
+    """Return the message that stands for others."""
     said = "These tool calls were made. " if part == "work" else ""
     where = f"; reload {refs}" if refs else ""
-    return f"{_OPENED}\n{_TAG.sub('&lt;', text)}\n{_CLOSED}\n[{said}Background, no new request{where}]"
+    text = f"{_OPENED}\n{_TAG.sub('&lt;', text)}\n{_CLOSED}\n[{said}Background, no new request{where}]"
+    return {"role": "user", "content": text}
 
 
 def _bare(message: Message) -> str:

@@ -22,6 +22,7 @@ from ..checks.standing import STANDING, carry, instructions_in, lost, restored, 
 from ..config import CompactorConfig, ConfigError, number, whole_number
 from ..messages.offloading import beginning, is_result, only_text, size_of
 from ..messages.units import PROMPT_TOKENS, Message, count_message
+from ..strategies.folding import Saving
 from ..summarizers import ExtractiveSummarizer
 from ..summarizers.base import Summarizer, SummaryRequest
 from ..summarizers.instructions import is_prohibition
@@ -389,23 +390,25 @@ def _compressed(talk: _Talk, keep: int, most: int, asking: _Asking, vault: _Vaul
     frame = count_message(_snapshot("", stands_for, where), talk.count)
     tokens = {place: talk.costs[place] for place in older}
     earlier = "\n\n".join(text for place in older if (text := talk.snapshot(place)) is not None)
+    saving = Saving(before=sum(tokens.values()), frame=frame, previous=talk.count(earlier))
     system = sum(cost for place, cost in enumerate(talk.costs) if talk.is_system(place))
     target, room = _aim(
         asking.target_tokens,
-        now=most - talk.tokens + sum(tokens.values()) - frame,
+        now=most - talk.tokens + saving.before - frame,
         ever=most - PROMPT_TOKENS - system - frame,
-        older=sum(tokens.values()),
+        older=saving.before,
         new=sum(tokens[place] for place in new),
-        earlier=talk.count(earlier),
+        earlier=saving.previous,
     )
-    if not target:
+    if not target or not saving.is_possible:
         return talk, None
     try:
-        summary = _summary([talk.messages[place] for place in new], earlier, target, room, asking, talk.count)
+        summary = _summary([talk.messages[place] for place in new], earlier, saving, target, room, asking, talk.count)
     except Exception as error:  # noqa: BLE001  (whatever a summarizer raises: the agent goes on with what there is)
         return talk, error
     made = _snapshot(summary, stands_for, where)
-    if count_message(made, talk.count) >= sum(tokens.values()):
+    # With what was restored, and by a counter that need not add up.
+    if count_message(made, talk.count) >= saving.before:
         return talk, None
     made = _snapshot(summary, stands_for, vault.where(vault.keep(_ARCHIVE, archive)))
     first = min((place for place in kept if not talk.is_system(place)), default=len(talk.messages))
@@ -443,11 +446,17 @@ def _kept(talk: _Talk, keep: int) -> set[int]:
 
 
 def _summary(
-    messages: Sequence[Message], earlier: str, target: int, room: int, asking: _Asking, count: TokenCounter
+    messages: Sequence[Message],
+    earlier: str,
+    saving: Saving,
+    target: int,
+    room: int,
+    asking: _Asking,
+    count: TokenCounter,
 ) -> str:
     """Return one summary of *messages* and of the *earlier* one, with what the user forbade and it lacks, as far as
     there is *room*. Raises what the summarizer raises, or ``SummaryRejected``."""
-    summary, before, taken_in = earlier, count(earlier), 0
+    summary, taken_in = earlier, 0
     rounds = Memory.from_messages(messages).conversation.rounds
     # Below its heading a summary has the user's words only: ``accepted`` has seen to that. What was chosen by cue words
     # is chosen again; what a model quoted stays, in whatever language.
@@ -456,7 +465,9 @@ def _summary(
         standing = tuple(filter(is_prohibition, standing))
     for step in steps(rounds, Room(asking.group_tokens), count):
         taken_in += step.tokens
-        source = Source(step.text, taken_in, before, previous=summary)
+        # Only the last one is shown: it has to be shorter than all messages.
+        tokens = saving.new if step.whole == len(rounds) else taken_in
+        source = Source(step.text, tokens, saving.previous, previous=summary)
         request = asking.request(step, summary, standing, target)
         made = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary
         summary, standing = made.text, carry((*standing, *standing_sentences(step.rounds)), made)

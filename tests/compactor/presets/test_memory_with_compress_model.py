@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from chats import Message, answer, user
+from chats import Message, answer, calls, result, user
 from compressed_memory import filled, heard, reasons, run, shown, turn, turns
 from pydantic import Field
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose
-from compactor.asking import asked_again
+from compactor.asking import FAULTS, asked_again
 from compactor.errors import SummaryRejected
+from compactor.messages.units import count_message
 from compactor.presets.memory_with_compress import (
     CompressionFailed,
     MemoryCompressed,
@@ -22,7 +23,10 @@ from compactor.presets.memory_with_compress import (
     memory_with_compress,
 )
 from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_tokens
+from compactor.transcript import quote
 from memory import ContextError, Memory
+from memory.rounds import Round
 
 # -- asking a model ---------------------------------------------------------------------------------------------------
 
@@ -73,6 +77,40 @@ def test_a_text_that_is_no_json_will_do_where_nobody_asked_for_more() -> None:
     memory, _ = with_model(Summary("Six parcels were found in D1 to D6.", {"input_tokens": 9}))
 
     assert "Six parcels were found" in shown(memory)[0]["content"]
+
+
+def test_an_answer_is_measured_against_the_messages_and_not_against_their_transcript() -> None:
+    """Whose markup is longer than short messages: a model that saves little is asked again, and told why."""
+    talk = [message for number in range(8) for message in small_turn(number)]
+    long = " ".join(
+        f"Somebody wanted to know of P-{number}00, so the tool was used with {number}, which told of the place where it"
+        " lies, and that was passed on at once to the one whom it matters most."
+        for number in range(8)
+    )
+    short = "P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700 all lie in the depot."
+    assert 0.9 * tokens_of(talk) < count_tokens(long) < 0.9 * count_tokens("\n".join(map(quote, rounds_of(talk))))
+    model = Model(long, short)
+    memory = MemoryWithCompress(800, count_tokens, summarizer=model, compression_trigger_func=lambda now: len(now) > 1)
+    run(memory.add(talk))
+
+    [message] = shown(memory)
+
+    assert short in message["content"]
+    assert len(model.asked) == 2
+    assert FAULTS["no_progress"] in model.prompt or FAULTS["larger"] in model.prompt
+
+
+def small_turn(number: int) -> list[Message]:
+    asked = calls(f"c{number}", arguments=f'{{"p": {number}}}')
+    return [user(f"And parcel P-{number}00?"), asked, result(f"c{number}", "in depot"), answer("In the depot.")]
+
+
+def tokens_of(talk: list[Message]) -> int:
+    return sum(count_message(message, count_tokens) for message in talk)
+
+
+def rounds_of(talk: list[Message]) -> Sequence[Round]:
+    return Memory.from_messages(talk).conversation.rounds
 
 
 @pytest.mark.parametrize("bad", ['{"text": "P-100"}', '{"compressed_text": 3}', '{"compressed_text": "P-1'])

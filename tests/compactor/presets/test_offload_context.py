@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import SummaryRejected
+from compactor.asking import FAULTS
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
 from compactor.presets.archives import messages_in
@@ -888,3 +889,39 @@ def test_what_is_no_message_is_refused() -> None:
     with pytest.raises(MessageError, match="message 2") as raised:
         offload_context([user("q"), {"role": "robot", "content": "secret"}])
     assert "secret" not in str(raised.value)
+
+
+def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> None:
+    """Measured against the messages that it replaces, and not against their transcript, whose markup is longer."""
+    long = " ".join(
+        f"Somebody wanted to know of P-{number}00, so the tool was used with {number}, it told the place and was"
+        " passed on."
+        for number in range(8)
+    )
+    short = "P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700 all lie in the depot."
+    model = ScriptedSummarizer([long, short])
+    talk = [message for number in range(8) for message in small_turn(number)] + [user("And now?")]
+    done = offload_context(
+        talk,
+        max_total_tokens=tokens_of(talk) - 1,
+        context_manage_mode="compress",
+        keep_recent_count=1,
+        summarizer=model,
+    )
+
+    assert (done.failure, len(model.requests)) == (None, 2)
+    assert FAULTS["no_progress"] in model.requests[1].messages[-1]["content"]
+    assert short in done.messages[0]["content"]
+
+
+def small_turn(number: int) -> list[Message]:
+    asked = calls(f"c{number}", arguments=f'{{"p": {number}}}')
+    return [user(f"And parcel P-{number}00?"), asked, result(f"c{number}", "in depot"), answer("In the depot.")]
+
+
+def test_nobody_is_asked_for_what_could_not_be_shorter() -> None:
+    """What stands around a snapshot takes more than the messages that it would replace."""
+    model = ScriptedSummarizer()
+    talk = [user("Hi."), answer("Hello."), user("And now?")]
+    done = offload_context(talk, max_total_tokens=20, keep_recent_count=1, summarizer=model)
+    assert (done.messages, done.failure, model.requests) == (talk, None, [])
