@@ -65,6 +65,8 @@ _HEADING = (
 #: The least that a summary is given, in tokens: less would be scraps.
 _LEAST_TARGET = 64
 _KEPT = "left out here and kept in full"
+#: Where no file was written: what would be its name says nothing to the model.
+_BY_HOST = " by the host"
 _STANDS_FOR = "[Stands for "
 #: What the file of older messages is named after.
 _ARCHIVE = "compressed_group"
@@ -77,7 +79,8 @@ class OffloadResult:
     """Messages for the next call of the model, and where to find what they no longer say."""
 
     messages: list[Message]
-    #: What was taken out, by the path that the messages name. Written already where a ``store_dir`` was given.
+    #: What was taken out, by the path of its file, which the messages name. Written already where a ``store_dir`` was
+    #: given; else there is no file, the messages name none, and this is all that holds it.
     write_file_dict: dict[str, str]
     #: Tokens of the messages as they came, and as they are now.
     tokens_before: int
@@ -298,9 +301,9 @@ class _Vault:
         return path
 
     def where(self, path: str) -> str:
-        """Return how a message says where what it lacks is; no file and no tool is named where there may be none."""
+        """Return how a message says where what it lacks is; no file and no tool is named where there is none."""
         if self.files is None:
-            return f" by the host as {path}"
+            return _BY_HOST
         return f" in the file {path}; read_file gives it, grep searches it"
 
 
@@ -343,7 +346,7 @@ def _is_compacted(text: str, preview: int) -> bool:
     return (
         last.startswith("[")
         and last.endswith("]")
-        and (f"{_KEPT} in the file " in last or f"{_KEPT} by the host as " in last)
+        and (f"{_KEPT} in the file " in last or f"{_KEPT}{_BY_HOST}]" in last)
         and len(text) - len(last) <= preview + 1
     )
 

@@ -87,17 +87,17 @@ def test_no_messages_are_no_trouble() -> None:
 # -- compact -----------------------------------------------------------------------------------------------------------
 
 
-def test_compact_moves_large_old_results_to_files() -> None:
+def test_compact_moves_large_old_results_to_files(tmp_path: Path) -> None:
     """Each reads as its first 100 characters, its size, and the name of the file; calls and the rest stay."""
     messages = agent_at_work(3, size=3_000)
-    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=5_000)
+    made = offload_context(messages, context_manage_mode="compact", max_total_tokens=5_000, store_dir=tmp_path)
     assert [message for message in made.messages if message["role"] != "tool"] == [
         message for message in messages if message["role"] != "tool"
     ]
     assert made.messages[-1] == messages[-1]
     for place in (3, 5):
         before, after = messages[place]["content"], made.messages[place]["content"]
-        path = f"_/{file_name(messages[place]['tool_call_id'], before)}"
+        (path,) = (path for path in made.write_file_dict if file_name(messages[place]["tool_call_id"], before) in path)
         assert made.write_file_dict[path] == before
         assert after.startswith(before[:100] + "\n[")
         assert path in after
@@ -256,10 +256,10 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 # -- compress ----------------------------------------------------------------------------------------------------------
 
 
-def test_compress_makes_one_snapshot_of_older_messages() -> None:
+def test_compress_makes_one_snapshot_of_older_messages(tmp_path: Path) -> None:
     """A user message behind the system's; the newest two stay, and the originals are in one file."""
     messages = chat(10)
-    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
+    made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, store_dir=tmp_path)
     system, snapshot, *recent = made.messages
     assert (system, recent) == (SYSTEM, messages[-2:])
     assert snapshot["role"] == "user"
@@ -333,14 +333,22 @@ def test_system_messages_are_never_compressed() -> None:
     assert len(made.messages) == 5
 
 
-def test_earlier_snapshots_are_merged_not_stacked() -> None:
+def test_earlier_snapshots_are_merged_not_stacked(tmp_path: Path) -> None:
     """The next one goes on from what they say, and its file holds them: with them the way back to what they stand for."""
     first = offload_context(
-        chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=lambda _request: "Ordered item-7."
+        chat(10),
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        store_dir=tmp_path,
+        summarizer=lambda _request: "Ordered item-7.",
     )
     summarizer = ScriptedSummarizer(["Ordered item-7, then item-8."])
     second = offload_context(
-        [*first.messages, *chat(10)[1:]], context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer
+        [*first.messages, *chat(10)[1:]],
+        context_manage_mode="compress",
+        max_total_tokens=1_000,
+        store_dir=tmp_path,
+        summarizer=summarizer,
     )
     (snapshot,) = snapshots(second.messages)
     assert "Ordered item-7, then item-8." in snapshot["content"]
@@ -625,15 +633,20 @@ def test_a_snapshot_counts_all_messages_it_stands_for() -> None:
 
 
 def test_without_a_store_no_file_and_no_tool_is_named() -> None:
-    """There is none: the host has the texts, by the names that the messages give."""
-    made = offload_context([*chat(20), *agent_at_work(4, size=3_000)[1:]], max_total_tokens=4_000, chat_id="c1")
+    """There is none: the host has the texts, and what would be their names says nothing to the model. What was cut is
+    not cut again for that."""
+    given = [*chat(20), *agent_at_work(4, size=3_000)[1:]]
+    made = offload_context(given, max_total_tokens=4_000, chat_id="c1")
     assert len(made.write_file_dict) > 1
     told = "\n".join(str(message["content"]) for message in made.messages)
-    for word in ("file", "read_file", "grep"):
+    for word in ("file", "read_file", "grep", ".txt", "c1/", "compressed_group", *made.write_file_dict):
         assert word not in told
-    named = [path for path in made.write_file_dict if f"kept in full by the host as {path}]" in told]
-    assert any("/compressed_group-" in path for path in named)
-    assert named
+    assert "messages, left out here and kept in full by the host]" in told
+    assert "tokens, left out here and kept in full by the host]" in told
+    again = offload_context(made.messages, max_total_tokens=10, context_manage_mode="compact", keep_recent_count=0)
+    cut = [message for message in made.messages if "tokens, left out here" in str(message["content"])]
+    assert cut
+    assert [message for message in cut if message not in again.messages] == []
 
 
 def test_what_the_messages_say_of_files_is_so(tmp_path: Path) -> None:
@@ -733,11 +746,11 @@ def test_auto_goes_on_at_more_than_three_quarters() -> None:
     assert kept.tokens_after > 0.75 * before
 
 
-def test_auto_compresses_the_compacted_messages_not_the_originals() -> None:
+def test_auto_compresses_the_compacted_messages_not_the_originals(tmp_path: Path) -> None:
     """No summarizer reads a payload that was just moved to a file; the file's name goes into the archive."""
     summarizer = ScriptedSummarizer(["Items were looked up."])
     messages = agent_at_work(20, size=2_500)
-    made = offload_context(messages, max_total_tokens=2_700, summarizer=summarizer)
+    made = offload_context(messages, max_total_tokens=2_900, store_dir=tmp_path, summarizer=summarizer)
     assert len(snapshots(made.messages)) == 1
     (request,) = summarizer.requests
     assert count_tokens(str(request.messages)) < 19 * 400
