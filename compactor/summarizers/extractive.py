@@ -1,13 +1,15 @@
 """A summarizer with no model: it keeps the lines that tell most, as they were said. The embedded default.
 
 A line is a clause of what the user said, or a sentence, field or record of what anybody else said. The summary prints a
-user's message as one item: its clauses in order, with a gap where others stood (``statements``). Nothing is reworded.
+user's message as one item: its clauses in order, with a gap where others stood (``statements``). Nothing is reworded;
+what only leads up to what the user says ("I'm trying to", "could you please") is left out (``padding``).
 
 How a line is chosen:
 
 * Its *gain* is the sum over its terms (identifiers, amounts, dates, names, content words: see ``facts``) of ``kind x
-  rarity squared``. Rarity is the inverse document frequency over posts, scaled to 0..1. Identifiers and numbers gain by
-  being central: by 0.1 for each doubling of the rounds they recur in, by 0.4 for each further kind of speaker.
+  rarity``. Rarity is the inverse document frequency over posts, scaled to 0..1, and squared where a third or more is
+  work with tools, which print the same words again and again. Identifiers and numbers gain by being central: by 0.1 for
+  each doubling of the rounds they recur in, by 0.4 for each further kind of speaker.
 * A term that a chosen line already holds counts less. So lines cover what there is to know instead of repeating it:
   summarisation as a submodular function (Lin and Bilmes 2011), chosen greedily with lazy evaluation (Minoux 1978).
 * The gain is multiplied by how much its kind counts. The user's words count most, and those at the beginning of a
@@ -201,8 +203,9 @@ def _replaces(newer: Assignment, older: Assignment) -> bool:
 #: What a term still counts that a chosen line holds.
 _COVERED = 0.7
 _RECURRING, _SHARED = 0.1, 0.4
-#: A message opens with what it is about: its clauses count 1 + 8, 1 + 8/2, 1 + 8/3 ... times.
-_OPENING = 8.0
+#: A message opens with what it is about: its clauses count 1 + 8, 1 + 8/2, 1 + 8/3 ... times if it is long, nearer to
+#: 1 + 8 all of them if it has fewer clauses than this.
+_OPENING, _LONG = 8.0, 8
 #: Where a conversation is all work, what agents say counts 1 + 16 times if it holds something as exact as this.
 _REPORTED, _EXACT = 16.0, 0.9
 _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
@@ -242,13 +245,14 @@ class _Line:
 def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
     """Return those of the statements that are still true, with what they are worth among all that was said."""
     said_in = {text: content(text) for text in _breathing(dict.fromkeys(one.text for one in all_of_them))}
-    worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them])
     statements = _current(_distinct(all_of_them))
     contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
     last = max((statement.round for statement in statements), default=0) or 1
     talk, worked = _talk(statements), _worked(statements)
+    worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them], 1 + min(1, 3 * worked))
+    sizes = Counter(statement.source for statement in statements if statement.in_message)
     lines = []
     for statement, said in _breathing(zip(statements, contents, strict=True)):
         cost = count(f"- {statement.text}\n")
@@ -256,7 +260,8 @@ def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
         if statement.section is Section.INSTRUCTIONS:
             weight *= _RULE * max(0.6, instruction_strength(statement.text))
         elif statement.of_user:
-            weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place)
+            of_rest = min(1, (sizes[statement.source] - 1) / _LONG)
+            weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place * of_rest)
         else:
             weight *= _KEPT if statement.round == 0 else 1
             # A summary by somebody else is all openings.
@@ -290,7 +295,7 @@ def _worked(statements: Iterable[Statement]) -> float:
     return len(results) / (len(results) + len(messages)) if results else 0.0
 
 
-def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dict[str, float]:
+def _worths(statements: Sequence[Statement], contents: Sequence[Content], power: float) -> dict[str, float]:
     """Return for each term how rare it is among the posts and, for identifiers and numbers, how central."""
     frequency: Counter[str] = Counter()
     rounds: Counter[str] = Counter()
@@ -309,7 +314,7 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content]) -> dic
                     in_round[term] = statement.round
                     rounds[term] += 1
     total = len({statement.source for statement in statements}) + 1
-    worths = {term: (math.log(total / times) / math.log(total)) ** 2 for term, times in frequency.items()}
+    worths = {term: (math.log(total / times) / math.log(total)) ** power for term, times in frequency.items()}
     for term, times in rounds.items():
         worths[term] *= 1 + _RECURRING * math.log2(times) + _SHARED * (len(speakers[term]) - 1)
     return worths

@@ -15,6 +15,7 @@ from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from .facts import CJK, is_code
 from .fields import field_lines, structures
 from .instructions import instruction_strength, is_prohibition
+from .padding import without_padding
 
 __all__ = [
     "END",
@@ -203,7 +204,8 @@ def _said(message: str, number: int, source: int, question: str = "") -> Iterato
             parts = [(sentence, False)] if code else list(_clauses_ruled(sentence, listed))
         for text, ruled in parts:
             section = Section.INSTRUCTIONS if ruled and not pasted else Section.SAID
-            yield Statement(text, section, weight, number, source, place, code)
+            told = text if code or section is Section.INSTRUCTIONS else without_padding(text)
+            yield Statement(told, section, weight, number, source, place, code)
             place += 1
 
 

@@ -543,14 +543,14 @@ def test_a_speaker_is_named_with_what_was_said_only() -> None:
 
 def test_very_little_room_holds_the_beginning() -> None:
     """Named as said by somebody, where a heading does not fit."""
-    assert summarise([said("I would like to know how this works")], target=6) == "Said: I would like"
-    assert summarise([said("I would like to know how this works")], target=1) == "I"
+    assert summarise([said("Incidentally nobody knows how this works")], target=6) == "Said: Incidentally nobody"
+    assert summarise([said("I know how this works")], target=1) == "I"
     assert summarise([said("𠀀𠀁𠀂")], target=1) == ""
 
 
 def test_what_was_cut_once_is_not_labelled_twice() -> None:
-    once = summarise([said("I would like to know how this works")], target=5)
-    assert summarise([said("I would like to know how this works")], once, target=4).count("Said:") == 1
+    once = summarise([said("My cousins know how this works")], target=5)
+    assert summarise([said("My cousins know how this works")], once, target=4).count("Said:") == 1
 
 
 def test_an_offer_that_stands_last_is_not_the_summarizers() -> None:
@@ -731,10 +731,10 @@ def test_a_summary_begins_with_the_goal_and_ends_with_where_we_are() -> None:
     """The first message is the goal, the newest round where we are; and so it stays when the next ones come."""
     rounds = [said(f"Now I need step {n} of the plan for house {n}{n}.", f"Step {n} is done.") for n in range(2, 9)]
     first = summarise([said("I want to build a house in Graz.", "Gladly."), *rounds])
-    assert first.startswith(f"{Section.GOAL}\n- I want to build a house in Graz.\n")
+    assert first.startswith(f"{Section.GOAL}\n- build a house in Graz.\n")
     assert f"\n{Section.NOW}\n- {USER_SAYS}Now I need step 8 of the plan for house 88." in first
     second = summarise([said("Now I need step 9 of the plan for house 99.", "Step 9 is done.")], first)
-    assert second.startswith(f"{Section.GOAL}\n- I want to build a house in Graz.\n")
+    assert second.startswith(f"{Section.GOAL}\n- build a house in Graz.\n")
     assert f"\n{Section.NOW}\n- {USER_SAYS}Now I need step 9 of the plan for house 99." in second
     assert [second.count(section) for section in (Section.GOAL, Section.SAID, Section.NOW)] == [1, 1, 1]
     assert "house 88" in "".join(section(second, Section.SAID))

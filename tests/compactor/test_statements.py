@@ -143,7 +143,7 @@ def test_without_queries_only_posts_speak() -> None:
         ("yes", ['yes (asked: "Shall I book HAT097?")']),
         ("is it far?", ["is it far?"]),
         ("Yes. And a window seat.", ["Yes.", "And a window seat."]),
-        ("I would like to fly on the day after that one.", ["I would like to fly on the day after that one."]),
+        ("The day after that one would suit me better.", ["The day after that one would suit me better."]),
     ],
 )
 def test_only_a_short_answer_has_its_question(answer: str, expected: list[str]) -> None:
