@@ -156,6 +156,7 @@ class _Candidate:
     target_tokens: int | None
     count: TokenCounter
     reading: Reading | None = None
+    length_setting: str = "target_tokens"
 
     @property
     def summary(self) -> Summary | None:
@@ -228,14 +229,16 @@ def accept(
     count: TokenCounter,
     kind: RequestKind = "rounds",
     reading: Reading | None = None,
+    length_setting: str = "target_tokens",
 ) -> Accepted:
     """Return the summarizer's *answer* without the tags around it, its tokens, and what in it is of unknown origin.
 
-    With *reading*, the summary that it makes of that.
+    With *reading*, the summary that it makes of that. Errors tell to change *length_setting*, by which the host sets
+    the length.
 
     Raises ``SummaryRejected`` naming the first of ``CHECKS`` that the answer fails.
     """
-    made = _Candidate(answer, source, kind, target_tokens, count, reading)
+    made = _Candidate(answer, source, kind, target_tokens, count, reading, length_setting)
     for name, check in CHECKS.items():
         if (wrong := check(made)) is not None:
             raise SummaryRejected(name, wrong.why, wrong.names)
@@ -321,7 +324,7 @@ def _hollow(made: _Candidate) -> _Fault | None:
 def _cut_off(made: _Candidate) -> _Fault | None:
     if made.kind == "changes" or made.is_extracted or not is_cut_off(made.said, made.source.text):
         return None
-    return _Fault("the summary breaks off; raise the summarizer's limit of tokens, or lower target_tokens")
+    return _Fault(f"the summary breaks off; raise the summarizer's limit of tokens, or lower {made.length_setting}")
 
 
 def _larger(made: _Candidate) -> _Fault | None:
@@ -344,7 +347,7 @@ def _oversized(made: _Candidate) -> _Fault | None:
         return None
     return _Fault(
         f"the summary has {made.tokens} tokens, over {MOST_OVER_TARGET:g} times the {target} it was asked for;"
-        " raise target_tokens, or state the length in the prompt"
+        f" raise {made.length_setting}, or state the length in the prompt"
     )
 
 

@@ -100,13 +100,14 @@ def accepted(
     standing: Sequence[str] = (),
     room: int = 0,
     reading: Reading | None = None,
+    length_setting: str = "target_tokens",
     tell: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
 ) -> Answer:
     """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
 
     A refused answer is asked for again at once, with the reason, up to *attempts* in all; *tell* hears of each: why,
-    its number from 1, and the answer. *reading* is that of ``accept``. Raises what *ask* raises, and the last
-    ``SummaryRejected``, with what all of them took.
+    its number from 1, and the answer. *reading* and *length_setting* are those of ``accept``. Raises what *ask* raises,
+    and the last ``SummaryRejected``, with what all of them took.
     """
     source = replace(source, beside=(*source.beside, *standing))
     asked, attempt = request, 1
@@ -116,7 +117,13 @@ def accepted(
         usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
         try:
             made = accept(
-                answer, source, target_tokens=request.target_tokens, count=count, kind=request.kind, reading=reading
+                answer,
+                source,
+                target_tokens=request.target_tokens,
+                count=count,
+                kind=request.kind,
+                reading=reading,
+                length_setting=length_setting,
             )
             break
         except SummaryRejected as rejected:

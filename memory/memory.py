@@ -122,6 +122,10 @@ class Memory(Log):
         self._notifications = Notifications()
         self._holder = ""  # of leases: a random one for each journal
 
+    def is_same_session(self, other: Memory) -> bool:
+        """Return whether what *other* appends comes into this log: it is the same session on the same store."""
+        return other.session_id == self.session_id and other._store is self._store
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def create_round(

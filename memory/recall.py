@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arguments import require_methods, require_role
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
+from .frozen import FrozenMapping
 from .messages import ASSISTANT
 from .reading.references import QUOTED, Passage, passage_behind, range_reference
 from .reading.search import RECALL_TOOLS, Hit, words_of
@@ -81,12 +82,18 @@ class Recall:
     ``> ``.
     """
 
-    def __init__(self, memory: Memory, role: str = ASSISTANT) -> None:
-        """Raises ``TypeError`` for a role that is no string: None is no way to say "everybody"."""
+    def __init__(
+        self, memory: Memory, role: str = ASSISTANT, *, references: Mapping[str, str] = FrozenMapping()
+    ) -> None:
+        """*references* are other names that ``context_reload`` understands, each with the place in the log behind it.
+
+        Raises ``TypeError`` for a role that is no string: None is no way to say "everybody".
+        """
         require_methods("memory", memory, ("search", "reload"), "a Memory")
         require_role(role)
         self._memory = memory
         self._role = role
+        self._references = references
         self._calls = {
             "context_reload": self._context_reload,
             "read_rounds": self._read_rounds,
@@ -127,8 +134,9 @@ class Recall:
         pattern = text_in(given, "pattern") if given.get("pattern") is not None else ""
         if len(pattern) > LONGEST_PATTERN:
             raise Refused(f"pattern is at most {LONGEST_PATTERN} characters; give a few words of it")
-        ref = _reference(text_in(given, "ref"))
-        passage = passage_behind(self._all_rounds(), ref, hide_failed=True)
+        ref = text_in(given, "ref")
+        ref = ref if ref in self._references else _reference(ref)
+        passage = passage_behind(self._all_rounds(), self._references.get(ref, ref), hide_failed=True)
         return _found(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
 
     def _read_rounds(self, given: Mapping[str, Any]) -> str:

@@ -306,9 +306,8 @@ class AutoContextMemory:
             aside.create_round("")
         for message in kept:
             aside.append(message)
-        last = len(aside.conversation.rounds)
-        named = range_reference(1, last)
-        return Recall(aside).call(name, {**given, "ref": named}).replace(f"[{named}", f"[{ref}", 1)
+        everything = range_reference(1, len(aside.conversation.rounds))
+        return Recall(aside, references={str(ref): everything}).call(name, given)
 
     @property
     def compression_events(self) -> list[CompressionEvent]:
@@ -349,7 +348,7 @@ def _check_offloads(offloads: object, memory: Memory) -> None:
     """Raise ``TypeError`` for what keeps no offloads, and ``ValueError`` for the conversation itself."""
     if not isinstance(offloads, Memory):
         raise TypeError(f"offloads must be a Memory(...) of its own, not {type(offloads).__name__}")
-    if offloads.session_id == memory.session_id and (offloads is memory or offloads._store is memory._store):
+    if offloads.is_same_session(memory):
         raise ValueError(
             f"offloads must be a Memory of its own, not the conversation; give Memory('{memory.session_id}/offloads',"
             " store=...)"

@@ -248,9 +248,12 @@ class MemoryWithCompress:
         if memory is None:
             return await self._compress_while_due(compress_func, compression_trigger_func), self.shown()
         other = MemoryWithCompress(
-            self.max_token, self.token_counter, self.compress_func, self.compression_trigger_func
+            self.max_token,
+            self.token_counter,
+            self.compress_func,
+            self.compression_trigger_func,
+            summarizer=self._ask,
         )
-        other._ask = self._ask
         await other.add(memory)
         return await other.check_and_compress(compress_func, compression_trigger_func)
 
@@ -441,7 +444,7 @@ class MemoryWithCompress:
         new = await self._made(stretch, part, func, size)
         size_after = await self._size(new)
         old = tuple(one.item for one in stretch)
-        # By the host's own measure, and with what was restored: neither is known where the answer is checked.
+        # By the host's own measure: the checks count tokens.
         if func is None and size_after >= size:
             with self._window.lock:
                 self._window.in_vain = old
@@ -485,8 +488,7 @@ class MemoryWithCompress:
             if error.check in ("larger", "no_progress") or isinstance(self._ask, ExtractiveSummarizer):
                 return stretch
             self._tell("failed", size, error.check)
-            # What these memories are made with is max_token.
-            raise CompressionFailed(str(error).replace("target_tokens", "max_token")) from error
+            raise CompressionFailed(str(error)) from error
         except Exception as error:
             self._tell("failed", size, type(error).__name__)
             if isinstance(error, SummarizerError):
@@ -525,6 +527,7 @@ class MemoryWithCompress:
             attempts=traits_of(self._ask).attempts(CompactorConfig()),
             standing=standing,
             room=max(target // 2, _LEAST_ROOM),
+            length_setting="max_token",
         )
         return _message(made.summary.text, part, refs)
 

@@ -118,6 +118,8 @@ def structured(
     is_schema = isinstance(schema, type) and issubclass(schema, BaseModel)
     if schema is not None and not (is_schema and "compressed_text" in schema.model_fields):
         raise ConfigError(("schema", "lacks compressed_text; derive it from MemoryCompressionSchema"))
+    if isinstance(summarizer, StructuredSummarizer) and prompt is None and schema is None:
+        return summarizer
     if summarizer is None or isinstance(summarizer, ExtractiveSummarizer):
         return summarizer or ExtractiveSummarizer()  # it reads rounds and no prompt
     strict = schema is not None or (prompt is not None and "{schema_json}" in prompt)

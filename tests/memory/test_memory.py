@@ -693,3 +693,14 @@ def test_what_a_signals_handler_writes_in_the_middle_of_a_write_is_refused() -> 
     memory.append({"role": "assistant", "content": "after"})
     assert len(refused) == 2
     assert [message["content"] for message in memory.messages()] == ["before", "after"]
+
+
+def test_a_session_is_the_same_on_the_same_store_alone() -> None:
+    """Whoever keeps something beside a conversation asks, so as not to write into the conversation itself."""
+    store = InMemoryStore()
+    memory = Memory("s", store=store)
+
+    assert memory.is_same_session(memory)
+    assert memory.is_same_session(Memory("s", store=store))
+    assert not memory.is_same_session(Memory("t", store=store))
+    assert not memory.is_same_session(Memory("s"))

@@ -32,11 +32,15 @@ def memory_of_agents() -> Memory:
     return memory
 
 
-def recall_of(text: str) -> Recall:
-    """Recall over one round whose query is *text*."""
+def recalled(text: str) -> Memory:
+    """One round whose query is *text*."""
     memory = Memory()
     memory.create_round(text)
-    return Recall(memory, "Planner")
+    return memory
+
+
+def recall_of(text: str) -> Recall:
+    return Recall(recalled(text), "Planner")
 
 
 # -- the schemas ---------------------------------------------------------------------------------------------------
@@ -116,6 +120,17 @@ def test_no_page_is_longer_than_is_allowed() -> None:
         answer = recall.call("context_reload", {"ref": "r1.p0", **more})
         assert PAGE < len(answer) <= LONGEST_ANSWER
     assert len(body(recall.call("read_rounds", {"start": 1, "limit": 10**9}))) == LONGEST_PAGE
+
+
+def test_a_host_gives_places_other_names() -> None:
+    """They are understood as they are written, and the answer tells the name; places are understood as well."""
+    memory = recalled("All about the parcel.")
+    recall = Recall(memory, "Planner", references={"The Forecast": "r1"})
+
+    assert recall.call("context_reload", {"ref": "The Forecast"}).startswith("[The Forecast, characters 0 to ")
+    assert recall.call("context_reload", {"ref": "The Forecast", "pattern": "parcel"}).startswith("[The Forecast, ")
+    assert recall.call("context_reload", {"ref": "R1"}).startswith("[r1, ")
+    assert recall.call("context_reload", {"ref": "the forecast"}).startswith("Error: 'the forecast' is not a reference")
 
 
 def test_a_page_past_the_end_says_so() -> None:

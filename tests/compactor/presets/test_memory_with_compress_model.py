@@ -72,6 +72,18 @@ def test_a_model_is_asked_for_json_and_its_text_taken_out(wrapped: str) -> None:
     assert "less than 2000" in model.prompt
 
 
+def test_other_messages_are_compressed_by_the_same_question() -> None:
+    """With the same prompt, once, and the same limit; what is shown stays."""
+    memory, model = with_model(GOOD, customized_compression_prompt="{max_token}: {messages_list_json}")
+    done, [message] = run(memory.check_and_compress(memory=turns(6)))
+
+    assert done
+    assert "P-100 to P-600" in message["content"]
+    assert model.prompt.startswith("2000: [")
+    assert len(model.asked) == 1
+    assert memory.shown() == turns(6)
+
+
 def test_a_text_that_is_no_json_will_do_where_nobody_asked_for_more() -> None:
     """Any summarizer of this library can be put here."""
     memory, _ = with_model(Summary("Six parcels were found in D1 to D6.", {"input_tokens": 9}))
