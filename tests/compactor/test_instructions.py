@@ -51,6 +51,33 @@ def test_wishes_and_limits_count_for_less(sentence: str) -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
+        "I'm sorry, that must be hard.",
+        "That's so meaningful, you must be proud.",
+        "It must be lovely there in May.",
+        "Don't tempt us.",
+        "Don't be sad.",
+    ],
+)
+def test_what_is_felt_with_somebody_is_no_rule(sentence: str) -> None:
+    assert instruction_strength(sentence) == 0
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "You must be careful with the database.",
+        "It must be under 100 KB.",
+        "Don't be late.",
+        "Do not tempt fate by deploying on Fridays.",
+    ],
+)
+def test_what_looks_like_it_and_rules_is_one(sentence: str) -> None:
+    assert instruction_strength(sentence) == 1
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
         "永远不要删除这个文件。",
         "请务必使用欧元",
         "絶対に削除しないでください。",

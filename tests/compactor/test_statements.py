@@ -310,3 +310,12 @@ def test_the_user_may_say_the_same_again_later_in_a_round() -> None:
     )
     said = [statement.text for statement in from_rounds([Round(user_query="yes, do it", post_list=posts)])]
     assert len([text for text in said if text.startswith("yes, do it")]) == 2
+
+
+def test_a_sentence_may_end_with_a_short_form() -> None:
+    """The t of "don't." is no initial."""
+    assert list(sentences("Oh Jonas, don't. J. Smith said he can't. Fine.", 400)) == [
+        "Oh Jonas, don't.",
+        "J. Smith said he can't.",
+        "Fine.",
+    ]
