@@ -15,6 +15,7 @@ import pytest
 from fenced import ROOT, Block, blocks, reader
 from model_server import ok
 
+from compactor import ContextCompactor
 from memory import Memory
 from prompts import load
 
@@ -122,6 +123,27 @@ def test_the_quick_start_for_messages_chats_with_the_model(
     assert [(message["role"], message["content"]) for message in sent] == [*said, ("user", "On Friday.")]
     assert capsys.readouterr().out.split() == ["When?", "Booked."]
     assert isinstance(names["memory"], Memory)
+
+
+@pytest.mark.parametrize("words", [5, 30, 90])
+def test_the_function_that_any_will_do_summarises_a_chat(
+    words: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is published in a chat of short answers, and of long ones, again and again."""
+    with reader(README, tmp_path, monkeypatch, said=[]):
+        (block,) = (block for block in blocks(README, "python") if "def summarize(request)" in block.text)
+        summarize = block.run()["summarize"]
+    memory = Memory()
+    with ContextCompactor.for_role(memory, "assistant", summarizer=summarize) as compactor:
+        for number in range(1_000, 1_030):
+            answer = " ".join(f"word{number % 7}{place}" for place in range(words))
+            memory.append({"role": "user", "content": f"Please look up parcel number {number} and tell me where it is"})
+            memory.append({"role": "assistant", "content": f"Parcel {number} is in hall {number % 9}. {answer}"})
+            assert compactor.wait_idle(timeout=60)
+    names = [event.name for event in compactor.events]
+    assert names.count("compaction.published") >= 2
+    assert "compaction.failed" not in names
+    assert "compaction.rejected" not in names
 
 
 def test_the_settings_that_cost_least_are_weighed_as_they_are_described(

@@ -179,7 +179,7 @@ def summary(demo: Stage, console: Console) -> None:
     longest = max(demo.held_up, default=0.0)
     background = sum(agent.watch.seconds for agent in demo.agents)
     console.print(
-        f"Longest time that a turn was held up: {milliseconds(longest)}. Longest of all calls: "
+        f"All calls of one turn together took {milliseconds(longest)} at most, the longest single call "
         f"{milliseconds(demo.longest_call)}.\n"
         f"Summarising took {background:.1f} s, all of it in the background: extracted offline, with\n"
         f"{demo.latency:g} s added to each call that a model would take.\n{demo.due}\n"

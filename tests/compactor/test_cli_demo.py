@@ -188,7 +188,9 @@ def test_without_a_terminal_it_prints_plain_lines_and_a_table() -> None:
         )
         assert re.search(rf"round  10  {role} +prompt: [\d,]+ tokens of [\d,]+", done.out)
     assert "12 rounds in one Memory, two agents" in done.out
-    assert re.search(r"Longest time that a turn was held up: [\d.]+ ms\. Longest of all calls: [\d.]+ ms\.", done.out)
+    assert re.search(
+        r"All calls of one turn together took [\d.]+ ms at most, the longest single call [\d.]+ ms\.", done.out
+    )
     assert re.search(r"prompts over the budget \W+0 of \d+", done.out)
     assert "compactor replay FILE --show" in done.out
 
