@@ -26,6 +26,8 @@ _CLAUSE_END = re.compile(r"[.;!?] ")
 _LONGEST = 4_000
 #: A line of as many words is a sentence; and so many of them that end in a full stop show that sentences do here.
 _SENTENCE, _OTHERS = 6, 2
+#: So many last words are looked for in the source.
+_TAIL = 3
 
 
 def is_cut_off(text: str, source: str) -> bool:
@@ -49,7 +51,7 @@ def is_cut_off(text: str, source: str) -> bool:
     if any(clause.count(opens) > clause.count(closes) for opens, closes in _PAIRS):
         return True
     words = _WORD.findall(last)
-    if len(words) > 2 and last.endswith(words[-1]) and words[-1] in _GOES_ON:
+    if len(words) > 2 and last.endswith(words[-1]) and words[-1] in _GOES_ON and not _ends_there(last, source):
         return True
     return _is_piece(words[-1], text, source) or _others_end(lines[:-1], len(words))
 
@@ -62,6 +64,12 @@ def _is_json_at_first(text: str) -> bool:
     except ValueError:
         return re.match(r'[{\[]\s{0,100}["{\[]', text) is not None
     return False
+
+
+def _ends_there(line: str, source: str) -> bool:
+    """Return whether a line or sentence of *source* ends as *line* does: questions do in such words ("where it is")."""
+    tail = " ".join(line.rsplit(maxsplit=_TAIL)[-_TAIL:])
+    return re.search(rf"{re.escape(tail)}[ \t]{{0,40}}(?:[.!?…]|$)", source, re.IGNORECASE | re.MULTILINE) is not None
 
 
 def _is_piece(word: str, text: str, source: str) -> bool:

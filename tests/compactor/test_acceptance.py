@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from compactor import Summary, SummaryRejected, acceptance
 from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Reading, Source, accept, repeats
+from compactor.checks.cut_off import is_cut_off
 from compactor.checks.voice import in_own_voice
 from compactor.summarizers.replies import is_reply
 from compactor.tokens import count_tokens
@@ -545,3 +546,12 @@ def test_all_notes_together_are_measured(tokens: int, before: int, target: int |
     with pytest.raises(SummaryRejected) as caught:
         accept("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
     assert caught.value.check == check
+
+
+def test_what_ends_as_its_source_does_is_not_cut_off() -> None:
+    """Questions end in words that no other sentence ends with."""
+    source = '<message from="User">\nTell me where parcel 7 is\n<message from="User">\nWho is it for?'
+    assert not is_cut_off("The user asked:\n- Tell me where parcel 7 is", source)
+    assert not is_cut_off("The user asked who is it for", source)
+    assert is_cut_off("The user asked where the", source)
+    assert is_cut_off("The clerk of hall 3 is", source)
