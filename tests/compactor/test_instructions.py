@@ -56,6 +56,7 @@ def test_wishes_and_limits_count_for_less(sentence: str) -> None:
         "It must be lovely there in May.",
         "Don't tempt us.",
         "Don't be sad.",
+        "Sure, I'll keep it short and natural.",
     ],
 )
 def test_what_is_felt_with_somebody_is_no_rule(sentence: str) -> None:
