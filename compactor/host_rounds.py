@@ -43,8 +43,9 @@ class HostRounds(Sequence[Round]):
 
     Rounds are objects or mappings. They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to``
     and ``message``: reading one that lacks a field raises ``NotARound``, for its text would not reach the summarizer.
-    So does an iterator where a list belongs, for it is empty when it is read again. A round without ``state`` is
-    closed. Those without ``id`` are told apart by their place.
+    So does an iterator where a list belongs, for it is empty when it is read again, and a ``state`` other than
+    ``created``, ``finished`` and ``failed``. A round without ``state`` is closed. Those without ``id`` are told apart
+    by their place.
     """
 
     #: Only a Memory has them.
@@ -61,7 +62,7 @@ class HostRounds(Sequence[Round]):
         #: Equal to nothing else: nobody promises that another host's rounds stay as they are.
         self.epoch = object()
         self.settled = next(
-            (place for place, item in enumerate(self._rounds) if _state(item) == "created"), len(self._rounds)
+            (place for place, item in enumerate(self._rounds) if _state(item, place) == "created"), len(self._rounds)
         )
 
     def __len__(self) -> int:
@@ -107,12 +108,23 @@ class HostRounds(Sequence[Round]):
         ends = [self.end_of(one) for one in compaction.extra.get(COVERED, ())]
         while ends and ends[-1] is None:
             del ends[-1]
-        return any(end is None or _state(self._rounds[end - 1]) == "failed" for end in ends)
+        return any(end is None or _state(self._rounds[end - 1], end - 1) == "failed" for end in ends)
 
 
-def _state(item: Any) -> RoundState:
-    state = _word(item, "state")
-    return "created" if state == "created" else "failed" if state == "failed" else "finished"
+_STATES: Mapping[str, RoundState] = {"created": "created", "finished": "finished", "failed": "failed"}
+
+
+def _state(item: Any, place: int) -> RoundState:
+    if _field(item, "state") is None:
+        return "finished"
+    word = _word(item, "state")
+    state = _STATES.get(word)
+    if state is None:  # an open round would be taken for a closed one
+        raise NotARound(
+            f"state of round {place + 1} is {word!r:.40}; give created, finished or failed, or leave it out where the"
+            " round is closed"
+        )
+    return state
 
 
 def _round_id(item: Any, place: int) -> str:
@@ -128,7 +140,7 @@ def _round(item: Any, place: int) -> Round:
     return Round(
         id=_round_id(item, place),
         user_query=_text(item, "user_query"),
-        state=_state(item),
+        state=_state(item, place),
         post_list=posts,
         number=place + 1,
     )

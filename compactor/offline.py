@@ -3,7 +3,7 @@ both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -93,10 +93,10 @@ def _parts(current: CompactedMessage | None) -> tuple[str, str, dict[str, Any]]:
     """Return the model's text, what was extracted behind it, and the place where the model's text ends."""
     if current is None:
         return "", "", {"characters": 0, "rounds": 0, "end_round_id": None, "end_number": None}
-    place = current.extra.get(OFFLINE)
-    if not isinstance(place, Mapping):
+    if not current.is_offline:
         last = {"end_round_id": current.end_round_id, "end_number": current.end_number}
         return current.summary, "", {"characters": len(current.summary), "rounds": 0, **last}
+    place = current.extra[OFFLINE]
     length = place["characters"]
     extracted = current.summary[length:].removeprefix(_BETWEEN) if length else current.summary
     return current.summary[:length], extracted, dict(place)

@@ -89,7 +89,10 @@ class CompactedMessage(Record):
     @property
     def is_offline(self) -> bool:
         """Whether its end was folded in without a model: its next good answer replaces all of it."""
-        return OFFLINE in self.extra
+        place = self.extra.get(OFFLINE)
+        if not isinstance(place, Mapping) or not {"end_round_id", "end_number"} <= place.keys():
+            return False
+        return isinstance(place.get("characters"), int) and isinstance(place.get("rounds"), int)
 
     def may_follow(self, current: CompactedMessage | None) -> bool:
         """Return whether it reaches further than *current*, by the numbers of their last rounds.

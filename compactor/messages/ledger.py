@@ -27,7 +27,7 @@ __all__ = ["Ledger", "ledger_of"]
 COUNTED_AT_ONCE = 64
 #: At least as many costs of closed rounds are remembered as there are in the sums, twice, and so many.
 MIN_COSTS = 1_024
-#: Costs of open rounds' units that are remembered; more, and all are forgotten.
+#: Costs of open rounds' units that are remembered, and reports of reductions; more, and all are forgotten.
 MOST_OPEN_UNITS = 20_000
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
 MOST_COUNTERS = 8

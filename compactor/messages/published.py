@@ -11,6 +11,7 @@ from memory.rounds import Post, Round
 
 from ..tokens import TokenCounter
 from ..view import View
+from .ledger import MOST_OPEN_UNITS
 from .overlaid import ARGUMENTS
 from .pieces import Fitted, Reduced
 
@@ -43,6 +44,8 @@ def _in_tail(view: View) -> Iterator[tuple[Round, Reduced, str]]:
             key = (round_id, reduction.first_number, reduction.last_number, redactions, hash(reduction.text))
             told = known.get(key)
             if told is None:
+                if len(known) >= MOST_OPEN_UNITS:
+                    known.clear()
                 told = known[key] = _told(round_, reduction, view.ledger.count)
             yield round_, told, reduction.text
 

@@ -172,6 +172,19 @@ def test_the_open_round_of_another_host_is_not_compacted() -> None:
     assert compactor.compact_now(SOON).end_index == 3  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("state", ["in_progress", "Created", "", 0, SimpleNamespace(value="open")])
+def test_a_state_that_nobody_knows_is_refused(state: object) -> None:
+    """An open round by a host's own word would be summarised as if it were closed."""
+    closed = {"user_query": "q " * 30, "post_list": []}
+    rounds = [closed, {**closed, "state": None}, {**closed, "state": state}]
+    compactor = ContextCompactor(CompactorConfig(threshold=0, retain_recent=0), ScriptedSummarizer(), lambda: rounds)
+    with pytest.raises(CompactionFailed, match=r"state of round 3 is .*; give created, finished or failed") as failed:
+        compactor.compact_now(SOON)
+    assert isinstance(failed.value.__cause__, NotARound)
+    with pytest.raises(NotARound, match="state of round 1 is "):
+        read(rounds[-1])
+
+
 # Reading them
 
 

@@ -27,9 +27,12 @@ from compactor import (
 )
 from compactor.background import State
 from compactor.events import Failed, Published
-from compactor.offline import LINE
+from compactor.messages.ledger import ledger_of
+from compactor.offline import LINE, fold_in, without_offline
 from compactor.testing import FakeClock
-from memory import Memory, open_store
+from compactor.tokens import count_tokens
+from compactor.view import View
+from memory import CompactedMessage, Memory, open_store
 from memory.overlays import OFFLINE
 
 pytestmark = pytest.mark.timeout(60)
@@ -406,3 +409,26 @@ def test_whatever_happens_every_round_is_told_once(events: list[str]) -> None:
         assert [int(one) for one in re.findall(r"item-(\d+) costs", text)] == of_model
         if place is not None:
             assert place["rounds"] == len(covered) - len(of_model)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [None, "yes", {}, {"rounds": 1}, {"characters": "4", "rounds": 1, "end_round_id": None, "end_number": None}],
+)
+def test_what_says_nothing_of_its_place_is_no_offline_end(place: object) -> None:
+    """A host's compaction may hold anything: it is all the model's text, and rounds are folded in behind it."""
+    memory = memory_of(3)
+    first = memory.conversation.rounds[0]
+    made = CompactedMessage(
+        start_index=1, end_index=1, summary="As told.", end_round_id=first.id, extra={OFFLINE: place}
+    )
+    memory.journal(ROLE).publish(made, base=0, round_ids=[first.id])
+    view = View(*memory.get_role_rounds(ROLE), ledger_of(memory, ROLE, count_tokens))
+
+    assert view.compaction is not None
+    assert not view.compaction.is_offline
+    assert without_offline(view) is view
+    folded = fold_in(view, 2, None, lambda _request: "More.")
+    assert folded is not None
+    assert folded.summary == f"As told.\n\n{LINE}\nMore."
+    assert folded.is_offline

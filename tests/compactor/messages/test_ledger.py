@@ -495,6 +495,21 @@ def test_what_units_cost_on_each_rung_is_counted_once_and_bounded() -> None:
     assert len(ledger._lighter) == 1
 
 
+def test_what_is_remembered_of_reductions_is_bounded() -> None:
+    """However many a session that never ends has had."""
+    memory = Memory.from_messages([user("q"), answer(words(300)), user("and?")])
+    first = memory.conversation.rounds[0]
+    made = Reduction.over(first, [first.post_list[-1]], "summarised", "[short]")
+    memory.journal("assistant").reduce(made, base=0)
+    ledger = ledger_of(memory, "assistant", count_tokens)
+    (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
+    (key,) = ledger.reduced
+    ledger.reduced = dict.fromkeys(range(MOST_OPEN_UNITS), told)
+
+    assert compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions == (told,)
+    assert list(ledger.reduced) == [key]
+
+
 # -- overlays and pins ------------------------------------------------------------------------------------------------
 
 
