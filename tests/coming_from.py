@@ -42,10 +42,43 @@ class Row:
         """Run the row's code after the section's *setup*; an expression must be true. ``await`` is allowed."""
         names = setup.run() | {"raises": _raises}
         tree = ast.parse(self.source)
+        if weak := _cannot_fail(tree):
+            raise AssertionError(f"{self}: {weak} cannot fail; show what is there afterwards, or what has changed")
         is_expression = len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr)
         given = _evaluate(ast.Expression(tree.body[0].value) if is_expression else tree, names, str(self))
         if is_expression and not given:
             raise AssertionError(f"{self}: {self.source} is {given!r}; a row's expression is true")
+
+
+def _cannot_fail(tree: ast.Module) -> str:
+    """Return the first claim in *tree* that is true whatever the code does; empty where there is none.
+
+    That a call gives None, which most methods do, with nothing else beside it; that something holds for ``all`` of what may be nothing at
+    all; that a constructor makes what it is the constructor of.
+    """
+    claims = [node.value for node in tree.body if isinstance(node, ast.Expr)]
+    claims += [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    parts = [part for claim in claims for part in (claim.values if isinstance(claim, ast.BoolOp) else [claim])]
+    counted = any(isinstance(node, ast.Name) and node.id == "len" for node in ast.walk(tree))
+    for part in parts:
+        match part:
+            case ast.Compare(left=ast.Call(), ops=[ast.Is()], comparators=[ast.Constant(value=None)]) if parts == [
+                part
+            ]:
+                return ast.unparse(part)
+            case ast.Call(func=ast.Name(id="all"), args=[ast.GeneratorExp(generators=[over])]):
+                if not isinstance(over.iter, ast.Tuple | ast.List) and not counted:
+                    return ast.unparse(part)
+            case ast.Call(func=ast.Name(id="isinstance"), args=[made, _]) if _is_constructor(made):
+                return ast.unparse(part)
+    return ""
+
+
+def _is_constructor(node: ast.expr) -> bool:
+    """Return whether *node* calls a class, or takes something off what that has just made."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id[:1].isupper()
 
 
 def _raises(error: type[Exception], call: Callable[[], object]) -> bool:
