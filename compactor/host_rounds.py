@@ -52,7 +52,7 @@ class HostRounds(Sequence[Round]):
     reductions = Reductions()
     usage = Usage()
     redactions = 0
-    erased: Mapping[str, int] = FrozenMapping()
+    erased: Mapping[str, tuple[int, ...]] = FrozenMapping()
     pins: frozenset[tuple[str, int]] = frozenset()
 
     def __init__(self, rounds: Iterable[Any], role: str) -> None:

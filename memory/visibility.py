@@ -68,8 +68,8 @@ class Rounds(Sequence[Round]):
         return self._snapshot.redactions
 
     @property
-    def erased(self) -> Mapping[str, int]:
-        """How often something was erased in a round, by its id; it reads the same as long as that is the same."""
+    def erased(self) -> Mapping[str, tuple[int, ...]]:
+        """Which posts of a round were erased, by its id; it reads the same as long as that is the same."""
         return self._snapshot.erased
 
     @property

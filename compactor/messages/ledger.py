@@ -105,10 +105,10 @@ class Ledger:
         pinned, erased = by_round(pins), rounds.erased
 
         def overlaid_with(round_id: str) -> Overlaid:
-            over, times = reductions.of(round_id), erased.get(round_id, 0)
-            if not over and not times and round_id not in pinned:
+            over, gone = reductions.of(round_id), erased.get(round_id, ())
+            if not over and not gone and round_id not in pinned:
                 return PLAIN
-            return Overlaid(over, pinned.get(round_id, frozenset()), times)
+            return Overlaid(over, pinned.get(round_id, frozenset()), gone)
 
         def reads_so(cost: Cost) -> bool:
             return overlaid_with(cost.round_id) == cost.overlaid

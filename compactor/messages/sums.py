@@ -38,7 +38,7 @@ class RoundsByPlace(Protocol):
     @property
     def redactions(self) -> int: ...
     @property
-    def erased(self) -> Mapping[str, int]: ...
+    def erased(self) -> Mapping[str, tuple[int, ...]]: ...
 
 
 class Overlaid(NamedTuple):
@@ -47,8 +47,8 @@ class Overlaid(NamedTuple):
     reductions: tuple[Reduction, ...]
     #: Numbers of its pinned posts; 0 is the query.
     pinned: frozenset[int]
-    #: How often something in it was erased.
-    erased: int = 0
+    #: Which of its posts were erased.
+    erased: tuple[int, ...] = ()
 
 
 PLAIN = Overlaid((), frozenset())

@@ -14,7 +14,6 @@ from memory.errors import MessageError
 from memory.events import Event
 from memory.forking import renewed_after_fork
 from memory.frozen import FrozenMapping, dumped, freeze_mapping, thaw
-from memory.log.erased import REDACTED
 from memory.log.snapshot import Snapshot
 from memory.messages import ASSISTANT, TOOL, from_post, paired, parse, query_message, repeats_query
 from memory.reading.references import posts_reference, range_reference
@@ -107,10 +106,9 @@ class Log:
     """The messages of a Memory at one moment, by place."""
 
     def __init__(self, memory: Memory) -> None:
-        snapshot = memory.snapshot
+        self.snapshot = snapshot = memory.snapshot
         self._header = snapshot.header
         self.rounds = snapshot.rounds(ASSISTANT, include_failed=True)
-        self.redactions = snapshot.redactions
         self._read: dict[int, dict[int, Message]] = {}
 
     def message(self, item: Said) -> Message | None:
@@ -203,8 +201,7 @@ class Window:
         self.direct: tuple[Made, ...] = ()
         #: What was tried to be made shorter, in vain.
         self.in_vain: tuple[Item, ...] = ()
-        #: Erasures in the log when it was read last: a text that was read before one may hold what is erased.
-        self.redactions = memory.snapshot.redactions
+        self._seen = memory.snapshot  # when it was looked at last: what was erased or failed since is not told of
         self._journal = memory.journal(ASSISTANT)
         self._changes = 0  # beside messages that were added
         self._written: set[str] = set()  # ids of what the log has
@@ -231,15 +228,27 @@ class Window:
         """
         with self.lock:
             log = self.log() if log is None else log
-            if log.redactions != self.redactions:
-                self._items = tuple(left for item in self._items for left in _unless_redacted(item, log))
-                self.redactions = log.redactions
+            self._let_go(log.snapshot)
             new = [item for item in log.places(self._settled + 1) if item.post > self._taken.get(item.round, -1)]
             read = [(item, log.read(item)) for item in (*self._items, *new)]
             self.show((item for item, message in read if message is not None), log)
             messages = with_orphan_told([message for _, message in read if message is not None])
             pairs = zip(self._items, messages, strict=True)
             return [Shown(item, message, log.is_pinned(item)) for item, message in pairs]
+
+    @property
+    def redactions(self) -> int:
+        """Erasures in the log when it was read last: a text that was read before one may hold what is erased."""
+        return self._seen.redactions
+
+    def _let_go(self, now: Snapshot) -> None:
+        """Show what texts were made from in the place of those that tell of what was erased or failed by *now*."""
+        erased, failed = _erased_since(self._seen, now), frozenset(now.failed).difference(self._seen.failed)
+        self._seen = now
+        if erased or failed:
+            self._items = tuple(left for item in self._items for left in _unless_gone(item, erased, failed))
+            # Never shown again, but what of it is not in the log yet would be written there.
+            self.in_vain = tuple(left for item in self.in_vain for left in _unless_gone(item, erased, failed))
 
     def show(self, items: Iterable[Item], log: Log) -> None:
         """Show *items* instead of all that is shown of *log*; what is appended after that comes behind them."""
@@ -253,7 +262,7 @@ class Window:
         """Write to the log what the block has changed. Where that fails everything is as it was: who tries again
         counts as before."""
         with self.lock:
-            before = self._items, self._settled, self._taken, self._cleared, self.direct
+            before = self._items, self._settled, self._taken, self._cleared, self.direct, self._seen, self.in_vain
             self._changes = mark = self._changes + 1
         try:
             yield
@@ -261,7 +270,9 @@ class Window:
         except BaseException:
             with self.lock:
                 if self._changes == mark:  # else somebody went on from it
-                    self._items, self._settled, self._taken, self._cleared, self.direct = before
+                    self._items, self._settled, self._taken, self._cleared, self.direct, self._seen, self.in_vain = (
+                        before
+                    )
             raise
 
     def clear(self) -> None:
@@ -342,7 +353,7 @@ class Window:
         """Show what was shown when the log was written to last, as far as it may still be read."""
         made: dict[str, Made] = {}
         entries, newest = enumerate(self._journal.shown()), None
-        numbers = self._memory.snapshot.numbers
+        numbers, failed = self._seen.numbers, frozenset(self._seen.failed)
         made_at: dict[str, int] = {}
         erased: list[tuple[int, Said]] = []
         for place, record in entries:
@@ -362,7 +373,7 @@ class Window:
         self._items = tuple(
             left
             for item in _items(newest.shown, made)
-            for left in _unless_erased(item, {place for at, place in erased if at > made_at.get(_id(item), at)})
+            for left in _unless_gone(item, {place for at, place in erased if at > made_at.get(_id(item), at)}, failed)
         )
         self.in_vain = tuple(_items(newest.in_vain, made))
         self._settled, self._taken, self._cleared = newest.settled, dict(newest.taken), Said(*newest.cleared)
@@ -384,19 +395,17 @@ def _items(runs: Iterable[str], made: Mapping[str, Made]) -> Iterator[Item]:
             yield made[item]
 
 
-def _unless_erased(item: Item, erased: Set[Said]) -> tuple[Item, ...]:
-    """Return *item*; what it was made from where something of that was *erased* since."""
-    if isinstance(item, Made) and erased and not erased.isdisjoint(places_of([item])):
+def _unless_gone(item: Item, erased: Set[Said], failed: Set[int]) -> tuple[Item, ...]:
+    """Return *item*; what it was made from where something of that was *erased* since, or is in a *failed* round."""
+    if isinstance(item, Made) and any(place in erased or place.round in failed for place in places_of([item])):
         return tuple(originals([item]))
     return (item,)
 
 
-def _unless_redacted(item: Item, log: Log) -> tuple[Item, ...]:
-    """Return *item*; in place of what was made from a text that is erased now, what it was made from."""
-    if isinstance(item, Made) and any(_is_redacted(log.message(place)) for place in places_of([item])):
-        return tuple(originals([item]))
-    return (item,)
-
-
-def _is_redacted(message: Message | None) -> bool:
-    return message is not None and message.get("content") == REDACTED
+def _erased_since(before: Snapshot, now: Snapshot) -> frozenset[Said]:
+    """Return the places of what was erased between two moments of one Memory, in failed rounds as well."""
+    return frozenset(
+        Said(now.numbers[round_id], post)
+        for round_id, posts in now.erased.items()
+        for post in posts[len(before.erased.get(round_id, ())) :]
+    )

@@ -96,8 +96,8 @@ def unfinished(present: Round, record: PostRedacted) -> bool:
 
 def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     """Return *now* without the text, and without all that was made from it."""
-    times = now.erased.get(record.round_id, 0) + 1
-    after = withdrawn(now, record).but(erased={**now.erased, record.round_id: times})
+    posts = (*now.erased.get(record.round_id, ()), *record.numbers)
+    after = withdrawn(now, record).but(erased={**now.erased, record.round_id: posts})
     return after.without_posts(now.numbers[record.round_id], record.numbers)
 
 

@@ -65,8 +65,9 @@ class Snapshot:
     pinned_rounds: Mapping[str, int] = field(default_factory=dict)
     #: How often something was erased; each time every role got a new generation, also those of which nothing is known.
     redactions: int = 0
-    #: And how often in each round since this Memory was opened, by its id: what was worked out from others still holds.
-    erased: Mapping[str, int] = field(default_factory=dict)
+    #: And which posts of each round since this Memory was opened, by its id, in the order in which that was done: what
+    #: was worked out from others still holds.
+    erased: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: Where the header and what is prepared stand in the log.
     header_entries: tuple[int, ...] = ()
     prepared_entries: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from chats import Message, answer, user
 from compressed_memory import SHORT, SYSTEM, filled, reasons, run, shortened, shown, turn, turns
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.presets.memory_with_compress import MemoryCompressed, MemoryWithCompress, NotKept
@@ -168,6 +168,67 @@ def test_what_was_erased_goes_from_every_text_that_was_made_from_it(store: Store
     assert "all about P-100" not in said_in(store)
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_text_gives_way_when_a_round_fails_that_it_tells_of(store: Store, closed: bool) -> None:
+    """Also where it was compressed again since; the other rounds are shown as they were said, and the next text is
+    made without the one that failed."""
+    seen: list[list[Message]] = []
+
+    def told(messages: list[Message]) -> list[Message]:
+        seen.append(messages)
+        return [user("all about P-100")]
+
+    memory = opened(store, 200, compress_func=told)
+    for number in (1, 2, 3):
+        run(memory.add(turn(number)))
+        shown(memory)
+    rounds = Memory("s", store=store) if closed else memory.memory
+    rounds.finish_round(rounds.conversation.rounds[0], state="failed")
+
+    for one in (opened(store), *([] if closed else [memory])):
+        assert one.shown() == turns(3)[4:]
+    again = opened(store, 200, compress_func=told)
+    assert shown(again) == [user("all about P-100")]
+    assert seen[-1] == turns(3)[4:]
+    assert again.references(0) == ("r2-r3",)
+
+
+def test_what_was_erased_in_a_round_that_failed_is_in_no_text(store: Store) -> None:
+    """In whichever order, and whether or not anybody looked between the two."""
+    for order in ("failed first", "erased first"):
+        for looked in (False, True):
+            session = Memory(f"{order} {looked}", store=store)
+            memory = MemoryWithCompress(200, memory=session, compress_func=lambda _messages: [user("all about P-100")])
+            run(memory.add(turns(2)))
+            assert shown(memory) == [user("all about P-100")]
+            rounds = session.conversation.rounds
+            steps: list[Callable[[], Any]] = [
+                lambda session=session, first=rounds[0]: session.finish_round(first, state="failed"),  # type: ignore[misc]
+                lambda session=session: session.redact("r1.p2"),  # type: ignore[misc]
+            ]
+            for step in steps if order == "failed first" else reversed(steps):
+                step()
+                if looked:
+                    assert "all about P-100" not in str(memory.shown())
+            reopened = MemoryWithCompress(memory=Memory(session.session_id, store=store))
+            assert memory.shown() == turn(2) == reopened.shown()
+
+
+def test_what_was_erased_stays_so_where_a_change_is_refused() -> None:
+    """The change is undone, and what was seen to be erased meanwhile is not shown again."""
+    store = Full()
+    memory = opened(store, 200, compress_func=lambda _messages: [user("all about P-100")])
+    run(memory.add(turns(2)))
+    assert shown(memory) == [user("all about P-100")]
+    memory.memory.redact("r1.p2")
+    store.full = True
+    with pytest.raises(StoreError):
+        run(memory.delete(0))
+    assert len(memory.shown()) == 8
+    assert "all about P-100" not in str(memory.shown())
+    store.full = False
+
+
 def test_a_text_that_is_made_while_something_is_erased_is_not_written(store: Store) -> None:
     """Between the moment when it takes its place and the moment when it is written."""
     memory = opened(store, 200, compress_func=lambda _messages: [user("all about P-100")])
@@ -316,15 +377,25 @@ def failed(memory: MemoryWithCompress) -> None:
 
 
 def erased(memory: MemoryWithCompress) -> None:
-    if len(memory.memory.conversation.rounds) > 1:
+    if len(memory.memory.snapshot.rounds(include_failed=True)) > 1:
         memory.memory.redact("r2.p0")
+
+
+def erased_last(memory: MemoryWithCompress) -> None:
+    if total := len(memory.memory.snapshot.rounds(include_failed=True)):
+        memory.memory.redact(f"r{total}.p2")
 
 
 def cleared(memory: MemoryWithCompress) -> None:
     run(memory.clear())
 
 
-@given(st.lists(st.sampled_from([added, added, compressed, deleted, put, failed, erased, cleared]), max_size=12))
+STEPS = [added, added, compressed, deleted, put, failed, erased, erased_last, cleared]
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=12))
+@example([added, added, compressed, failed, erased])
+@example([added, added, erased, compressed, erased_last])
 def test_whatever_was_done_the_next_process_finds_it(steps: list[Step]) -> None:
     """What is shown, what that stands for, how much was said, and what the host put there: after each step."""
     store = InMemoryStore()
