@@ -40,7 +40,7 @@ from compactor.presets import AutoContextMemory, MemoryWithCompress, OffloadFile
 from compactor.testing import FakeClock
 from memory import Memory
 
-__all__ = ["PRESETS", "WAYS", "compare", "find_faults", "main", "outline", "play", "record"]
+__all__ = ["PRESETS", "WAYS", "compare", "find_faults", "is_whole", "main", "outline", "play", "record"]
 
 Message = dict[str, Any]
 
@@ -297,7 +297,7 @@ _JOINS = "\u200d\ufe0f"
 
 def find_faults(said: Sequence[Message], shown: Sequence[Message]) -> Iterator[str]:
     """Give what is wrong with *shown*, which is all that a model sees of what was *said*."""
-    if not _is_whole(shown):
+    if not is_whole(shown):
         yield "torn: a call without its result, or the reverse"
     queries = [message["content"] for message in said if message["role"] == "user"]
     answered = said[-1]["role"] == "assistant" and not said[-1].get("tool_calls")
@@ -318,7 +318,8 @@ def find_faults(said: Sequence[Message], shown: Sequence[Message]) -> Iterator[s
     yield from _unread(said, shown)
 
 
-def _is_whole(messages: Sequence[Message]) -> bool:
+def is_whole(messages: Sequence[Message]) -> bool:
+    """Return whether each call is followed by its results at once; those at the very end may wait."""
     waiting: set[str] = set()
     for message in messages:
         if message["role"] == "tool":

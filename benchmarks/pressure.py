@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.preset_differences import PRESETS, is_whole
 from compactor import ContextCompactor, ExtractiveSummarizer, Prompt, compose, count_tokens, presets
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from memory import Memory
 
 BUDGETS = (1_500, 3_000, 8_000)
 JOINED_BUDGET = 8_000
-PRESETS = ("auto_context", "selective", "memory_with_compress", "context_offload")
 #: Composed so often at the end of the joined conversation, for the 99th percentile.
 TIMES = 1_000
 REFERENCE = re.compile(r"reload (r\d+(?:\.p\d+(?:-p\d+)?|-r\d+)?)")
@@ -49,7 +49,7 @@ class Tally:
         counted = PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in prompt.messages)
         self.prompts += 1
         self.over_budget += counted > budget
-        self.torn += not whole(prompt.messages)
+        self.torn += not is_whole(prompt.messages)
         self.without_question += asked is not None and not any(
             message["role"] == "user" and message["content"] == asked for message in prompt.messages
         )
@@ -63,20 +63,6 @@ class Tally:
     @property
     def failed(self) -> int:
         return self.over_budget + self.torn + self.without_question
-
-
-def whole(messages: Sequence[Message]) -> bool:
-    """Return whether each call is followed by its results at once; those at the very end may wait."""
-    waiting: set[str] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in waiting:
-                return False
-            waiting.discard(message["tool_call_id"])
-        elif waiting:
-            return False
-        waiting |= {call["id"] for call in message.get("tool_calls") or ()}
-    return True
 
 
 def played(conversation: Sequence[Message], preset: str, budget: int, every: int, tally: Tally) -> Memory:
