@@ -45,6 +45,10 @@ _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
 #: So many of them are named.
 _MOST_NAMED = 20
+#: What the heading of the user's instructions takes, at most.
+_HEADING_TOKENS = 8
+#: So often an extract is made shorter, so that the user's prohibitions have room beside it.
+_SHORTER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,8 @@ def accepted(
         span = span_of(request.rounds, request.start_index, request.end_index)
         notes = with_sentences(notes, missing[-back:], span)
         text = rendered(notes)
+    elif back and extracted:
+        text = _within(request, text, ask, standing, room, count)
     tokens = made.tokens if text == made.summary.text else count(text)
     if back and tokens >= source.previous_tokens + source.tokens:
         longer = SummaryRejected(
@@ -156,6 +162,24 @@ def accepted(
         raise longer
     summary = Summary(text, usage, made.summary.model, notes, extracted)
     return Answer(summary, tokens, back, made.unknown, made.said)
+
+
+def _within(
+    request: SummaryRequest, text: str, ask: Ask, standing: Sequence[str], room: int, count: TokenCounter
+) -> str:
+    """Return *text*, extracted offline, or an extract that is shorter by what *standing* takes beyond the target."""
+    target = request.target_tokens or 0
+    all_of_them = count("\n".join(standing)) + _HEADING_TOKENS + 2 * len(standing)
+    less = 0
+    for attempt in range(_SHORTER):
+        if not target or (over := count(text) - target) <= 0:
+            break
+        # At first by what is too much; where others are lost each time, by what all of them take.
+        less = less + over if attempt < _SHORTER - 1 else all_of_them
+        answer = ask(replace(request, target_tokens=max(1, target - less)))
+        shorter = answer.text if isinstance(answer, Summary) else str(answer)
+        text, _ = restored(shorter, lost(standing, (shorter,)), room, count)
+    return text
 
 
 def _instructions(previous: CompactedMessage | None) -> tuple[str, ...]:

@@ -1,0 +1,60 @@
+"""An offline summary is never over its target, the prohibitions that it had lost and that are put back included."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor.acceptance import Source
+from compactor.asking import accepted
+from compactor.checks.standing import HEADING, lost, standing_sentences
+from compactor.summarizers.base import SummaryRequest
+from compactor.summarizers.extractive import ExtractiveSummarizer
+from compactor.tokens import count_tokens
+from compactor.transcript import quote
+from memory.rounds import USER, Post, Round
+
+RULES = [
+    "Never send invoice {n} to the office in Lyon before the auditors have signed every page of it.",
+    "Do not touch the branch release-{n} without asking me first, whatever the build says.",
+    "Under no circumstances may the price of article {n} be told to the two other bidders.",
+]
+TALK = [
+    "Where is parcel {n} now, and who signed for it at the depot in Ghent?",
+    "The report of hall {n} has 912 rows, of which 14 lack a date.",
+    "Please compare offer {n} with the one of last week, and tell me which is cheaper.",
+]
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> list[Round]:
+    rounds = []
+    for number in range(draw(st.integers(4, 14))):
+        said = [draw(st.sampled_from(TALK)), draw(st.sampled_from([*RULES, *TALK]))]
+        answer = f"Hall {number} answers that {' '.join(draw(st.sampled_from(TALK)).format(n=number).split()[:8])}."
+        post = Post(send_from="assistant", send_to=USER, message=answer)
+        query = " ".join(one.format(n=10 * number + place) for place, one in enumerate(said))
+        rounds.append(Round(user_query=query, number=number + 1, state="finished", post_list=(post,)))
+    return rounds
+
+
+@given(chats(), st.integers(40, 500))
+@settings(max_examples=60, deadline=None)
+def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round], target: int) -> None:
+    """Where these alone fit."""
+    standing = tuple(standing_sentences(rounds))
+    text = "\n".join(map(quote, rounds))
+    made = accepted(
+        ExtractiveSummarizer(),
+        SummaryRequest(rounds=tuple(rounds), target_tokens=target, end_index=len(rounds)),
+        Source(text, 10**6),
+        count_tokens,
+        attempts=1,
+        standing=standing,
+        room=10**6,
+    )
+    alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in standing)]))
+
+    assert lost(standing, (made.summary.text,)) == ()
+    assert made.tokens == count_tokens(made.summary.text)
+    assert made.tokens <= max(target, alone + 40)
