@@ -908,7 +908,7 @@ def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> No
     """Measured against the messages that it replaces, and not against their transcript, whose markup is longer."""
     long = " ".join(
         f"Somebody wanted to know of P-{number}00, so the tool was used with {number}, it told the place and was"
-        " passed on."
+        " passed on with care."
         for number in range(8)
     )
     short = "P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700 all lie in the depot."
