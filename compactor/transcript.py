@@ -19,6 +19,8 @@ from memory.messages import repeats_query, results_apart
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
 
+from .messages.marks import without_marks
+from .messages.overlaid import is_summary
 from .tokens import TokenCounter
 
 __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]
@@ -274,6 +276,9 @@ def _post_lines(post: Post, tag: _Tag, *, answers: bool = False, answered: bool 
         which = {} if answers else {"id": post.tool_call_id} | _call_attributes(tag.call)
         place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number and post.number else {}
         yield from _element("tool_result", post.message, {"from": post.send_from} | which | place, tag.most)
+    elif post.message and is_summary(post):  # nobody said it
+        place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number else {}
+        yield from _element("summary", without_marks(post.message), place, tag.most)
     elif post.message:
         yield from _element("message", post.message, ends, tag.most)
     for attachment in post.attachment_list:

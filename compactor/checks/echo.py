@@ -19,7 +19,8 @@ _TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})\b[^<>]*>", re.IGNORECASE)
 _NAMES = "|".join(TAGS)
 #: What only a transcript of ours contains: text from a conversation cannot open these tags there.
 _HEAD = re.compile(
-    r'[<‹](?:round number|(?:message|attachment|tool_call|tool_result) (?:from|id|name|type|to))="', re.IGNORECASE
+    r'[<‹](?:round number|(?:message|attachment|tool_call|tool_result|summary) (?:from|id|name|type|to|at))="',
+    re.IGNORECASE,
 )
 #: Tags without attributes stand in other texts as well: these begin a line, and end there or later.
 _OPENING = re.compile(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)

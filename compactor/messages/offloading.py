@@ -18,8 +18,10 @@ from ..tokens import TokenCounter
 from .kinds import ATTACHMENT
 from .overlaid import ARGUMENTS, OVERLAY
 
-__all__ = ["OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
+__all__ = ["LEFT_OUT", "OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
 
+#: The key of what says how much of a call's arguments is left out.
+LEFT_OUT = "left_out"
 #: Instructions, however long; they are offloaded only where a rule names their kind.
 _INSTRUCTIONS = ("system", "developer")
 
@@ -123,7 +125,7 @@ class OffloadRule:
 
 def left_out(arguments: str, preview: int, reference: str) -> str:
     """Return what stands for a call's *arguments*: JSON with their beginning, their size and the reference."""
-    shown = {"left_out": f"{len(arguments):,} characters; reload {reference}"}
+    shown = {LEFT_OUT: f"{len(arguments):,} characters; reload {reference}"}
     if begins := beginning(arguments, preview):
         shown["begins"] = begins
     return json.dumps(shown, ensure_ascii=False)

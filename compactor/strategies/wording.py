@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from memory.rounds import Attachment
 
+from ..messages.marks import FORBIDS
 from ..messages.offloading import beginning, kept_line, size_of
 
 __all__ = ["attachments_line", "beginning", "kept_line", "size_of", "summary_text", "with_sentences"]
@@ -18,7 +19,7 @@ def summary_text(summary: str, what: str, reference: str) -> str:
 
 def with_sentences(text: str, sentences: Sequence[str]) -> str:
     """Return *text* with what the user forbade, word for word, below it."""
-    return "\n".join([text, "[In it the user forbids, word for word:]", *(f"- {sentence}" for sentence in sentences)])
+    return "\n".join([text, FORBIDS, *(f"- {sentence}" for sentence in sentences)])
 
 
 def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:

@@ -23,7 +23,16 @@ from memory.rounds import USER, Round, ToolCall
 
 from .facts import assignment
 
-__all__ = ["Action", "answer_open", "choose_files", "choose_lines", "find_actions", "merge_actions", "parse_action"]
+__all__ = [
+    "ARROW",
+    "Action",
+    "answer_open",
+    "choose_files",
+    "choose_lines",
+    "find_actions",
+    "merge_actions",
+    "parse_action",
+]
 
 Count = Callable[[str], int]
 #: Whether a later call takes a value.

@@ -36,18 +36,31 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 
 from memory.messages import repeats_query
 
+from ..messages.marks import as_said
 from ..tokens import count_tokens
 from ..transcript import quote
-from .actions import Action, answer_open, choose_files, choose_lines, find_actions, parse_action
+from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
 from .replies import is_reply
-from .statements import END, GAP, NOTHING, USER_SAYS, Section, Statement, from_rounds, from_summary, without_old_plans
+from .statements import (
+    END,
+    GAP,
+    NOTHING,
+    USER_SAYS,
+    Section,
+    Statement,
+    as_facts,
+    from_rounds,
+    from_summary,
+    without_old_plans,
+)
 
 __all__ = ["ExtractiveSummarizer"]
 
@@ -85,24 +98,26 @@ class ExtractiveSummarizer:
         """Return a summary within the target, and well below what it replaces; it says so where nothing was said."""
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
-        new = list(_breathing(from_rounds(request.rounds, queries=request.kind == "rounds")))
+        rounds = list(map(as_said, _breathing(request.rounds)))
+        new = list(_breathing(from_rounds(rounds, queries=request.kind == "rounds")))
         earlier = without_old_plans(from_summary(previous), new)
-        called = list(_breathing(find_actions(request.rounds)))
+        called = list(_breathing(find_actions(rounds)))
         if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
-        stored = [parse_action(one.text) if one.section is Section.DONE else None for one in earlier]
-        actions = [*answer_open([one for one in stored if one], request.rounds), *called]
-        files = [one.text for one in earlier if one.section is Section.FILES]
-        pairs = zip(earlier, stored, strict=True)
-        earlier = [one for one, action in pairs if action is None and one.section is not Section.FILES]
-        share = budget * _share_of_calls(actions, [*earlier, *new])
+        earlier, stored = _parted(earlier)
+        told, reduced = _parted(new)  # reductions say what was done
+        actions = [*answer_open(list(stored.values()), rounds), *reduced.values(), *called]
+        files = [one.text for one in (*earlier, *new) if one.section is Section.FILES]
+        earlier, told = ([one for one in of if one.section is not Section.FILES] for of in (earlier, told))
+        share = budget * _share_of_calls(actions, [*earlier, *told])
         acts = choose_lines(actions, int(share * _DONE_SHARE), self._count)
-        given = [one.text for one in new if one.of_user] if actions else []
+        given = [one.text for one in told if one.of_user] if actions else []
         shown = "\n".join(acts)
         in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), self._count)
         done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
-        lines = _weighed([*earlier, *new], self._count)
+        told += chain.from_iterable(as_facts(one) for one in reduced if one.text.partition(ARROW)[0] not in shown)
+        lines = _weighed([*earlier, *told], self._count)
         text = _fit(lines, budget, self._count, done) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
 
@@ -113,6 +128,19 @@ class ExtractiveSummarizer:
             return half
         quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
         return min(_LEAST_TOKENS, quoted * 9 // 10)
+
+
+def _parted(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Statement, Action]]:
+    """Return *statements* without those that are actions, and these with the action that each is."""
+    rest: list[Statement] = []
+    actions: dict[Statement, Action] = {}
+    for statement in statements:
+        action = parse_action(statement.text) if statement.section is Section.DONE else None
+        if action is None:
+            rest.append(statement)
+        else:
+            actions[statement] = action
+    return rest, actions
 
 
 #: What was done, and the files and ids in play, may take so much of a summary where an agent works alone.

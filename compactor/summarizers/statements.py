@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from memory.graphemes import beginning
 from memory.messages import repeats_query, results_apart
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
+from ..messages.overlaid import is_summary
 from .facts import CJK, is_code
 from .fields import field_lines, structures
 from .instructions import instruction_strength, is_prohibition
@@ -24,6 +25,7 @@ __all__ = [
     "USER_SAYS",
     "Section",
     "Statement",
+    "as_facts",
     "clauses",
     "from_rounds",
     "from_summary",
@@ -182,12 +184,28 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
         for place, post in enumerate(round_.post_list):
             source += 1
             calls.update((call.id, _call_label(call)) for call in post.tool_calls)
-            if post.send_from != USER:
+            if is_summary(post):
+                yield from _reduced(post.message, number, source)
+            elif post.send_from != USER:
                 for part in results_apart(post):
                     yield from _posted(part, calls, plans, number, source)
             elif not (queries and place == 0 and repeats_query(post, round_)):
                 yield from _said(post.message, number, source)
         question = _question(next((post.message for post in reversed(round_.post_list) if post.message), ""))
+
+
+def _reduced(summary: str, number: int, source: int) -> Iterator[Statement]:
+    """Yield what stands for posts that were summarised: nobody said it, so it gives no instruction of the user's."""
+    for one in from_summary(summary):
+        section = Section.EARLIER if one.of_user else one.section
+        yield replace(one, section=section, weight=_OF_SECTION[section], round=number, source=source, place=0)
+
+
+def as_facts(action: Statement) -> Iterator[Statement]:
+    """Yield the outcome that an action's line names as facts, just as the result itself would be read."""
+    call, _, outcome = action.text.partition(" → ")
+    for line in _result_lines(outcome, call):
+        yield replace(action, text=line, section=Section.FACTS, weight=_RESULT)
 
 
 def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
