@@ -38,7 +38,8 @@ Count = Callable[[str], int]
 #: Whether a later call takes a value.
 Taken = Callable[[str], bool]
 
-ARROW, MORE = " → ", "…"
+ARROW = " → "
+MORE = "…"
 _FAILED, _LAST, _LAST_FAILED = "failed: ", "last: ", "last failed: "
 #: Nothing came back yet, or nothing stood in it.
 _OPEN, _EMPTY = "(no result)", "(empty)"
