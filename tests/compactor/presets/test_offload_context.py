@@ -14,7 +14,7 @@ from chats import Message, answer, assert_paired, calls, ids, result, user, word
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import SummaryRejected
+from compactor import SummaryRejected, SummaryRequest
 from compactor.asking import FAULTS
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
@@ -906,12 +906,15 @@ def test_what_is_no_message_is_refused() -> None:
 
 def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> None:
     """Measured against the messages that it replaces, and not against their transcript, whose markup is longer."""
-    long = " ".join(
-        f"Somebody wanted to know of P-{number}00, so the tool was used with {number}, it told the place and was"
-        " passed on with care."
-        for number in range(8)
-    )
     short = "P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700 all lie in the depot."
+
+    def long(request: SummaryRequest) -> str:
+        """As long as it may be, which is as long as what it replaces."""
+        text = "Somebody wanted to know of P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700, and went on."
+        while count_tokens(more := f"{text[:-1]} and on.") <= 2 * (request.target_tokens or 0):
+            text = more
+        return text
+
     model = ScriptedSummarizer([long, short])
     talk = [message for number in range(8) for message in small_turn(number)] + [user("And now?")]
     done = offload_context(
