@@ -18,7 +18,18 @@ from .noting.notes import INSTRUCTIONS, rendered, span_of, with_sentences
 from .summarizers.base import Summary, SummaryRequest, added
 from .tokens import TokenCounter
 
-__all__ = ["FAULTS", "USUAL", "Answer", "Ask", "Traits", "accepted", "asked_again", "refusal_in", "traits_of"]
+__all__ = [
+    "FAULTS",
+    "TOO_LONG",
+    "USUAL",
+    "Answer",
+    "Ask",
+    "Traits",
+    "accepted",
+    "asked_again",
+    "refusal_in",
+    "traits_of",
+]
 
 #: Asks the summarizer, within its deadline; raises what the summarizer raises.
 Ask = Callable[[SummaryRequest], "str | Summary"]
@@ -40,6 +51,8 @@ FAULTS = {
     "invented": "it held names, numbers or paths that stand nowhere above; copy them exactly, or leave them out",
     "partial": "it left out most of what the previous summary names; keep all of that which is still true",
 }
+#: The checks that an answer fails by its length.
+TOO_LONG = frozenset({"larger", "no_progress", "oversized"})
 #: How the note begins, and how it ends.
 _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
@@ -197,7 +210,9 @@ def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRe
     """
     named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
     fault = FAULTS.get(rejected.check, "it was no usable summary")
-    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}.{_ANEW}"
+    is_told_length = rejected.check in TOO_LONG and request.target_tokens is not None
+    length = f", in at most {request.target_tokens} tokens" if is_told_length else ""
+    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}{length}.{_ANEW}"
     continued = request.continued
     if rejected.check == "greeting":
         continued = None

@@ -27,14 +27,14 @@ from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
 from ..acceptance import Source
-from ..asking import accepted, traits_of
+from ..asking import TOO_LONG, accepted, traits_of
 from ..checks.standing import standing_sentences
 from ..config import CompactorConfig, ConfigError
 from ..errors import SummaryRejected
 from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..strategies import compact_rounds, compress_tool_runs
 from ..strategies.folding import Saving
-from ..summarizers import ExtractiveSummarizer, SummarizerError, SummaryRequest
+from ..summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, SummaryRequest
 from ..tokens import TokenCounter, count_tokens
 from ..transcript import quote
 from ..triggers import over_tokens, when
@@ -98,6 +98,9 @@ class MemoryCompressed(Event):
     size_before: int
     size_after: int
     seconds: float
+    #: The check that the summarizer's last answer failed, where its answers were too long and the text was extracted
+    #: offline instead.
+    refused: str | None = None
 
 
 class NotCompressed(Event):
@@ -110,7 +113,7 @@ class NotCompressed(Event):
     reason: Reason
     size: int
     limit: int
-    #: The class of the error.
+    #: The class of the error, or the check that the summarizer's last answer failed.
     error: str | None = None
 
 
@@ -216,8 +219,11 @@ class MemoryWithCompress:
         """Return what is shown: those for which ``filter_func(index, message)`` is true, the newest *recent_n* of them.
 
         Compresses first where that is due; raises ``CompressionFailed``, and what *compress_func* and the summarizer
-        raise, with everything as it was. A call whose result the filter leaves out is left out too, and the reverse;
-        where *recent_n* would part a result from its call, the call comes with it.
+        raise, with everything as it was. A summarizer whose answer is too long is asked again; where that is no use,
+        the text is extracted offline, or all stays as it was, and an event tells of the check.
+
+        A call whose result the filter leaves out is left out too, and the reverse; where *recent_n* would part a result
+        from its call, the call comes with it.
         """
         for name, func in (
             ("filter_func", filter_func),
@@ -441,14 +447,14 @@ class MemoryWithCompress:
     ) -> int | None:
         """Replace a stretch, and return how many messages stand there then; None where it stays."""
         began, size = time.monotonic(), await self._size(stretch)
-        new = await self._made(stretch, part, func, size)
+        new, refused = await self._made(stretch, part, func, size)
         size_after = await self._size(new)
         old = tuple(one.item for one in stretch)
         # By the host's own measure: the checks count tokens.
         if func is None and size_after >= size:
             with self._window.lock:
                 self._window.in_vain = old
-            self._tell("no_progress", size)
+            self._tell("no_progress", size, refused)
             self._keep()
             return None
         if not self._window.replace(old, [one.item for one in new], redactions):
@@ -461,6 +467,7 @@ class MemoryWithCompress:
             size_before=size,
             size_after=size_after,
             seconds=time.monotonic() - began,
+            refused=refused,
         )
         self._keep(compressed)
         self.memory.tell(compressed)
@@ -477,26 +484,40 @@ class MemoryWithCompress:
 
     async def _made(
         self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, size: int
-    ) -> Sequence[Shown]:
-        """Return what is to stand for a stretch; the stretch itself where its summary is no shorter."""
+    ) -> tuple[Sequence[Shown], str | None]:
+        """Return what is to stand for a stretch, the stretch itself where its summary is no shorter; and the check that
+        the last answer failed, where answers were too long for what was asked."""
+        refused: list[str] = []
         try:
             if func is not None:
-                return _with_sources(stretch, _checked(await _called_in_thread(func, _copies(stretch))))
-            return _with_sources(stretch, [await asyncio.to_thread(self._summarised, stretch, part)])
+                return _with_sources(stretch, _checked(await _called_in_thread(func, _copies(stretch)))), None
+            return _with_sources(
+                stretch, [await asyncio.to_thread(self._summarised, stretch, part, self._ask, refused)]
+            ), None
         except SummaryRejected as error:
             # What was chosen offline from very little may be all of it: that is nobody's mistake.
-            if error.check in ("larger", "no_progress") or isinstance(self._ask, ExtractiveSummarizer):
-                return stretch
-            self._tell("failed", size, error.check)
-            raise CompressionFailed(str(error)) from error
+            if isinstance(self._ask, ExtractiveSummarizer):
+                return stretch, None
+            if error.check in ("larger", "no_progress") and "oversized" not in refused:
+                return stretch, error.check
+            if TOO_LONG.isdisjoint(refused):
+                self._tell("failed", size, error.check)
+                raise CompressionFailed(str(error)) from error
         except Exception as error:
             self._tell("failed", size, type(error).__name__)
             if isinstance(error, SummarizerError):
                 raise CompressionFailed(str(error)) from error
             raise
+        with contextlib.suppress(SummaryRejected):
+            extracted = await asyncio.to_thread(self._summarised, stretch, part, ExtractiveSummarizer(), [])
+            return _with_sources(stretch, [extracted]), refused[-1]
+        return stretch, refused[-1]
 
-    def _summarised(self, stretch: Sequence[Shown], part: Part) -> Message:
-        """Return the message that stands for a stretch. Raises what the summarizer raises, and ``SummaryRejected``."""
+    def _summarised(self, stretch: Sequence[Shown], part: Part, ask: Summarizer, refused: list[str]) -> Message:
+        """Return the message that *ask* has stand for a stretch, with the checks that its answers failed in *refused*.
+
+        Raises what it raises, and ``SummaryRejected``.
+        """
         previous = "\n\n".join(_bare(one.message) for one in stretch if one.compressed)
         rounds = _rounds_of(one.message for one in stretch if not one.compressed)
         target = max(self.max_token // (16 if self.token_counter is None else 4), _LEAST_TARGET)
@@ -506,7 +527,7 @@ class MemoryWithCompress:
             previous=CompactedMessage(start_index=1, end_index=1, summary=previous) if previous else None,
             rounds=rounds,
             end_index=len(rounds),
-            target_tokens=target if is_told_target(self._ask) else self.max_token,
+            target_tokens=target if is_told_target(ask) else self.max_token,
             messages=[{"role": "user", "content": ""}],  # the prompt is the summarizer's; why it is refused goes below
         )
         log, items = self._window.log(), [one.item for one in stretch]
@@ -520,14 +541,15 @@ class MemoryWithCompress:
         )
         source = Source("\n".join(map(quote, rounds)), saving.new, saving.previous, previous=previous)
         made = accepted(
-            self._ask,
+            ask,
             request,
             source,
             count_tokens,
-            attempts=traits_of(self._ask).attempts(CompactorConfig()),
+            attempts=traits_of(ask).attempts(CompactorConfig()),
             standing=standing,
             room=max(target // 2, _LEAST_ROOM),
             length_setting="max_token",
+            tell=lambda rejected, *_: refused.append(rejected.check),
         )
         return _message(made.summary.text, part, refs)
 
