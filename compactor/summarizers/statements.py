@@ -306,15 +306,15 @@ _HEADING = re.compile(r"^ {0,3}(?:#{1,6} |\*\*[^*\n]{1,100}\*\*[ :]{0,3}$)[^\n]{
 
 
 def _attached(attachment: Attachment, plans: set[str], number: int, source: int) -> Iterator[Statement]:
-    label, kind = _name(attachment.type), attachment.type.lower()
-    if "plan" in kind:
+    label, words = _name(attachment.type), _words_of(attachment.type)
+    if "plan" in words:
         if attachment.id in plans:
             steps = "; ".join(sentences(attachment.content, _LINE))
             yield from (
                 Statement(f"{label}{_PLANS}{s}", Section.OPEN, _PLAN, number, source)
                 for s in _wrapped(steps, _SENTENCE)
             )
-    elif any(word in kind for word in _CODE_KINDS):
+    elif words & _CODE_KINDS:
         for line in sentences(attachment.content, _LINE):
             yield Statement(f"{label} → {line}", Section.DONE, _THOUGHT, number, source)
     else:
@@ -325,8 +325,14 @@ def _attached(attachment: Attachment, plans: set[str], number: int, source: int)
 _FENCE = "```"
 #: In a block of code three words in a row are a message or a remark.
 _WORDED = re.compile(r"(?:[^\W\d_]{2,30} ){2}[^\W\d_]{2}")
-_CODE_KINDS = ("thought", "code", "python", "reply", "sql", "verification", "reason", "status")
+_CODE_KINDS = frozenset(("thought", "code", "python", "reply", "sql", "verification", "reason", "status"))
+_WORD_OF_KIND = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
+
+
+def _words_of(kind: str) -> set[str]:
+    """Return the words of a *kind* such as ``init_plan`` or ``currentPlan``; an ``explanation`` is no plan."""
+    return {word.lower() for word in _WORD_OF_KIND.findall(kind[:_BLOB])}
 
 
 def _newest_plans(rounds: Sequence[Round]) -> set[str]:
@@ -336,7 +342,7 @@ def _newest_plans(rounds: Sequence[Round]) -> set[str]:
         for round_ in rounds
         for post in round_.post_list
         for attachment in post.attachment_list
-        if "plan" in attachment.type.lower()
+        if "plan" in _words_of(attachment.type)
     }
     return set(newest.values())
 

@@ -778,3 +778,15 @@ def test_a_plan_gives_way_to_a_newer_one_of_its_type() -> None:
     after = summarize(SummaryRequest(rounds=(planned("plan", "load beta.csv"),), previous=before)).text
 
     assert [plan in after for plan in ("load alpha.csv", "load beta.csv", "find the tables")] == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["explanation", "planet", "barcodes"])
+def test_a_kind_is_known_by_its_words_not_by_letters_within(kind: str) -> None:
+    """An explanation is no plan, of which only the newest stays: each is a fact."""
+    given = [Attachment(type=kind, content=f"Hall {n} is shut because pump {n}{n} leaks.") for n in (1, 2, 3)]
+    posts = tuple(Post(send_from="Planner", send_to=USER, attachment_list=(one,)) for one in given)
+    summary = ExtractiveSummarizer()(
+        SummaryRequest(rounds=(said(" ".join(FILLER), " ".join(ANSWERS), *posts), *(said(one) for one in FILLER)))
+    ).text
+    assert [f"pump {n}{n} leaks" in summary for n in (2, 3)] == [True] * 2
+    assert Section.OPEN not in summary
