@@ -57,16 +57,17 @@ __all__ = [
     "MIN_MEASURED_WORDS",
     "MIN_STRETCH_POSTS",
     "MIN_STRETCH_WORDS",
+    "MIN_TOKENS",
     "MOSTLY_COPIED",
     "MOST_COPIED",
     "MOST_INVENTED",
     "MOST_INVENTED_SHARE",
     "MOST_OVER_TARGET",
-    "TOO_LITTLE",
     "Accepted",
     "Reading",
     "Source",
     "accept",
+    "is_too_little",
 ]
 
 #: Makes a summary of an answer that is none itself; raises ``SummaryRejected`` where that cannot be done.
@@ -74,8 +75,8 @@ Reading = Callable[[str], Summary]
 
 #: A summary may grow by at most this share of the new rounds that it takes in.
 LEAST_SAVING = 0.9
-#: The checks that an honest summary fails where there is too little yet to be said in less.
-TOO_LITTLE = frozenset({"larger", "no_progress", "hollow"})
+#: Nobody can be expected to say fewer tokens than these in less, with all that such a summary has to hold.
+MIN_TOKENS = 32
 #: A summary may be this many times as long as it was asked to be: models count badly.
 MOST_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
@@ -241,10 +242,20 @@ def accept(
     made = _Candidate(answer, source, kind, target_tokens, count, reading, length_setting)
     for name, check in CHECKS.items():
         if (wrong := check(made)) is not None:
-            raise SummaryRejected(name, wrong.why, wrong.names)
+            rejected = SummaryRejected(name, wrong.why, wrong.names)
+            rejected.tokens = source.tokens
+            raise rejected
     assert made.summary is not None  # noqa: S101  (the first check)
     summary = replace(made.read, usage=made.summary.usage, model=made.summary.model)
     return Accepted(summary, made.tokens, made.unknown, made.said)
+
+
+def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
+    """Return whether there was too little to be said in less, rather than a bad answer: of one that would answer the
+    same again, whatever it takes; of others where these are fewer than ``MIN_TOKENS``."""
+    if deterministic:
+        return rejected.check in ("larger", "no_progress", "hollow")
+    return rejected.check in ("larger", "no_progress") and (rejected.tokens or MIN_TOKENS) < MIN_TOKENS
 
 
 # -- the checks: each says what is wrong, or None ---------------------------------------------------------------------

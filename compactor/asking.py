@@ -170,7 +170,7 @@ def accepted(
         longer = SummaryRejected(
             "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
         )
-        longer.usage = usage
+        longer.usage, longer.tokens = usage, source.tokens
         tell(longer, attempt, answer)
         raise longer
     summary = Summary(text, usage, made.summary.model, notes, extracted)

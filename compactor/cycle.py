@@ -180,7 +180,7 @@ class Cycle(Desk):
             self._skipped(reason, passing.ahead, generation, later.seconds)
             raise
         if not passing.changed:
-            self._skipped(_nothing_to_cover(passing.ahead), passing.ahead, generation)
+            self._skipped(_why_nothing(passing), passing.ahead, generation)
         elif passing.published is not None and isinstance(passing.view.rounds, Rounds):
             _ = passing.view.sums  # lets go of what is covered now, rather than at the next look
 
@@ -290,6 +290,10 @@ def _is_reverted(view: View, held_round_id: str | None) -> bool:
     hidden."""
     end = view.rounds.end_of(held_round_id) if held_round_id is not None else None
     return end is not None and end >= view.total
+
+
+def _why_nothing(passing: Pass) -> Skip:
+    return Skip.TOO_LITTLE if passing.found_too_little else _nothing_to_cover(passing.ahead)
 
 
 def _nothing_to_cover(view: View) -> Skip:

@@ -89,5 +89,7 @@ class SummaryRejected(ContextError):
         #: What the answer made up, for ``invented``; what it lacks, for ``partial`` and ``hollow``. Not in the message:
         #: it may hold what was said.
         self.identifiers = identifiers
+        #: How many tokens it was to say in less, where that is known.
+        self.tokens: int | None = None
         #: What all attempts took, where that is known; set where the last of them is refused.
         self.usage: Mapping[str, int] | None = None

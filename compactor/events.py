@@ -54,6 +54,7 @@ class Skip(StrEnum):
     NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
     #: Retaining the recent rounds leaves none to cover, or so few that no summary of them would make prompts shorter.
     NOTHING_NEW = "nothing_new"
+    TOO_LITTLE = "too_little"  # what was to be summarised cannot be said in less; it can with what is said next
     #: Another process is at it, or was when it ended, which nobody knows: its lease lasts ``call_timeout`` and 30
     #: seconds. It is looked at again when that expires, or at the next event.
     LEASED = "leased"

@@ -12,7 +12,7 @@ from memory.events import Event
 from memory.messages import reads
 from memory.overlays import CompactedMessage, Journal, Origin, Overlay, Reduction
 
-from .acceptance import TOO_LITTLE
+from .acceptance import is_too_little
 from .cost.publication import Decision
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, Exhausted, Held, Published, Reduced, StrategyFailed
@@ -74,6 +74,8 @@ class Pass:
         #: Whether it has prepared one to be held, and whether it has changed anything at all.
         self.has_prepared = False
         self.changed = False
+        #: Whether there was too little to be said in less.
+        self.found_too_little = False
 
     @property
     def is_holding(self) -> bool:
@@ -190,7 +192,8 @@ class Pass:
         except (StaleCompaction, LeasedElsewhere, LimitReached):
             raise
         except Exception as error:
-            if work.traits.deterministic and isinstance(error, SummaryRejected) and error.check in TOO_LITTLE:
+            if isinstance(error, SummaryRejected) and is_too_little(error, deterministic=work.traits.deterministic):
+                self.found_too_little = True
                 return  # no failure: time does not change that, and the next round may
             self._failed.append(error)
             if len(self._desk.strategies) == 1:  # there is no other: the run has failed, and tells so itself

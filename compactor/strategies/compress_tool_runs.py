@@ -133,9 +133,11 @@ class _Run:
             )
         )[-1]
         if self._cost(made.summary) > most:
-            raise SummaryRejected(
+            rejected = SummaryRejected(
                 "no_progress", f"the summary of tool calls that have {self.tokens} tokens saves under a tenth of them"
             )
+            rejected.tokens = self.tokens
+            raise rejected
         ends = (self.posts[0], self.posts[-1])
         return Reduction.over(
             self.logged, ends, "summarised", self._text(made.summary), model=made.model, usage=made.usage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -559,8 +559,24 @@ def test_too_little_to_be_said_in_less_is_no_failure_of_what_would_answer_the_sa
     summarizer = ScriptedSummarizer(default="Items were asked for, and none of them is left. " * 40)
     assert table.run(summarizer, forced=True, traits=Traits(deterministic=True)) is None
     assert [event.check for event in of_kind(table.events, Rejected)] == ["larger"]
+    assert [event.reason for event in of_kind(table.events, Skipped)] == [Skip.TOO_LITTLE]
     with pytest.raises(SummaryRejected):
         table.run(summarizer, forced=True)
+
+
+@pytest.mark.parametrize(("times", "skipped"), [(12, True), (13, False)])
+def test_what_nobody_could_say_in_less_is_no_failure_of_a_models_either(times: int, skipped: bool) -> None:
+    """Of 30 new tokens an honest summary is longer: that is skipped, and tried again when more was said; 34 are not."""
+    table = Table(Memory("s"))
+    for _ in range(5):
+        table.memory.finish_round(table.memory.create_round("Two of the blue ones." + " as ever" * times))
+    said = "The user ordered two of the blue ones, as ever, and three of the green ones for their sister. " * 2
+
+    with nullcontext() if skipped else pytest.raises(SummaryRejected):
+        assert table.run(ScriptedSummarizer(default=said), forced=True) is None
+
+    assert {event.check for event in of_kind(table.events, Rejected)} == {"larger"}
+    assert [event.reason for event in of_kind(table.events, Skipped)] == ([Skip.TOO_LITTLE] if skipped else [])
 
 
 def test_prohibitions_that_a_summary_lost_do_not_make_prompts_longer() -> None:
