@@ -636,13 +636,15 @@ def test_without_a_store_no_file_and_no_tool_is_named() -> None:
     """There is none: the host has the texts, and what would be their names says nothing to the model. What was cut is
     not cut again for that."""
     given = [*chat(20), *agent_at_work(4, size=3_000)[1:]]
-    made = offload_context(given, max_total_tokens=4_000, chat_id="c1")
-    assert len(made.write_file_dict) > 1
-    told = "\n".join(str(message["content"]) for message in made.messages)
-    for word in ("file", "read_file", "grep", ".txt", "c1/", "compressed_group", *made.write_file_dict):
-        assert word not in told
-    assert "messages, left out here and kept in full by the host]" in told
-    assert "tokens, left out here and kept in full by the host]" in told
+    for mode, line in (("compress", "messages, left out here"), ("compact", "tokens, left out here")):
+        made = offload_context(
+            given, max_total_tokens=4_000, context_manage_mode=mode, keep_recent_count=4, chat_id="c1"
+        )
+        told = "\n".join(str(message["content"]) for message in made.messages)
+        assert f"{line} and kept in full by the host]" in told
+        assert made.write_file_dict
+        for word in ("file", "read_file", "grep", ".txt", "c1/", "compressed_group", *made.write_file_dict):
+            assert word not in told
     again = offload_context(made.messages, max_total_tokens=10, context_manage_mode="compact", keep_recent_count=0)
     cut = [message for message in made.messages if "tokens, left out here" in str(message["content"])]
     assert cut
