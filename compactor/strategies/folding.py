@@ -24,6 +24,8 @@ __all__ = ["Asking", "Saving", "compaction_of", "fold", "quote_query", "saving_o
 
 #: Of few new tokens, a summary is asked to take at most this share beside what the one before took.
 NEW_SHARE = 0.5
+#: In fewer tokens a summary says nothing: a heading and a few words. What was said stays until there is more of it.
+MIN_TARGET = 20
 #: How many characters a summarizer sees of the query that calls or a result are about.
 MAX_QUERY = 1_000
 #: Stands for a summary where what is around it is counted.
@@ -196,8 +198,13 @@ class Saving(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Whether a summary could make prompts shorter."""
-        return self.new > 0
+        """Whether a summary could make prompts shorter, and say something in what there is for it."""
+        return self.new > 0 and self.target >= MIN_TARGET
+
+    @property
+    def target(self) -> int:
+        """How long the summary may be for prompts to become clearly shorter."""
+        return self.previous + max(int(NEW_SHARE * self.new), 1)
 
     def measure(self, source: Source, target_tokens: int | None) -> tuple[Source, int | None]:
         """Return *source* with what its rounds take in prompts rather than in a transcript with its markup; and the
@@ -205,7 +212,7 @@ class Saving(NamedTuple):
         measured = replace(source, tokens=self.new, frame=self.frame)
         if target_tokens is None:
             return measured, None
-        return measured, min(target_tokens, self.previous + max(int(NEW_SHARE * self.new), 1))
+        return measured, min(target_tokens, self.target)
 
 
 def saving_of(view: View, previous: CompactedMessage | None, end: int) -> Saving:

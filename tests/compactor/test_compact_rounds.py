@@ -151,7 +151,7 @@ def test_braces_in_the_template_are_text_unless_they_name_something(tmp_path: Pa
         'version: 1\ncontent: |\n  {content}\n\n  {role}: answer as {"facts": [{"id": 1}]}; {unknown} {{content}}\n'
     )
     config = CompactorConfig(threshold=0, retain_recent=0, prompt_template_path=str(path))
-    (request,) = compacted(memory_of(2), config).requests
+    (request,) = compacted(memory_of(5), config).requests
     assert text_of(request).endswith('Planner: answer as {"facts": [{"id": 1}]}; {unknown} {content}')
 
 

@@ -22,6 +22,7 @@ from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.replies import is_reply
 from compactor.summarizers.statements import NOTHING, USER_SAYS, Section, from_summary
 from compactor.summarizers.tags import strip_tags
+from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory
@@ -452,6 +453,31 @@ def test_no_summary_of_a_small_talk_is_refused(
     assert published.end_index == len(talk) + 1
     assert compactor.status().failures == 0
     assert compactor.status().last_error is None
+
+
+@pytest.mark.parametrize("words", [0, 5, 10, 20, 40, 80])
+def test_what_is_too_short_for_a_summary_that_says_something_stays_until_there_is_more(words: int) -> None:
+    """A heading and three words of what the user wants would stand for it for ever."""
+    asked = ScriptedSummarizer(default=ExtractiveSummarizer())
+    memory = Memory()
+    compactor = ContextCompactor.for_role(
+        memory, "Planner", CompactorConfig(threshold=0, retain_recent=0), summarizer=asked
+    )
+    wanted = "I need to make a change to my reservation in Lisbon."
+    told = " ".join(LONG_STORY.split()[:words])
+    for answer in (f"Of course. {told}", "Could you please provide the reservation ID?", LONG_STORY):
+        round_ = memory.create_round(wanted)
+        memory.add_post(round_, send_from=USER, send_to="Planner", message=wanted)
+        memory.add_post(round_, send_from="Planner", send_to=USER, message=answer)
+        memory.finish_round(round_)
+        compactor.compact_now()
+        shown = compose(memory, "Planner", budget=10**6).messages
+        assert any("make a change to my reservation in Lisbon" in str(message["content"]) for message in shown)
+    published = compactor.get_compaction()
+    assert published is not None
+    assert published.end_index == 3
+    assert all(request.target_tokens is not None and request.target_tokens >= 20 for request in asked.requests)
+    assert compactor.status().failures == 0
 
 
 # --- its bounds -------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_a_call_goes_with_its_results_and_a_result_with_its_call(index: int) -> 
 
 def test_the_index_counts_the_list_that_was_given() -> None:
     """What is published in the background meanwhile, or is said, does not make it mean another message."""
-    memory = memory_of(*(message for number in range(4) for message in past(question=f"Question {number}?")))
+    memory = memory_of(*(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG)))
     context = small(memory, msg_threshold=2)
     shown = context.get_messages()
     memory.append(user("And now?"))
@@ -123,7 +123,7 @@ def test_the_index_counts_the_list_that_was_given() -> None:
     assert context.compactor.status().end_index == 3
 
     context.delete_message(shown.index(user("Question 3?")))
-    assert context.get_messages()[1:] == [answer("That of it."), user("And now?")]
+    assert context.get_messages()[1:] == [answer(LONG), user("And now?")]
 
 
 def test_the_index_goes_on_in_what_is_left_of_the_list() -> None:
@@ -293,7 +293,7 @@ def test_a_deleted_message_is_in_no_summary() -> None:
     """The compaction is made from what is shown."""
     summarizer = ScriptedSummarizer(default=summary)
     context = small(
-        memory_of(*past(answer("The secret is 4711."), reply=LONG), *past(reply=LONG), *past()),
+        memory_of(*past(answer("The secret is 4711."), question=LONG, reply=LONG), *past(reply=LONG), *past()),
         summarizer,
         msg_threshold=2,
     )
