@@ -174,7 +174,7 @@ def test_what_the_endpoint_calls_itself_is_printed_as_text(server: ModelServer) 
 
     server.always(answer)
     options = ("--threshold", 50, "--retain", 1, "--log-events", "console")
-    done = chat(server, *talk(3), "/compact", "/quit", options=options)
+    done = chat(server, *talk(5), "/compact", "/quit", options=options)
     assert "owned" in done.err
     assert not re.search("[\x1b\x07\x9b]", done.out + done.err)
 
