@@ -115,7 +115,9 @@ def test_a_call_goes_with_its_results_and_a_result_with_its_call(index: int) -> 
 
 def test_the_index_counts_the_list_that_was_given() -> None:
     """What is published in the background meanwhile, or is said, does not make it mean another message."""
-    memory = memory_of(*(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG)))
+    memory = memory_of(
+        *(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG))
+    )
     context = small(memory, msg_threshold=2)
     shown = context.get_messages()
     memory.append(user("And now?"))
