@@ -637,9 +637,7 @@ def test_without_a_store_no_file_and_no_tool_is_named() -> None:
     not cut again for that."""
     given = [*chat(20), *agent_at_work(4, size=3_000)[1:]]
     for mode, line in (("compress", "messages, left out here"), ("compact", "tokens, left out here")):
-        made = offload_context(
-            given, max_total_tokens=4_000, context_manage_mode=mode, keep_recent_count=4, chat_id="c1"
-        )
+        made = offload_context(given, max_total_tokens=4_000, context_manage_mode=mode, chat_id="c1")
         told = "\n".join(str(message["content"]) for message in made.messages)
         assert f"{line} and kept in full by the host]" in told
         assert made.write_file_dict
