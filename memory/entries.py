@@ -176,6 +176,8 @@ class StandIn(Record):
     message: Extra
     #: What it stands for; empty where the host put it there.
     sources: Runs = ()
+    #: What it may tell of as well, for who made it read that; it is shown by itself.
+    beside: Runs = ()
 
 
 class ShownRecorded(Record):

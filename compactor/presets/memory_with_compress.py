@@ -661,8 +661,9 @@ def _with_sources(stretch: Sequence[Shown], made: Sequence[Message]) -> list[Sho
     kept = 0
     while kept < min(len(made), len(stretch)) and made[-1 - kept] == stretch[-1 - kept].message:
         kept += 1
-    sources = tuple(one.item for one in stretch[: len(stretch) - kept])
-    new = [Shown(Made(freeze_mapping(message), sources), message) for message in made[: len(made) - kept]]
+    items = tuple(one.item for one in stretch)
+    sources, beside = items[: len(items) - kept], items[len(items) - kept :]
+    new = [Shown(Made(freeze_mapping(message), sources, beside), message) for message in made[: len(made) - kept]]
     return [*new, *stretch[len(stretch) - kept :]]
 
 

@@ -59,6 +59,8 @@ class Made:
     message: FrozenMapping
     #: What it stands for, oldest first, some of which may stand for others. Empty where the host put it there.
     sources: tuple[Item, ...] = ()
+    #: What it may tell of as well, for who made it read that; it was shown by itself.
+    beside: tuple[Item, ...] = ()
     id: str = field(default_factory=new_id)
 
 
@@ -327,7 +329,9 @@ class Window:
         found: dict[str, Made] = {}
         for item in items:
             if isinstance(item, Made) and item.id not in self._written and item.id not in found:
-                found |= {made.id: made for made in self._unwritten(item.sources) if made.id not in found}
+                found |= {
+                    made.id: made for made in self._unwritten((*item.sources, *item.beside)) if made.id not in found
+                }
                 found[item.id] = item
         return list(found.values())
 
@@ -339,7 +343,10 @@ class Window:
             kept += 1
         return ShownRecorded(
             role=ASSISTANT,
-            made=tuple(StandIn(id=one.id, message=one.message, sources=_runs(one.sources)) for one in unwritten),
+            made=tuple(
+                StandIn(id=one.id, message=one.message, sources=_runs(one.sources), beside=_runs(one.beside))
+                for one in unwritten
+            ),
             shown=_runs(self._items),
             direct=tuple(made.id for made in self.direct[kept:]),
             direct_before=kept,
@@ -363,7 +370,8 @@ class Window:
                 continue
             newest = record
             for one in record.made:
-                made[one.id] = Made(freeze_mapping(one.message), tuple(_items(one.sources, made)), one.id)
+                sources, beside = (tuple(_items(runs, made)) for runs in (one.sources, one.beside))
+                made[one.id] = Made(freeze_mapping(one.message), sources, beside, one.id)
                 made_at[one.id] = place
             before = self.direct[: record.direct_before]
             self.direct = (*before, *(made[id_] for id_ in record.direct if id_ in made))
@@ -397,9 +405,22 @@ def _items(runs: Iterable[str], made: Mapping[str, Made]) -> Iterator[Item]:
 
 def _unless_gone(item: Item, erased: Set[Said], failed: Set[int]) -> tuple[Item, ...]:
     """Return *item*; what it was made from where something of that was *erased* since, or is in a *failed* round."""
-    if isinstance(item, Made) and any(place in erased or place.round in failed for place in places_of([item])):
-        return tuple(originals([item]))
-    return (item,)
+    if not _tells_of(item, erased, failed):
+        return (item,)
+    assert isinstance(item, Made)  # noqa: S101  (what was said tells of itself alone)
+    return tuple(left for left in originals(item.sources) if not _tells_of(left, erased, failed))
+
+
+def _tells_of(item: Item, erased: Set[Said], failed: Set[int]) -> bool:
+    """Return whether *item* is a text that was made by who had read something of that."""
+    todo = [item] if isinstance(item, Made) else []
+    while todo:
+        for one in (found := todo.pop()).sources + found.beside:
+            if isinstance(one, Made):
+                todo.append(one)
+            elif one in erased or one.round in failed:
+                return True
+    return False
 
 
 def _erased_since(before: Snapshot, now: Snapshot) -> frozenset[Said]:

@@ -174,7 +174,12 @@ def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tu
 def _sources_in(entries: Iterable[Entry]) -> dict[str, tuple[str, ...]]:
     """Return what each text that stands for messages is made from, by its id."""
     records = (entry.record for entry in entries if entry.kind in _SHOWING)
-    return {one.id: one.sources for record in records if isinstance(record, ShownRecorded) for one in record.made}
+    return {
+        one.id: one.sources + one.beside
+        for record in records
+        if isinstance(record, ShownRecorded)
+        for one in record.made
+    }
 
 
 def _shown_without(
@@ -183,7 +188,7 @@ def _shown_without(
     """Return *record* without the texts that were made from a post in *erased*, by the numbers of their rounds."""
     nothing = freeze_mapping({"role": "user", "content": REDACTED})
     made = (
-        one.model_copy(update={"message": nothing}) if covers(one.sources, sources, erased) else one
+        one.model_copy(update={"message": nothing}) if covers(one.sources + one.beside, sources, erased) else one
         for one in record.made
     )
     return record.model_copy(update={"made": tuple(made)})

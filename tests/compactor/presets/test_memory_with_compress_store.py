@@ -193,6 +193,27 @@ def test_a_text_gives_way_when_a_round_fails_that_it_tells_of(store: Store, clos
     assert again.references(0) == ("r2-r3",)
 
 
+@pytest.mark.parametrize("kept", [4, 8])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_text_gives_way_for_what_was_handed_back_beside_it(store: Store, kept: int, fails: bool) -> None:
+    """A compress_func that keeps the newest messages has read them: its text may tell of them, also once it was
+    compressed again. What it stands for is shown in its place."""
+    memory = opened(store, 200, compress_func=lambda messages: [user("all about P-200"), *messages[-kept:]])
+    run(memory.add(turns(2)))
+    assert shown(memory)[1:] == turns(2)[8 - kept :]
+    assert memory.references(0) == (() if kept == 8 else ("r1",))
+    shown(memory, compress_func=lambda messages: [user("more about P-200"), *messages[1:]])
+    if fails:
+        memory.memory.finish_round(memory.memory.conversation.rounds[1], state="failed")
+    else:
+        memory.memory.redact("r2.p3")
+
+    for one in (memory, opened(store)):
+        left = one.shown()
+        assert left == (turn(1) if fails else [*turns(2)[:7], answer("[Redacted]")])
+    assert fails or "about P-200" not in said_in(store)
+
+
 def test_what_was_erased_in_a_round_that_failed_is_in_no_text(store: Store) -> None:
     """In whichever order, and whether or not anybody looked between the two."""
     for order in ("failed first", "erased first"):
