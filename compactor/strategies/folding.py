@@ -25,7 +25,7 @@ __all__ = ["Asking", "Saving", "compaction_of", "fold", "quote_query", "saving_o
 #: Of few new tokens, a summary is asked to take at most this share beside what the one before took.
 NEW_SHARE = 0.5
 #: In fewer tokens a summary says nothing: a heading and a few words. What was said stays until there is more of it.
-MIN_TARGET = 20
+MIN_TARGET = 16
 #: How many characters a summarizer sees of the query that calls or a result are about.
 MAX_QUERY = 1_000
 #: Stands for a summary where what is around it is counted.

@@ -476,7 +476,7 @@ def test_what_is_too_short_for_a_summary_that_says_something_stays_until_there_i
     published = compactor.get_compaction()
     assert published is not None
     assert published.end_index == 3
-    assert all(request.target_tokens is not None and request.target_tokens >= 20 for request in asked.requests)
+    assert all(request.target_tokens is not None and request.target_tokens >= 16 for request in asked.requests)
     assert compactor.status().failures == 0
 
 
