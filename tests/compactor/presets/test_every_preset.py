@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from recalled import pages
 
 from compactor import ContextCompactor, Summary, SummaryRequest, compose
+from compactor.events import Published, Reduced
 from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -224,6 +225,19 @@ def test_whatever_is_said_and_whatever_summarizers_answer(
     held.finish()
 
 
+def busy(rounds: int) -> list[Message]:
+    """Rounds with which every preset has work: a long question, a call, a result of 2,500 tokens, a long answer."""
+    said: list[Message] = []
+    for number in range(rounds):
+        said += [
+            {"role": "user", "content": f"Question {number}: {words(60)}"},
+            {"role": "assistant", "content": None, "tool_calls": [_call(f"busy_{number}")]},
+            {"role": "tool", "tool_call_id": f"busy_{number}", "content": f"Row {number}: {words(2_500)}"},
+            {"role": "assistant", "content": f"Answer {number}: {words(80)}"},
+        ]
+    return said
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 @given(
     conversation=st.lists(turns(), min_size=1, max_size=6),
@@ -236,14 +250,52 @@ def test_no_compaction_makes_prompts_longer(
 ) -> None:
     """Whatever a model answers, and however small the rounds are that it is asked for."""
     held = Conversation(preset, budget, summarizer=ScriptedSummarizer([words(length) for length in lengths]))
-    for message in itertools.chain.from_iterable(conversation):
+    assert_never_longer(held, itertools.chain.from_iterable(conversation))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@given(
+    conversation=st.lists(turns(), min_size=1, max_size=3),
+    answers=st.lists(st.sampled_from(ANSWERS), max_size=4),
+    budget=st.sampled_from([1_000, 3_000]),
+)
+@settings(max_examples=10)
+def test_no_compaction_of_long_rounds_makes_prompts_longer(
+    preset: str, conversation: list[list[Message]], answers: list[Any], budget: int
+) -> None:
+    """Between rounds with which it has much to do, every preset compacts again and again, or this would prove nothing.
+
+    What is too long is left to a summarizer that does as it is told, before and after one that does not.
+    """
+    held = Conversation(preset, budget, summarizer=ScriptedSummarizer([None, None, *answers]))
+    said = [*busy(4), *itertools.chain.from_iterable(conversation), *busy(2)]
+
+    made = assert_never_longer(held, said)
+
+    assert made >= 2
+
+
+def assert_never_longer(held: Conversation, said: Iterable[Message]) -> int:
+    """Let the preset work after each message; return how many compactions and reductions it published."""
+    made = 0
+    found: list[Any] = []
+    held.compactor.on_event(found.append)
+    for message in said:
         held.append(message)
-        before, known = _whole(held), len(held.compactor.history())
+        before, current = _whole(held), held.compactor.get_compaction()
+        extract = current is not None and current.is_offline
+        found.clear()
         held.executor.run_all()
-        if len(held.compactor.history()) > known:
+        published = [event for event in found if isinstance(event, Published | Reduced)]
+        # A model's answer takes the place of what was folded in without one, though that may be shorter; and one line
+        # tells of all that was dropped, which may be less than the line.
+        dropped = any(isinstance(event, Reduced) and event.kind == "dropped" for event in published)
+        if published and not (extract or dropped):
             assert _whole(held) <= before
+        made += len(published)
         held.clock.advance(100)
     assert held.compactor.stop()
+    return made
 
 
 def _whole(held: Conversation) -> int:
