@@ -48,7 +48,7 @@ from .actions import ARROW, Action, answer_open, choose_files, choose_lines, fin
 from .base import Summary, SummaryRequest
 from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
-from .replies import is_reply
+from .replies import is_greeting, is_reply
 from .statements import (
     END,
     GAP,
@@ -495,7 +495,8 @@ def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]
     newest = max((statement.round for statement in statements), default=0)
     goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
     if goal is None and len(messages) > _FEW_MESSAGES:
-        goal = next((source for source, of in messages.items() if of[0].place == 0), None)
+        came_for = (source for source, of in messages.items() if of[0].place == 0 and not is_greeting(_message(of)))
+        goal = next(came_for, None)
     for source, of in messages.items():
         if source == goal:
             yield Section.GOAL, [_message(of)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_remark", "is_reply"]
+__all__ = ["is_greeting", "is_remark", "is_reply"]
 
 #: A reply is short; a long text that begins with "Hello" is something else.
 _LONGEST = 400
@@ -55,6 +55,11 @@ _ABROAD = re.compile(
 )
 _LEADING = re.compile(r"\A\W+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def is_greeting(text: str) -> bool:
+    """Return whether *text* greets or thanks and says nothing else. A guess, of English alone."""
+    return len(text) <= _LONGEST and _GREETING.fullmatch(text.strip()) is not None
 
 
 def is_reply(text: str) -> bool:

@@ -816,3 +816,12 @@ def test_a_kind_is_known_by_its_words_not_by_letters_within(kind: str) -> None:
     ).text
     assert [f"pump {n}{n} leaks" in summary for n in (2, 3)] == [True] * 2
     assert Section.OPEN not in summary
+
+
+@pytest.mark.parametrize("greeting", ["Hey there.", "Hello!", "Hi, good morning"])
+def test_a_greeting_is_not_what_the_user_came_for(greeting: str) -> None:
+    """The goal is the first message that says something."""
+    asked = "Change the flight to Boston, reservation 4NQLHD."
+    rounds = [said(greeting, "Hello."), said(asked, "Done."), *(said(f"Is seat {n} free?", "Yes.") for n in range(9))]
+    summary = ExtractiveSummarizer()(SummaryRequest(rounds=tuple(rounds))).text
+    assert summary.startswith(f"Goal:\n- {asked}\n")
