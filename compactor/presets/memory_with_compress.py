@@ -100,7 +100,7 @@ class MemoryCompressed(Event):
     seconds: float
     #: The check that the summarizer's last answer failed, where its answers were too long and the text was extracted
     #: offline instead.
-    refused: str | None = None
+    check: str | None = None
 
 
 class NotCompressed(Event):
@@ -467,7 +467,7 @@ class MemoryWithCompress:
             size_before=size,
             size_after=size_after,
             seconds=time.monotonic() - began,
-            refused=refused,
+            check=refused,
         )
         self._keep(compressed)
         self.memory.tell(compressed)

@@ -173,7 +173,7 @@ def test_an_answer_is_not_too_long_for_a_prompt_that_names_max_token_alone() -> 
 
     assert "P-4900 is in D0." in shown(told)[0]["content"]
     assert "P-4900 is in D0." not in shown(other)[0]["content"]
-    assert [event.refused for event in other.compression_events] == ["oversized"]
+    assert [event.check for event in other.compression_events] == ["oversized"]
 
 
 def noted_parcels() -> list[Message]:
@@ -200,7 +200,7 @@ def test_a_model_that_writes_too_much_is_told_the_length_and_then_done_without(l
     assert memory.memory.messages() == conversation
     assert memory.memory.reload(memory.references(0)[0])
     [told] = [event for event in events if isinstance(event, MemoryCompressed)]
-    assert told.refused in ("oversized", "hollow", "empty")
+    assert told.check in ("oversized", "hollow", "empty")
     assert memory.compression_events == [told]
     assert shown(memory) == now
     assert len(model.asked) == 2
