@@ -111,7 +111,9 @@ class ExtractiveSummarizer:
         files = [one.text for one in (*earlier, *new) if one.section is Section.FILES]
         earlier, told = ([one for one in of if one.section is not Section.FILES] for of in (earlier, told))
         share = budget * _share_of_calls(actions, [*earlier, *told])
-        acts = choose_lines(actions, int(share * _DONE_SHARE), self._count)
+        # What stands for a reduction is short already: it has room of its own.
+        own_room = sum(self._count(one.text) + 2 for one in reduced)
+        acts = choose_lines(actions, int(min(share * _DONE_SHARE + own_room, budget * _DONE_SHARE)), self._count)
         given = [one.text for one in told if one.of_user] if actions else []
         shown = "\n".join(acts)
         in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), self._count)
