@@ -76,7 +76,7 @@ def summarised(round_: Round) -> str:
 
 def test_what_a_reduction_says_of_calls_was_done() -> None:
     """A line of a call in it reads as one, and where there is no room for that as a fact: nobody said it."""
-    called = [f"price({number}) → The ticket {number} costs {number % 97} dollars." for number in range(7_000, 7_012)]
+    called = [f"price({number}) → The ticket {number} costs {number % 97} dollars." for number in range(7_000, 7_040)]
     text = summary_text("\n".join(["What was done:", *(f"- {line}" for line in called)]), CALLS, "r1.p1-p2")
 
     found = list(from_summary(summarised(reduced(text))))
