@@ -97,13 +97,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _complete(self, body: dict[str, Any]) -> None:
         ours, began = self.server.comparison, time.perf_counter()
         status, answer = ours.summarizer(body, self._patience())
+        # Before it is sent: whoever has the answer may end the call at once.
+        ours.time.served(time.perf_counter() - began)
         if status != 200:
             self._reply(status, {"error": {"message": "the model is out of order", "type": "server_error"}})
         elif body.get("stream"):
             self._stream(body, answer)
         else:
             self._reply(200, _completion(body, answer))
-        ours.time.served(time.perf_counter() - began)
 
     def _patience(self) -> float | None:
         """Return for how many seconds the client waits, where it says so in a number."""
