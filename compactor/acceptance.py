@@ -82,22 +82,25 @@ MOST_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
 MOST_INVENTED = 3
 MOST_INVENTED_SHARE = 0.25
-#: Over this share of a summary may not be copied where it is over that share of the source as well; of one that is
-#: copied all but entirely, less.
+# A summary is an echo where too much of it is copied in runs of words. How much that is depends on how much of the
+# source the copied words are; ``_is_copied`` has the rules, and ``benchmarks/acceptance.py`` measures them.
+#: First rule: more than this share of the summary is copied, and that is more than this share of the source.
 MAX_COPIED = 0.75
 MAX_COPIED_OF_SOURCE = 0.3
+#: The same where the summary is copied almost entirely.
 ALL_COPIED = 0.9
 MAX_ALL_COPIED_OF_SOURCE = 0.18
-#: Honest summaries quote: they are made of quotations in the most part only where these are few words, or a small share
-#: of the source; of a long source, any number of words would be.
-MANY_COPIED = 80
+#: Second rule, for long sources: more than this share of the summary is copied, in more than this many runs, and that is
+#: more than this share of the source.
 MOSTLY_COPIED = 0.7
+MANY_COPIED = 80
 MANY_COPIED_OF_SOURCE = 0.08
+#: The same in more than this many runs, whatever their share of the source.
 MOST_COPIED = 400
-#: Nor may one stretch be this share of the summary: that is a piece of the conversation. Over as many posts or more,
+#: Third rule: one stretch of the source is more than this share of the summary,
 MAX_STRETCH = 0.6
+#: and goes over at least this many posts, or has more than this many words.
 MIN_STRETCH_POSTS = 4
-#: or of as many words of one post.
 MIN_STRETCH_WORDS = 200
 #: In shorter sources, in words, whoever sums up may have to quote.
 MIN_MEASURED_WORDS = 50
