@@ -90,8 +90,8 @@ MAX_COPIED_OF_SOURCE = 0.3
 #: The same where the summary is copied almost entirely.
 ALL_COPIED = 0.9
 MAX_ALL_COPIED_OF_SOURCE = 0.18
-#: Second rule, for long sources: more than this share of the summary is copied, in more than this many runs, and that is
-#: more than this share of the source.
+#: Second rule, for long sources: more than this share of the summary is copied, in more than this many runs, and that
+#: is more than this share of the source.
 MOSTLY_COPIED = 0.7
 MANY_COPIED = 80
 MANY_COPIED_OF_SOURCE = 0.08
