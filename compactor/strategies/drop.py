@@ -16,7 +16,8 @@ from ..config import whole_number
 from ..messages.kinds import ATTACHMENT, FAILED_CALL, kind_named
 from ..messages.offloading import is_kind, is_result
 from ..messages.overlaid import is_summary
-from ..messages.units import Unit
+from ..messages.pieces import note
+from ..messages.units import Unit, count_message
 from ..summarizers.actions import has_failed
 from ..view import View
 from .tail import Place, Placed, Tail
@@ -46,6 +47,9 @@ def drop(
 
     All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
     rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
+
+    One line of a prompt tells of all that was dropped. The strategy drops nothing that is shorter than this line where
+    no prompt has it yet, unless only the number of messages is too large.
     """
     rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
     if not isinstance(kind, str | Enum) and keep_recent:
@@ -55,16 +59,21 @@ def drop(
     types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
 
     def strategy(view: View) -> Iterator[Reduction]:
-        dropping = _Dropping(Tail(view), protected)
         work = view.work
+        needs_tokens = work is None or work.exceeds is None or "tokens" in work.exceeds
+        dropping = _Dropping(Tail(view), protected)
         # A post without its attachments is a message as before.
-        waiting = bool(types) and (work is None or work.exceeds is None or "tokens" in work.exceeds)
+        waiting = bool(types) and needs_tokens
+        found: list[Reduction] = []
         for name, kept in rules:
             if not name.startswith(ATTACHMENT):
-                yield from dropping.posts(name, kept)
+                found += dropping.posts(name, kept)
             elif waiting:  # those of all types at once: a post is overlaid once, and then reads as it does
-                yield from dropping.attachments(types)
+                found += dropping.attachments(types)
                 waiting = False
+        if needs_tokens and not dropping.outweighs_line():
+            found = [*_Dropping(Tail(view), protected).attachments(types)]
+        yield from found
 
     strategy.__name__ = strategy.__qualname__ = f"drop({', '.join(name for name, _ in rules)})"
     return strategy
@@ -99,6 +108,8 @@ class _Dropping:
             for place, units in self._by_round.items()
             for reduction in tail.view.reductions.of(units[0].round_.id)
         }
+        #: Tokens of what is dropped, and the log number of the first round that it is dropped from.
+        self._tokens, self._first = 0, 0
 
     def posts(self, kind: str, keep_recent: int) -> Iterator[Reduction]:
         """Give the reductions that drop units of *kind*: one for each stretch of them in a round."""
@@ -120,6 +131,13 @@ class _Dropping:
         for unit, post in posts:
             if unit.of(post) in going and not self._stays(unit):
                 yield from self._without(unit, post, going[unit.of(post)])
+
+    def outweighs_line(self) -> bool:
+        """Return whether what is dropped is longer than the line that tells of it. Prompts may have it already."""
+        view = self._tail.view
+        if not self._gone or view.first_dropped:
+            return True
+        return self._tokens > count_message(note((), dropped_from=self._first), view.ledger.count)
 
     def _shown(self) -> list[Placed]:
         return [unit for unit in self._tail.units if not unit.places <= self._gone]
@@ -164,6 +182,8 @@ class _Dropping:
         reduction = Reduction.over(round_, map(self._posts.get, places), "dropped")
         if _span(stretch[0].place, reduction) not in self._overlaid:  # the log would ignore it
             self._gone |= places
+            self._tokens += sum(sum(self._tail.view.costs(round_, unit.unit)) for unit in stretch)
+            self._first = min(self._first or round_.number, round_.number)
             yield reduction
 
     def _without(self, placed: Placed, post: Post, types: set[str]) -> Iterator[Reduction]:

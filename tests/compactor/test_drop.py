@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+import views
 from chats import Message, answer, assert_paired, calls, memory_of, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
-from views import messages_of, reduced, spans, view_of
+from views import messages_of, spans
 
-from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, compose, over_tokens
+from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, Trigger, compose, over_messages, over_tokens
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
+from compactor.messages.ledger import ledger_of
 from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
+from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import Memory
 from memory.overlays import CompactedMessage, Reduction
@@ -24,6 +28,19 @@ from memory.rounds import Attachment, Post, Round, ToolCall
 
 ROLE = "assistant"
 BIG = "Row 1: 17 euros.\n" * 400
+
+
+def as_if_long(text: str) -> int:
+    """Count each text as a long one, but for the line that tells of what was dropped."""
+    return count_tokens(text) + 1_000 * (not text.startswith("[Left out here"))
+
+
+def view_of(memory: Memory, *, role: str = ROLE) -> View:
+    return views.view_of(memory, role=role, ledger=ledger_of(memory, role, as_if_long))
+
+
+def reduced(memory: Memory, strategy: Callable[[View], Iterable[Reduction]], *, role: str = ROLE) -> list[Reduction]:
+    return views.reduced(memory, strategy, role=role, ledger=ledger_of(memory, role, as_if_long))
 
 
 def shown(memory: Memory, role: str = ROLE) -> list[str]:
@@ -457,8 +474,8 @@ def test_a_strategy_is_named_after_its_rules() -> None:
     assert drop([("tool_result", 3), ("attachment:plan", 0)]).__name__ == "drop(tool_result, attachment:plan)"
 
 
-def in_background(memory: Memory, mark: int, *strategies: Strategy) -> list[str]:
-    """Return the names of the *strategies* that a compactor ran until the prompt was at most *mark* tokens."""
+def in_background(memory: Memory, due: int | Trigger, *strategies: Strategy) -> list[str]:
+    """Return the names of the *strategies* that reduced posts until none was *due*, or at most so many tokens left."""
     heard = Heard()
     executor = ManualExecutor()
     compactor = ContextCompactor.for_role(
@@ -466,7 +483,7 @@ def in_background(memory: Memory, mark: int, *strategies: Strategy) -> list[str]
         ROLE,
         summarizer=ExtractiveSummarizer(),
         strategies=strategies,
-        trigger=over_tokens(mark),
+        trigger=over_tokens(due) if isinstance(due, int) else due,
         executor=executor,
         clock=FakeClock(),
         on_event=heard,
@@ -484,6 +501,67 @@ def test_a_compactor_stops_between_rules_when_the_trigger_no_longer_holds() -> N
     assert in_background(memory_of(*said), 1_000, *strategies) == ["offload_large"]
     assert in_background(memory_of(*said), 640, *strategies) == ["offload_large", "drop(tool_result)"]
     assert in_background(memory_of(*said), 500, *strategies)[2:] == ["drop(assistant)"] * 2
+
+
+# -- the line that tells of what was dropped --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["assistant", "user", "tool_result"])
+def test_what_is_shorter_than_the_line_that_tells_of_it_stays(kind: str) -> None:
+    """No compaction makes a prompt longer."""
+    memory = memory_of(user("q"), *group("a", "1"), answer("so"), user("r"), answer("done"), user("s"))
+    before = compose(memory, budget=10**6)
+
+    assert in_background(memory, 1, drop(kind)) == []
+    assert compose(memory, budget=10**6).messages == before.messages
+
+
+def test_what_is_short_goes_where_prompts_have_the_line_already() -> None:
+    """One line tells of all that was dropped, whichever strategy dropped it."""
+    memory = memory_of(user("q"), *group("a", BIG), answer("so"), user("r"), answer("done"), user("s"))
+    before = compose(memory, budget=10**6).tokens
+
+    assert in_background(memory, 1, drop("assistant"), drop("tool_result"), drop("assistant")) == [
+        "drop(tool_result)",
+        "drop(assistant)",
+    ]
+    assert compose(memory, budget=10**6).tokens < before
+
+
+def test_short_posts_go_together_where_they_are_longer_than_the_line() -> None:
+    """All that one strategy drops counts, whichever of its rules it is dropped by."""
+    said = [message for number in range(30) for message in (user(f"q{number}"), answer(f"a{number}"))]
+    memory = memory_of(*said)
+    before = compose(memory, budget=10**6).tokens
+
+    assert len(in_background(memory, 1, drop([("user", 0), ("assistant", 0)]))) == 58
+    assert compose(memory, budget=10**6).tokens < before
+
+
+def test_attachments_leave_though_nothing_else_is_dropped() -> None:
+    """A line in their own post tells of them."""
+    memory = Memory("s")
+    for number in range(2):
+        round_ = memory.create_round(f"q{number}")
+        memory.add_post(round_, send_from="User", send_to=ROLE, message=f"q{number}")
+        memory.add_post(
+            round_,
+            send_from=ROLE,
+            send_to="User",
+            message="so",
+            attachment_list=(Attachment(id="a", type="plan", content=words(300)),),
+        )
+        memory.finish_round(round_)
+
+    rules = [("user", 0), ("attachment:plan", 1)]
+    assert [one.kind for one in views.reduced(memory, drop(rules))] == ["offloaded"]
+
+
+def test_short_posts_go_where_only_messages_are_too_many() -> None:
+    """Fewer messages is what the trigger asks for."""
+    memory = memory_of(user("q"), *group("a", "1"), answer("so"), user("r"), answer("done"), user("s"))
+
+    assert in_background(memory, over_messages(4), drop("tool_result")) == ["drop(tool_result)"]
 
 
 # -- whatever is said -------------------------------------------------------------------------------------------------
