@@ -299,7 +299,7 @@ class Stopped(CompactionEvent):
 
     name: ClassVar[str] = "compaction.stopped"
     level: ClassVar[str] = "warning"
-    #: ``executor_shut_down``.
+    #: ``executor_shut_down``, ``session_purged``.
     reason: str
 
 

@@ -327,12 +327,16 @@ class Runner:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run = None
+            stops = outcome.stops and self._state is State.COMPACTING  # and is not asked to, nor not started
             self._settle(run, result, error, outcome, backing_off=delay is not None)
             following = self._claim() if can_go_on else None  # else when something happens
             unwanted = following is None and not self._turn.waiting
             self._wake.notify_all()
         if unwanted:
             self._turn.give_back()
+        if stops:
+            self._turn.leave()
+            self.emit(Stopped(role=self._cycle.role, reason="session_purged"))
         self._dispatch(following)
 
     def _judge(self, run: Run, error: BaseException | None, outcome: Outcome) -> float | None:
@@ -396,13 +400,13 @@ class Runner:
         backing_off: bool,
     ) -> None:
         """Change state after *run*. Called with the lock held."""
-        if error is not None and outcome.is_failure:
+        if error is not None and (outcome.is_failure or outcome.stops):
             self._last_error = describe_error(error)
         if outcome.again or result is not None or run.rested:
             self._pending = True
         if outcome.tells or result is not None:
             self._waiters.resolve(result=result, error=error)
-        if self._state is State.STOPPING:
+        if self._state is State.STOPPING or (outcome.stops and self._state is State.COMPACTING):
             self._come_to_rest()
         elif self._state is State.COMPACTING:
             self._state = State.BACKING_OFF if backing_off and not run.rested else State.IDLE

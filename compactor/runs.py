@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memory.errors import StaleCompaction
+from memory.errors import SessionPurged, StaleCompaction
 
 from .cost.limits import UNLIMITED, Place
 from .errors import LeasedElsewhere, LimitReached
@@ -46,6 +46,8 @@ class Outcome:
     again: bool = False
     #: Whoever waits for the run is told, though it has no result.
     tells: bool = False
+    #: There will be nothing to do any more.
+    stops: bool = False
 
 
 def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> Outcome:
@@ -57,6 +59,8 @@ def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> O
         return Outcome(discards, tells=True)
     if isinstance(error, LimitReached):  # likewise; who waits goes on waiting for a turn
         return Outcome(discards, again=True)
+    if isinstance(error, SessionPurged):  # nobody can write to this session again
+        return Outcome(discards, tells=True, stops=True)
     if not isinstance(error, StaleCompaction):
         return Outcome(discards, is_failure=True, tells=True)
     if error.reason == "interpreter_exit":  # to look again would never end

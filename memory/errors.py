@@ -9,6 +9,7 @@ __all__ = [
     "NewerVersion",
     "OlderVersion",
     "RoundClosed",
+    "SessionPurged",
     "StaleCompaction",
     "StoreBusy",
     "StoreClosed",
@@ -87,6 +88,10 @@ class StoreDamaged(StoreError):
 
 class StoreClosed(StoreError):
     """The store was closed; open another on the same URL."""
+
+
+class SessionPurged(StoreError):
+    """The session was purged while a Memory had it open: that one writes no more; go on with a new Memory."""
 
 
 class OlderVersion(StoreError):

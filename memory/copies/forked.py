@@ -19,7 +19,7 @@ from ..entries import (
     UsageRecorded,
     kinds_of,
 )
-from ..errors import StoreError, UnknownRound
+from ..errors import SessionPurged, UnknownRound
 from ..journal import withdrawals
 from ..log.archive import PURGED
 from ..log.snapshot import Snapshot
@@ -61,7 +61,7 @@ def forked(memory: M, at_round: int, session_id: str | None = None, store: Store
     refuse_present(kept, session)
     log = list(memory._store.read(memory.session_id, 0, now.number))
     if len(log) != now.number or log[-1].id != now.last:
-        raise StoreError(PURGED.format(now.number))
+        raise SessionPurged(PURGED.format(now.number))
     entries, made_at = list(_until(log, at_round)), memory._clock()
     over = list(_over_newest_query(now, at_round, entries))
     entries += [Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]) for one in over]

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..entries import Entry
-from ..errors import Conflict, MessageError, NewerVersion, StoreDamaged, StoreError
+from ..errors import Conflict, MessageError, NewerVersion, SessionPurged, StoreDamaged, StoreError
 from ..frozen import freeze
 from ..log.archive import PURGED
 from ..stores import InMemoryStore, Store
@@ -55,7 +55,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
     number = now.number
     entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, number)] if number else []
     if len(entries) != number or (entries and entries[-1]["id"] != now.last):
-        raise StoreError(PURGED.format(number))
+        raise SessionPurged(PURGED.format(number))
     return {
         "format": STATE_FORMAT,
         "version": STATE_VERSION,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..entries import NAMES, CompactionPublished, Entry, ReductionPublished
-from ..errors import NewerVersion, StoreDamaged, StoreError
+from ..errors import NewerVersion, SessionPurged, StoreDamaged
 from ..forking import renewed_after_fork
 from ..overlays import CompactedMessage, Reduction
 from ..rounds import Record, Round
@@ -280,7 +280,9 @@ class FromStore(_Published):
     def _found(self, rounds: Mapping[int, Any], number: int) -> Round:
         found = rounds.get(number)
         if found is None:
-            raise StoreError(f"round {number} is not in the log any more, as if it had been purged; open a new session")
+            raise SessionPurged(
+                f"round {number} is not in the log any more, as if it had been purged; go on with a new Memory"
+            )
         return found if isinstance(found, Round) else found.round
 
     def _put(self, round_: Round, length: int) -> None:

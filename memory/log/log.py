@@ -24,6 +24,7 @@ from ..entries import (
 from ..errors import (
     Conflict,
     NewerVersion,
+    SessionPurged,
     StoreBusy,
     StoreClosed,
     StoreDamaged,
@@ -125,8 +126,8 @@ class Log(ABC):
     def refresh(self) -> bool:
         """Return whether others have written to the session, and show it from now on: hooks are told of their rounds.
 
-        For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``, also where the
-        session was purged: go on with a new Memory then.
+        For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``, and
+        ``SessionPurged`` where the session is gone: go on with a new Memory then.
         """
         grown, news = False, _NO_NEWS
         try:
@@ -215,7 +216,7 @@ class Log(ABC):
             self._store.append(self.session_id, entries, self.snapshot.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
-                raise StoreError(PURGED.format(self.snapshot.number)) from conflict
+                raise SessionPurged(PURGED.format(self.snapshot.number)) from conflict
             return self._own_entries.isdisjoint(entry.id for entry in entries)
         except _REFUSALS:
             raise
@@ -287,12 +288,12 @@ class Log(ABC):
         return self.snapshot.number > before
 
     def _unread(self, cause: Conflict | None) -> Iterator[Entry]:
-        """Give what is in the log behind the last entry that is known. Raises ``StoreError`` where that is gone."""
+        """Give what is in the log behind the last entry that is known. Raises ``SessionPurged`` where that is gone."""
         known = self.snapshot
         entries = iter(self._store.read(self.session_id, max(known.number - 1, 0)))
         # The log of a session that was purged and begun anew goes on from another entry.
         if known.number and getattr(next(entries, None), "id", None) != known.last:
-            raise StoreError(PURGED.format(known.number)) from cause
+            raise SessionPurged(PURGED.format(known.number)) from cause
         yield from entries
 
     def _is_unfinished(self, record: PostRedacted, entry: int) -> bool:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..entries import PostRedacted
-from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly
+from ..errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
 from ..log.archive import PURGED
 from ..log.erased import without
 from ..rounds import Round
@@ -86,10 +86,10 @@ def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int 
 
 
 def _require_same(store: Store, session: str, snapshot: Snapshot) -> None:
-    """Raise ``StoreError`` where the session was purged: the texts of *snapshot* are not those of a new one."""
+    """Raise ``SessionPurged`` where it was: the texts of *snapshot* are not those of a new one."""
     number = snapshot.number
     if number and [entry.id for entry in store.read(session, number - 1, 1)] != [snapshot.last]:
-        raise StoreError(PURGED.format(number))
+        raise SessionPurged(PURGED.format(number))
 
 
 def forgotten(store: Store, session: str, snapshot: Snapshot, numbers: Collection[int]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from compactor.runs import Outcome, outcome_of
-from memory import StaleCompaction
+from memory import SessionPurged, StaleCompaction
 
 FAILED = Outcome(0, is_failure=True, tells=True)
 
@@ -20,6 +20,7 @@ FAILED = Outcome(0, is_failure=True, tells=True)
         (StaleCompaction("rounds_changed"), Outcome(1, again=True)),
         (StaleCompaction("stopped"), Outcome(0, again=True)),
         (StaleCompaction("interpreter_exit"), Outcome(0, tells=True)),
+        (SessionPurged("gone"), Outcome(0, tells=True, stops=True)),
         (CompactionTimeout("too long"), FAILED),
         (SummaryRejected("shorter", "not shorter"), FAILED),
         (OSError(), FAILED),

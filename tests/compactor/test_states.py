@@ -25,10 +25,11 @@ from scene import (
     threads_of,
 )
 
-from compactor import ContextCompactor
+from compactor import CompactionFailed, ContextCompactor
 from compactor.background import State
-from compactor.events import Discarded, Failed, Published, Started
+from compactor.events import Discarded, Failed, Published, Started, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
+from memory import InMemoryStore, Memory, SessionPurged
 from memory.events import Event
 
 pytestmark = pytest.mark.timeout(30)
@@ -271,6 +272,33 @@ def test_a_back_off_does_not_keep_a_dropped_compactor_alive() -> None:
     assert joined("weak")
     clock.advance(60)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["offline", "model"])
+def test_a_compactor_whose_session_was_purged_stops_and_says_so(own: bool) -> None:
+    """Nobody can write to that session again: no model is asked, nothing is tried again, and whoever asks is told."""
+    store, summarizer = InMemoryStore(), ScriptedSummarizer()
+    memory = Memory("session", store=store)
+    for _ in range(10):
+        add_round(memory)
+    compactor, executor, clock = on_command(memory, None if own else summarizer)
+    store.purge("session")
+    compactor.start()
+    executor.run_all()
+    assert compactor.status().state is State.STOPPED
+    assert "go on with a new Memory" in str(compactor.status().last_error)
+    assert [event.reason for event in of_kind(compactor.events, Stopped)] == ["session_purged"]
+    assert of_kind(compactor.events, Failed) == []
+    assert clock.waiting == []
+    assert not executor.jobs
+    assert summarizer.requests == []
+    asked = in_thread(lambda: compactor.compact_now(SOON))
+    executor.run_coming()
+    with pytest.raises(CompactionFailed, match="go on with a new Memory") as raised:
+        asked()
+    assert isinstance(raised.value.__cause__, SessionPurged)
+    assert len(of_kind(compactor.events, Stopped)) == 1
+    assert compactor.stop(SOON)
 
 
 # wait_idle

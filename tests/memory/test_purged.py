@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexed import Indexed, shown, with_rounds
 
-from memory import Conflict, InMemoryStore, Memory, Store, StoreError, open_store
+from memory import Conflict, InMemoryStore, Memory, SessionPurged, Store, StoreError, open_store
 from memory.log.checkpoint import checkpoint_of
 
 PURGED = r"purged; go on with a new Memory"
@@ -57,7 +57,7 @@ def test_an_outdated_memory_writes_nothing_into_a_session_that_was_begun_anew(st
     before = [(entry.number, entry.id, entry.round, entry.body) for entry in store.read("s")]
     for name, write in WRITES.items():
         if name != "an index" or hasattr(store, "keep_texts"):
-            with pytest.raises(StoreError, match=PURGED):
+            with pytest.raises(SessionPurged, match=PURGED):
                 write(outdated)
     assert [(entry.number, entry.id, entry.round, entry.body) for entry in store.read("s")] == before
     assert "t" not in store.sessions()
