@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
+from weakref import finalize
 
 from memory import Memory
 from memory.errors import MessageError
@@ -70,6 +71,8 @@ _BY_HOST = " by the host"
 _STANDS_FOR = "[Stands for "
 #: What the file of older messages is named after.
 _ARCHIVE = "compressed_group"
+#: Of so many chats at most it is known for each summarizer how often that has failed.
+_MOST_CHATS = 1_000
 #: A summary is given at least this share of the tokens that it stands for.
 _LEAST_SHARE = 20
 
@@ -87,17 +90,19 @@ class OffloadResult:
     tokens_after: int
     #: By how many tokens they are over ``max_total_tokens`` all the same; 0: they fit.
     over: int = 0
-    #: Why nothing was compressed though it was due: what the summarizer raised, or ``SummaryRejected``.
+    #: Why the summarizer compressed nothing though it was due: what it raised, or ``SummaryRejected``.
     failure: Exception | None = None
+    #: The summarizer has failed again and again, and the snapshot was extracted without it.
+    offline: bool = False
 
     @property
     def success(self) -> bool:
-        return self.failure is None
+        return self.failure is None or self.offline
 
     @property
     def answer(self) -> str:
         """What was done, in a sentence or a line for each file."""
-        if self.failure is not None:
+        if not self.success:
             return f"Nothing was compressed: {self.failure}"
         if not self.write_file_dict:
             return "Nothing was offloaded."
@@ -151,7 +156,9 @@ def offload_context(
     (None: 2). Always stay system messages, what the user said last, and a call that waits for its results; calls and
     results are never parted. Summaries are made of at most *group_token_threshold* tokens at a time, each going on from
     the one before; None or 0: of as many as a request holds. Without a *summarizer*, the same messages always give the
-    same result. One that fails leaves what it was to compress as it was, and the result says so.
+    same result. One that fails leaves what it was to compress as it was, and the result says so; once it has failed in
+    ``circuit_failures`` calls in a row (5; counted for each summarizer object and *chat_id*), messages over the limit
+    are summarised offline in its place, until it answers again.
 
     No summary is aimed at less than the earlier snapshot says, as long as that is a fair part of the limit. Where the
     newest messages alone are too much, so that no summary would make them fit, the older ones stay as they are.
@@ -172,7 +179,7 @@ def offload_context(
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     talk = _Talk.of(messages, counter if counter is not None else counter_for(model))
     vault = _Vault(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
-    before, failure = talk.tokens, None
+    before, failure, offline = talk.tokens, None, False
     due = before > most
     if due and mode != "compress":
         keep = KEEP_COMPACT if keep_recent_count is None else keep_recent_count
@@ -183,9 +190,51 @@ def offload_context(
         group = group_token_threshold or config.summarizer_input_tokens
         made = made if made is not None else ExtractiveSummarizer(count=talk.count)
         asking = _Asking(made, config.prompt, target_tokens, group, traits_of(made).attempts(config))
-        talk, failure = _compressed(talk, keep, most, asking, vault)
+        compressed, failure = _compressed(talk, keep, most, asking, vault)
+        failures = _failures.count(summarizer, chat_id, failure)
+        if failure is not None and talk.tokens > most and failures >= config.circuit_failures:
+            instead = replace(asking, summarizer=ExtractiveSummarizer(count=talk.count), attempts=1)
+            compressed, refused = _compressed(talk, keep, most, instead, vault)
+            offline = refused is None
+        talk = compressed
     after = talk.tokens
-    return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, max(after - most, 0), failure)
+    over = max(after - most, 0)
+    return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, over, failure, offline)
+
+
+class _Failures:
+    """How many calls in a row each summarizer has failed in, chat by chat, for as long as there is the summarizer.
+
+    By identity: many summarizers are records, and equal ones may ask different servers.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, dict[str, int]] = {}
+
+    def count(self, summarizer: object, chat_id: str, failure: Exception | None) -> int:
+        """Take note of a call's end; return how many have failed in a row."""
+        owner = getattr(summarizer, "__self__", summarizer)  # a bound method is another object each time it is named
+        known = self._by_id.get(id(owner))
+        if failure is None:
+            if known is not None:
+                known.pop(chat_id, None)
+            return 0
+        if known is None:
+            known = {}
+            try:
+                finalize(owner, self._by_id.pop, id(owner), None).atexit = False
+            except TypeError:  # it cannot be told when this one goes
+                return 1
+            self._by_id[id(owner)] = known
+        # Of chats that ended in a failure nobody tells: the oldest give way.
+        number = known.pop(chat_id, 0) + 1
+        if len(known) >= _MOST_CHATS:
+            known.pop(next(iter(known)), None)
+        known[chat_id] = number
+        return number
+
+
+_failures = _Failures()
 
 
 def check_settings(

@@ -554,6 +554,7 @@ def test_an_llm_api_will_do() -> None:
 ORDERS = range(40)
 #: A summary of some 800 tokens with a fact in each line.
 FACTS = "\n".join(f"- Order A-{number:04} went to depot D{number % 9} for {number * 7} EUR." for number in ORDERS)
+FORGETS = "The user asks where several orders are, and hears in which depot each is and what it costs."
 LIMITS: Any = {"max_total_tokens": 3_000, "target_tokens": 1_000}
 
 
@@ -571,6 +572,72 @@ def summarised() -> list[Message]:
     made = offload_context(orders(), context_manage_mode="compress", **LIMITS, summarizer=ScriptedSummarizer([FACTS]))
     assert FACTS in snapshots(made.messages)[0]["content"]
     return made.messages
+
+
+@pytest.mark.parametrize("said", [RuntimeError("down"), FORGETS])
+def test_a_summarizer_that_fails_again_and_again_is_stood_in_for_offline(tmp_path: Path, said: Any) -> None:
+    """As in a compactor whose circuit is open: the limit is met, nothing is lost, and a model that answers is heard."""
+    answers: list[Any] = [said] * 100
+
+    def summarizer(_request: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    messages, limit = [*summarised(), *orders()[1:], user("Never send order A-0007 by air.")], 3_000
+    given = messages[1:]
+    results = []
+    for number in range(30):
+        more = [answer(f"Noted {number}. {words(60)}"), user(f"And number {number}? {words(60)}")]
+        messages, given = [*messages, *more], [*given, *more]
+        made = offload_context(messages, max_total_tokens=limit, summarizer=summarizer, store_dir=tmp_path)
+        messages = made.messages
+        results.append(made)
+
+    assert [(made.success, made.over > 0) for made in results[:4]] == [(False, True)] * 4
+    assert all(made.success and made.over == 0 for made in results[4:])
+    folded = [made for made in results if made.offline]
+    assert len(folded) > 1
+    assert said is not FORGETS or {made.failure.check for made in folded} == {"partial"}
+    assert all(made.failure is not None and made.answer.startswith("Kept in full: ") for made in folded)
+    assert "Never send order A-0007 by air." in snapshots(messages)[0]["content"]
+    kept = "\n".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.txt")) + str(messages)
+    assert all(str(message["content"]) in kept for message in given)
+
+    answers[:] = [FACTS] * 10
+    made = offload_context([*messages, *orders()[1:]], max_total_tokens=limit, summarizer=summarizer)
+    assert (made.failure, made.offline) == (None, False)
+    answers[:] = [said] * 10
+    messages = [*summarised(), *orders()[1:], user("And now?")]
+    made = offload_context(messages, max_total_tokens=limit, summarizer=summarizer)
+    assert (made.messages, made.success) == (messages, False)
+
+
+def test_failures_are_counted_chat_by_chat() -> None:
+    """One chat whose summaries are refused takes no other chat's model away."""
+
+    class Down:
+        def summarise(self, _request: object) -> str:
+            raise RuntimeError("down")
+
+    down, options = Down(), {"max_total_tokens": 3_000}
+    for _ in range(5):
+        one = offload_context(orders(), chat_id="one", summarizer=down.summarise, **options)
+    two = offload_context(orders(), chat_id="two", summarizer=down.summarise, **options)
+    assert (one.offline, two.offline) == (True, False)
+
+
+def test_what_fits_waits_for_the_summarizer_however_often_it_fails() -> None:
+    """Only the limit is worth an extract."""
+
+    def summarizer(_request: object) -> str:
+        raise RuntimeError("down")
+
+    messages = [*chat(3), *agent_at_work(2, size=3_000)[1:]]
+    options: Any = {"max_total_tokens": 6_000, "summarizer": summarizer, "compact_ratio_threshold": 0.1}
+    results = [offload_context(messages, **options) for _ in range(8)]
+    assert not any(made.success or made.offline or made.over for made in results)
 
 
 @pytest.mark.parametrize("mode", ["auto", "compress"])
