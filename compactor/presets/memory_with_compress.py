@@ -43,7 +43,7 @@ from .given import check_function, given_config
 from .message_storage import ChatHistoryStorage, MemoryStorage, MessageStorage
 from .pairs import blocks, end_of_answered, is_orphan, stretches, waits
 from .shown import Item, Made, NotAMessage, Shown, Window, originals, places_of, references, to_messages
-from .shown_state import State, StateError, encoded
+from .shown_state import State, StateError, encoded, encoded_beside
 from .structured import MemoryCompressionSchema, is_told_target, structured
 
 __all__ = [
@@ -366,6 +366,7 @@ class MemoryWithCompress:
                 "chat_history_storage": [log.message(item) for item in history],
                 "memory_storage": [log.read(one.item) for one in shown],
                 "sources": [encoded(one.item, numbers, log) for one in shown],
+                "beside": [encoded_beside(one.item, numbers) for one in shown],
                 "direct_updates": self.direct_updates,
             }
 

@@ -30,6 +30,7 @@ __all__ = [
     "Said",
     "Shown",
     "Window",
+    "beside",
     "originals",
     "places_of",
     "references",
@@ -78,6 +79,19 @@ def originals(items: Iterable[Item]) -> Iterator[Item]:
             todo.append(iter(item.sources))
         else:
             yield item
+
+
+def beside(item: Item) -> Iterator[Said]:
+    """Give the places in the log of what *item* may tell of and does not stand for, each once."""
+    found = dict.fromkeys(places_of([item]))
+    todo = [item]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Made):
+            todo += one.sources + one.beside
+        elif one not in found:
+            found[one] = None
+            yield one
 
 
 def places_of(items: Iterable[Item]) -> Iterator[Said]:

@@ -32,7 +32,7 @@ def test_a_state_is_plain_json_and_comes_back() -> None:
     other = MemoryWithCompress()
     other.load_state_dict(state)
 
-    assert list(state) == ["max_token", "chat_history_storage", "memory_storage", "sources", "direct_updates"]
+    assert list(state) == ["max_token", "chat_history_storage", "memory_storage", "sources", "beside", "direct_updates"]
     assert state["memory_storage"] == shown(memory) == shown(other)
     assert other.state_dict() == state
     assert other.max_token == 5_000
@@ -53,6 +53,36 @@ def test_a_state_goes_with_the_log_it_came_from() -> None:
 
     assert shown(other) == [*state["memory_storage"], answer("done")]
     assert log.messages() == before
+
+
+@pytest.mark.parametrize("kept", [1, 4, 8])
+@pytest.mark.parametrize("same_log", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_text_from_a_state_gives_way_for_all_that_its_maker_had_read(kept: int, same_log: bool, again: bool) -> None:
+    """What is erased stands in no text, though the text stood beside it: also where that was compressed again, and in
+    a state of a state."""
+    memory = MemoryWithCompress(200, compress_func=lambda messages: [user("all about P-200"), *messages[-kept:]])
+    run(memory.add(turns(2)))
+    shown(memory)
+    if again:
+        shown(memory, compress_func=lambda messages: [user("more about P-200"), *messages[1:]])
+    other = MemoryWithCompress(memory=memory.memory if same_log else None)
+    other.load_state_dict(json.loads(json.dumps(memory.state_dict())))
+    other.load_state_dict(json.loads(json.dumps(other.state_dict())))
+    assert other.state_dict() == memory.state_dict() | {"max_token": other.max_token}
+    other.memory.redact("r2.p3")
+
+    assert "about P-200" not in str(other.shown())
+    assert other.shown()[-1] == answer("[Redacted]")
+
+
+def test_a_state_of_an_earlier_version_lacks_what_stood_beside() -> None:
+    """It is loaded as it is."""
+    state = worked_with().state_dict()
+    del state["beside"]
+    other = MemoryWithCompress()
+    other.load_state_dict(state)
+    assert shown(other) == state["memory_storage"]
 
 
 def test_hooks_may_wait_for_who_reads_while_a_state_is_loaded() -> None:
@@ -123,6 +153,10 @@ def test_what_is_missing_stays_where_strict_is_off() -> None:
         {"sources": [0, {"role": "user"}, 1, 2]},
         {"sources": [0, [{"role": "wizard"}], 1, 2]},
         {"sources": [0, True, 1, 2]},
+        {"beside": 3},
+        {"beside": [[]]},
+        {"beside": [[], [99], [], []]},
+        {"beside": [[], 1, [], []]},
     ],
 )
 def test_a_state_that_cannot_be_used_changes_nothing(change: dict[str, Any]) -> None:

@@ -331,7 +331,7 @@ def test_a_state_that_the_store_refuses_is_not_loaded(missing: tuple[str, ...]) 
     memory = opened(store, 5_000)
     run(memory.add(turns(2)))
     state = memory.state_dict() | {"max_token": 777, "memory_storage": turns(1), "direct_updates": [user("a note")]}
-    state["sources"] = state["sources"][:4]
+    state |= {"sources": state["sources"][:4], "beside": state["beside"][:4]}
     state = {name: value for name, value in state.items() if name not in missing}
     if "memory_storage" in missing:
         run(memory.delete(0))
