@@ -17,10 +17,11 @@ from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post
 from prompts import PromptTemplate
 
-from ..acceptance import Source
+from ..acceptance import Source, is_too_little
 from ..asking import accepted, traits_of
 from ..checks.standing import STANDING, carry, instructions_in, lost, restored, standing_sentences
 from ..config import CompactorConfig, ConfigError, number, whole_number
+from ..errors import SummaryRejected
 from ..messages.offloading import beginning, is_result, only_text, size_of
 from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..strategies.folding import Saving
@@ -456,6 +457,9 @@ def _compressed(talk: _Talk, keep: int, most: int, asking: _Asking, vault: _Vaul
         return talk, None
     try:
         summary = _summary([talk.messages[place] for place in new], earlier, saving, target, room, asking, talk.count)
+    except SummaryRejected as rejected:
+        too_little = is_too_little(rejected, deterministic=traits_of(asking.summarizer).deterministic)
+        return talk, None if too_little else rejected
     except Exception as error:  # noqa: BLE001  (whatever a summarizer raises: the agent goes on with what there is)
         return talk, error
     made = _snapshot(summary, stands_for, where)

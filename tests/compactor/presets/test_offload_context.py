@@ -521,6 +521,14 @@ def test_one_failing_group_leaves_all_as_they_were(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_said_in_less_offline_is_no_failure() -> None:
+    """Nothing is wrong, and what comes next may help."""
+    for size in range(40, 80):
+        messages = [calls("c"), result("c", "漢字" * size)]
+        made = offload_context(messages, max_total_tokens=1, keep_recent_count=0, group_token_threshold=64)
+        assert (made.failure, made.success) == (None, True)
+
+
 def test_an_interrupt_is_no_failed_summary() -> None:
     """Ctrl-C ends the call."""
     with pytest.raises(KeyboardInterrupt):
