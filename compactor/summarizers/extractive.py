@@ -228,8 +228,42 @@ def _replaces(newer: Assignment, older: Assignment) -> bool:
     return newer.change or 3 * len(both) >= 2 * len(either)
 
 
+def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
+    """Return *statements* without wishes that another instruction repeats.
+
+    Of two alike the newer stays, and of two of which one says more, that one. A wish with an identifier or number that
+    the other lacks stays.
+    """
+    rules = [place for place, one in enumerate(statements) if one.section is Section.INSTRUCTIONS and one.of_user]
+    rules = rules[-_MOST_RULES:]
+    terms = {place: contents[statements[place].text].terms for place in rules}
+    gone: set[int] = set()
+    for place in rules:
+        if instruction_strength(statements[place].text) == 1:
+            continue
+        for other in rules:
+            says_so = other != place and other not in gone and _covers(terms[other], terms[place])
+            if says_so and (other > place or not _covers(terms[place], terms[other])):
+                gone.add(place)
+                break
+    return [one for place, one in enumerate(statements) if place not in gone]
+
+
+#: Only the newest so many instructions are compared with one another.
+_MOST_RULES = 100
+
+
+def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
+    """Return whether *terms* hold two thirds of *others*, and all that is exact of them."""
+    if any(kind > _EXACT_KIND and term not in terms for term, kind in others.items()):
+        return False
+    return 3 * sum(term in terms for term in others) >= 2 * len(others)
+
+
 # --- what counts ------------------------------------------------------------------------------------------------------
 
+#: Identifiers, numbers and dates tell more than this.
+_EXACT_KIND = 0.65
 #: What a term still counts that a chosen line holds.
 _COVERED = 0.7
 _RECURRING, _SHARED = 0.1, 0.4
@@ -275,7 +309,7 @@ class _Line:
 def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
     """Return those of the statements that are still true, with what they are worth among all that was said."""
     said_in = {text: content(text) for text in _breathing(dict.fromkeys(one.text for one in all_of_them))}
-    statements = _current(_distinct(all_of_them))
+    statements = _without_repeated_wishes(_current(_distinct(all_of_them)), said_in)
     contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
@@ -338,7 +372,7 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content], power:
             if in_post.get(term) != statement.source:
                 in_post[term] = statement.source
                 frequency[term] += 1
-            if kind > 0.65:
+            if kind > _EXACT_KIND:
                 speakers[term].add(speaker)
                 if in_round.get(term) != statement.round:
                     in_round[term] = statement.round

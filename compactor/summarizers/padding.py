@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import cast
 
 import yaml
 
-__all__ = ["without_padding"]
+__all__ = ["has_reason", "without_link", "without_padding"]
 
 #: What is left of a clause has at least so many characters, or it stays whole.
 MIN_REST = 12
@@ -30,12 +31,39 @@ def without_padding(clause: str) -> str:
     return clause[start:]
 
 
+def has_reason(clause: str) -> bool:
+    """Return whether the clause before says why *clause* is so: "so I prefer ..."."""
+    return _starts("so").match(clause) is not None
+
+
+def without_link(clause: str) -> str:
+    """Return *clause* without the "and" or "so" that ties it to the clause before, and without a comma at its end."""
+    match = _starts("links").match(clause) or _starts("so").match(clause)
+    start = match.end() if match and len(clause) - match.end() >= MIN_REST else 0
+    return clause[start:].rstrip(",;，；、،؛ ")
+
+
 @cache
 def _phrases() -> re.Pattern[str]:
-    """Return the pattern of all phrases of all languages: read when the first clause is looked at, and once."""
+    """Return the pattern of all phrases of all languages."""
+    return re.compile("|".join(map(_of_language, _tables().values())), re.IGNORECASE)
+
+
+@cache
+def _starts(kind: str) -> re.Pattern[str]:
+    """Return the pattern of the words of one *kind* in all languages, as a clause begins with them."""
+    found = (word for table in _tables().values() for word in table.get(kind, ()))
+    # Of one letter, one language's link is another's pronoun: "i" is "and" in Polish.
+    words = sorted((word for word in found if len(word) > 1 or not word.isascii()), key=len, reverse=True)
+    return re.compile("|".join(map(_word, words)), re.IGNORECASE)
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return the phrases by language: read when the first clause is looked at, and once."""
     text = files(__package__).joinpath("padding.yaml").read_text(encoding="utf-8")
     tables = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (either is the safe one)
-    return re.compile("|".join(map(_of_language, tables.values())), re.IGNORECASE)
+    return cast(Mapping[str, Mapping[str, Sequence[str]]], tables)
 
 
 def _of_language(table: Mapping[str, Sequence[str]]) -> str:

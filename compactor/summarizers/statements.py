@@ -16,7 +16,7 @@ from ..messages.overlaid import is_summary
 from .facts import CJK, is_code
 from .fields import field_lines, structures
 from .instructions import instruction_strength, is_prohibition
-from .padding import without_padding
+from .padding import has_reason, without_link, without_padding
 
 __all__ = [
     "END",
@@ -119,6 +119,8 @@ _OF_USER = frozenset({Section.GOAL, Section.INSTRUCTIONS, Section.SAID})
 _LONG_MESSAGE, _FRAME = 40, 6
 #: About how many characters a line has at most: of what the user or an earlier summary says, of anything else.
 _SENTENCE, _LINE = 400, 240
+#: A sentence of the user is parted into clauses before it is cut; without an end, it is cut there.
+_MESSAGE = 4_000
 #: A longer sentence is no rule because it has the sign of one.
 _RULE = 280
 #: Items up to this long are joined, to lines up to that long: alone they would lose what they are about.
@@ -228,12 +230,28 @@ def _said(message: str, number: int, source: int, question: str = "") -> Iterato
 
 
 def _clauses_ruled(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the clauses of *sentence*, and whether they are a standing instruction, which stands as it was said: whole.
-    A long sentence says much else, and is one only where it forbids something."""
-    if listed or is_prohibition(sentence) or (len(sentence) <= _RULE and _ruled(sentence)):
-        yield sentence, True
-    else:
-        yield from ((clause, False) for clause in clauses(sentence))
+    """Yield the clauses of *sentence*, and whether each is a standing instruction.
+
+    A rule stands whole; a long sentence is one only where it forbids something. Of "I'm setting up X, and I prefer Y,
+    can you ...?" only the clause with the wish is an instruction, with the clause before it where that is its reason.
+    """
+    if listed or (len(sentence) <= _RULE and instruction_strength(sentence) == 1) or is_prohibition(sentence):
+        yield from ((piece, True) for piece in _wrapped(sentence, _SENTENCE))
+        return
+    before = ""
+    for clause in clauses(sentence):
+        for piece in (clause,) if len(clause) <= _SENTENCE else _wrapped(clause, _SENTENCE):
+            ruled = _ruled(piece)
+            whole = f"{before} {piece}" if ruled and before and has_reason(piece) else piece
+            if before and whole == piece:
+                yield before, False
+            before = ""
+            if ruled:
+                yield (without_link(whole) if len(whole) < len(sentence) else whole), True
+            else:
+                before = piece
+    if before:
+        yield before, False
 
 
 def _ruled(text: str) -> bool:
@@ -257,7 +275,7 @@ def _prose_sentences(message: str) -> Iterator[tuple[str, bool]]:
         for line in _lines(prose):
             item = _LIST_MARK.match(line)
             ruling = ruling and item is not None
-            yield from ((sentence, ruling) for sentence in _split(line[item.end() :] if item else line, _SENTENCE))
+            yield from ((sentence, ruling) for sentence in _split(line[item.end() :] if item else line, _MESSAGE))
             if line[-1] in ":：" and not item:
                 ruling = instruction_strength(line) > 0
         for field in fields:
@@ -508,7 +526,7 @@ def clauses(sentence: str) -> Iterator[str]:
 
 #: A clause with fewer characters goes with its neighbour. Those of scripts without spaces count twice.
 _CLAUSE = 40
-_CLAUSE_MARK = re.compile(r"[,;](?= [^\W\d])|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
+_CLAUSE_MARK = re.compile(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
 
 

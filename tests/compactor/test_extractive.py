@@ -609,6 +609,62 @@ def test_where_nothing_new_was_said_the_summary_before_stands() -> None:
     assert count_tokens(summarise([said("...")], before, target=8)) <= 8
 
 
+@pytest.mark.parametrize(
+    ("asked", "wish"),
+    [
+        (
+            "I'm setting up the shop's new site with a page for each cellar, and I prefer plain layouts without pictures "
+            "in the margin, can you help me choose a template for it?",
+            "I prefer plain layouts without pictures in the margin",
+        ),
+        (
+            "I'm trying to keep the whole page under 200 KB for slow phones, so I prefer drawings over photographs of "
+            "the cellars, could you list what I need to change first?",
+            "I'm trying to keep the whole page under 200 KB for slow phones, so I prefer drawings over photographs of the cellars",
+        ),
+        (
+            "Estoy preparando la página nueva para la bodega del puerto viejo, y prefiero un diseño sencillo sin fotos "
+            "en los márgenes, ¿me puedes recomendar una plantilla para empezar?",
+            "prefiero un diseño sencillo sin fotos en los márgenes",
+        ),
+    ],
+)
+def test_a_wish_amid_a_request_is_an_instruction_with_its_reason(asked: str, wish: str) -> None:
+    """The clause with the wish alone, and the one before where a "so" ties them; the request is no standing order."""
+    rules = section(summarise([said(asked, "Of course."), *chatter(3, seed=2)]), Section.INSTRUCTIONS)
+    assert len(rules) == 1
+    assert rules[0].removeprefix("y ") == wish
+
+
+def test_a_wish_said_again_stands_once() -> None:
+    """The newer of two alike stays; a rule in other words about something else is no repetition."""
+    rounds = [
+        said("I prefer short answers with bullet points for every report.", "Noted."),
+        said("I prefer tea over coffee at the morning meetings.", "Noted."),
+        said("As I said, I prefer short answers with bullet points for a report.", "Yes."),
+    ]
+    rules = section(summarise([*rounds, *chatter(3, seed=2)], target=400), Section.INSTRUCTIONS)
+    assert [("short answers" in rule, "tea" in rule) for rule in rules] == [(False, True), (True, False)]
+    assert rules[1].startswith("As I said")
+
+
+def test_a_wish_about_another_thing_is_another_wish() -> None:
+    """An identifier or name that only one of the two has tells them apart."""
+    rounds = [
+        said(f"I would prefer parcels of customer {who} by courier in the morning.") for who in ("AB-1201", "XK-77")
+    ]
+    rules = section(summarise([*rounds, *chatter(3, seed=2)], target=400), Section.INSTRUCTIONS)
+    assert [who for rule in rules for who in ("AB-1201", "XK-77") if who in rule] == ["AB-1201", "XK-77"]
+
+
+def test_a_long_sentence_is_cut_between_its_clauses() -> None:
+    """A person who writes without full stops is understood clause by clause."""
+    parts = [f"in hall {n} the painters from Ghent need the scaffold until the {n}th of June" for n in range(3, 12)]
+    kept = said_in(summarise([said(", ".join(parts), "Noted."), *chatter(3, seed=2)], target=600))
+    assert {text.rstrip(",") for text in kept if "hall" in text} <= set(parts)
+    assert sum("hall" in text for text in kept) >= 5
+
+
 def test_a_thumb_up_is_an_answer() -> None:
     asked = said("Tidy up.", "Shall I delete the folder?")
     assert '👍 (asked: "Shall I delete the folder?")' in section(summarise([asked, said("👍")]), Section.SAID)
@@ -714,11 +770,14 @@ def test_facts_survive_twenty_compactions_of_fixed_size(retention: ModuleType) -
 
 @pytest.mark.skipif(not AIRLINE.exists(), reason=f"real dialogues are not here: {AIRLINE}")
 def test_it_keeps_planted_facts_of_long_real_dialogues_in_two_percent(retention: ModuleType) -> None:
+    """In the mean of several conversations, each with facts planted elsewhere: one fact more or less is chance."""
     dialogues = retention.real_dialogues(AIRLINE)
-    rounds, facts = retention.planted_dialogue(random.Random(5), "held-out", dialogues)
-    target = sum(count_tokens(text) for _, text in retention.lines(rounds)) // 50
-    kept = {name: retention.share_kept(method, [(rounds, facts, target)]) for name, method in retention.METHODS.items()}
-    assert kept["extractive"] >= 0.6
+    cases = []
+    for seed in range(4, 8):
+        rounds, facts = retention.planted_dialogue(random.Random(seed), "held-out", dialogues)
+        cases.append((rounds, facts, sum(count_tokens(text) for _, text in retention.lines(rounds)) // 50))
+    kept = {name: retention.share_kept(method, cases) for name, method in retention.METHODS.items()}
+    assert kept["extractive"] >= 0.75
     assert kept["extractive"] == max(kept.values())
 
 
