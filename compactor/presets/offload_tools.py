@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from memory.graphemes import cut_before
+from memory.graphemes import cut_after, cut_before
 from memory.reading.tool_schema import HUGE, Parameters, number_in, read_arguments, schema, text_in
 
 __all__ = [
@@ -132,7 +132,7 @@ def lines_with(pattern: str, text: str, is_over: Callable[[], bool]) -> Iterator
 
 def _excerpt(text: str, begin: int, end: int, first: int, last: int) -> str:
     """Return a line, or what stands around the match in one that is long."""
-    start, stop = max(begin, first - AROUND), min(end, last + AROUND)
+    start, stop = max(begin, cut_before(text, first - AROUND)), min(end, cut_after(text, last + AROUND))
     shown = text[start:stop].replace("\n", " ")
     before = f"(from column {start - begin}) ..." if start > begin else ""
     return f"{before}{shown}{'...' if stop < end else ''}"

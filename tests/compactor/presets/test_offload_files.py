@@ -488,6 +488,18 @@ def test_matches_in_one_long_line_are_shown_around(files: OffloadFiles) -> None:
     assert "needle" in files.read_file(path, 0, None, column)[:400]
 
 
+@pytest.mark.parametrize(
+    "one", ["\N{MAN}\u200d\N{WOMAN}\u200d\N{GIRL}", "e\u0301", "क्षि"], ids=["family", "accent", "letters"]
+)
+@pytest.mark.parametrize("shift", range(6))
+def test_what_is_shown_around_a_match_ends_between_characters(one: str, shift: int, files: OffloadFiles) -> None:
+    """None that readers see as one is torn."""
+    files.write("one", one * 100 + "x" * shift + "needle" + "y" * shift + one * 100)
+    shown = files.grep("needle").partition(") ...")[2].removesuffix("...")
+    assert "needle" in shown
+    assert set(shown.replace(one, "")) <= set("xneedly")
+
+
 def test_a_match_across_the_window_is_found(files: OffloadFiles) -> None:
     """A long text is looked at in stretches; what lies across two of them counts."""
     for place in range(65_530, 65_540):
