@@ -42,7 +42,8 @@ class HostRounds(Sequence[Round]):
     """Another host's rounds as they were when this was made, each turned into one of ours when it is read.
 
     Rounds are objects or mappings. They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to``
-    and ``message``: reading one that lacks a field raises ``NotARound``, for its text would not reach the summarizer.
+    and ``message``, attachments ``content``, tool calls ``name`` and ``arguments`` or ``input``, on them or in a
+    ``function``: reading one that lacks a field raises ``NotARound``, for its text would not reach the summarizer.
     So does an iterator where a list belongs, for it is empty when it is read again, and a ``state`` other than
     ``created``, ``finished`` and ``failed``. A round without ``state`` is closed. Those without ``id`` are told apart
     by their place.
@@ -151,17 +152,18 @@ def _post(item: Any, number: int, place: int) -> Post:
         return item
     name = f"post {number} of round {place + 1}"
     _require(item, name, "send_from", "send_to", "message")
-    attachments = tuple(
-        Attachment(id=f"a{place}", type=_word(attachment, "type"), content=_text(attachment, "content"))
-        for place, attachment in enumerate(_listed(item, "attachment_list", name), 1)
+    attachments = (
+        _attachment(one, at, f"attachment {at} of {name}")
+        for at, one in enumerate(_listed(item, "attachment_list", name), 1)
     )
+    calls = (_call(one, f"tool call {at} of {name}") for at, one in enumerate(_listed(item, "tool_calls", name), 1))
     return Post(
         id=str(_field(item, "id") or f"p{number}"),
         send_from=_word(item, "send_from"),
         send_to=_word(item, "send_to"),
         message=_text(item, "message"),
-        attachment_list=attachments,
-        tool_calls=tuple(map(_call, _listed(item, "tool_calls", name))),
+        attachment_list=tuple(attachments),
+        tool_calls=tuple(calls),
         tool_call_id=_word(item, "tool_call_id") or None,
         number=number,
         extra=FrozenMapping(),
@@ -174,7 +176,7 @@ def _require(item: Any, name: str, *fields: str) -> None:
         if not (field in item if isinstance(item, Mapping) else hasattr(item, field)):
             raise NotARound(
                 f"{name}, a {type(item).__name__}, has no {field}; rounds need user_query and post_list,"
-                " and posts send_from, send_to and message"
+                " posts send_from, send_to and message, attachments content, and tool calls name"
             )
 
 
@@ -187,10 +189,18 @@ def _listed(item: Any, field: str, name: str) -> Iterable[Any]:
     return found
 
 
-def _call(item: Any) -> ToolCall:
-    """Return a tool call, a mapping or an object, with its name and arguments on it or, as OpenAI's, in a function."""
+def _attachment(item: Any, number: int, name: str) -> Attachment:
+    _require(item, name, "content")
+    return Attachment(id=f"a{number}", type=_word(item, "type"), content=_text(item, "content"))
+
+
+def _call(item: Any, name: str) -> ToolCall:
+    """Return a tool call, a mapping or an object, with its name and arguments on it or, as OpenAI's, in a function;
+    AgentScope's and Anthropic's arguments are an ``input``."""
     asked = _field(item, "function") or item
-    return ToolCall(id=_text(item, "id"), name=_text(asked, "name"), arguments=_text(asked, "arguments"))
+    _require(asked, name, "name")
+    arguments = _text(asked, "arguments") or _text(asked, "input")
+    return ToolCall(id=_text(item, "id"), name=_text(asked, "name"), arguments=arguments)
 
 
 def _field(item: Any, name: str) -> Any:

@@ -51,6 +51,11 @@ class Bare:
         self.post_list = [SimpleNamespace(send_from=ROLE, send_to="User", message=f"answer {number} " * 10)]
 
 
+def with_post(**fields: Any) -> dict[str, Any]:
+    """Return a round with one post, which has *fields* as well."""
+    return {"user_query": "q", "post_list": [{"send_from": ROLE, "send_to": "User", "message": "m", **fields}]}
+
+
 def read(item: Any, role: str = "") -> Round:
     return HostRounds([item], role)[0]
 
@@ -205,8 +210,9 @@ def test_posts_attachments_and_enums_are_read() -> None:
         SimpleNamespace(id="c1", function=SimpleNamespace(name="search", arguments='{"q": 1}')),
         SimpleNamespace(id="c1", name="search", arguments='{"q": 1}'),
         {"id": "c1", "name": "search", "arguments": {"q": 1}},
+        {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": 1}},
     ],
-    ids=["OpenAI's mapping", "OpenAI's object", "an object", "arguments as a mapping"],
+    ids=["OpenAI's mapping", "OpenAI's object", "an object", "arguments as a mapping", "AgentScope's block"],
 )
 def test_tool_calls_and_results_are_read_whatever_their_form(call: Any) -> None:
     """All text reaches the summarizer, a host's tool calls included."""
@@ -256,6 +262,14 @@ def test_rounds_may_be_mappings() -> None:
             SimpleNamespace(user_query="q", post_list=[SimpleNamespace(send_from="A", send_to="B", text="x")]),
             "no message",
         ),
+        (with_post(attachment_list=["a long text"]), "attachment 1 of post 1 of round 1, a str, has no content"),
+        (
+            with_post(attachment_list=[("plan", "1. load")]),
+            "attachment 1 of post 1 of round 1, a tuple, has no content",
+        ),
+        (with_post(attachment_list=[{"kind": "plan", "text": "1."}]), "a dict, has no content"),
+        (with_post(tool_calls=["search"]), "tool call 1 of post 1 of round 1, a str, has no name"),
+        (with_post(tool_calls=[{"id": "c1", "tool": "search"}]), "a dict, has no name"),
     ],
 )
 def test_a_round_of_another_form_is_refused(item: Any, lacks: str) -> None:
