@@ -102,6 +102,7 @@ class ContextCompactor:
         _check_arguments(config, summarizer, rounds_getter, llm_api)
         assert rounds_getter is not None  # noqa: S101  (checked)
         require_role(role)
+        _check_role(role, rounds_getter)
         for name, function in {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}.items():
             if function is not None:
                 require_callable(name, function, _FUNCTIONS[name])
@@ -184,6 +185,7 @@ class ContextCompactor:
             raise ValueError(
                 f"this compactor is of the session {self._session!r}; make another one for {memory.session_id!r}"
             )
+        _check_role(role, self.rounds_getter)
         if self.role == role and not self._has_own_journal:
             return
         if self._runner.state is not State.NEW or self.get_compaction() is not None:
@@ -396,6 +398,16 @@ def _check_arguments(config: object, summarizer: object, rounds_getter: object, 
         raise TypeError("rounds_getter is called without arguments; give a function that takes none")
     if summarizer is not None and llm_api is not None:
         raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+
+
+def _check_role(role: str, rounds_getter: object) -> None:
+    """Raise ``ValueError`` where a Memory's *rounds_getter* is another role's than *role*."""
+    read = rounds_getter.role if isinstance(rounds_getter, RoundsGetter) else ""
+    if role and read not in ("", role):
+        raise ValueError(
+            f"rounds_getter gives {read!r}'s rounds, and the compactor is {role!r}'s;"
+            f" give memory.rounds_getter({role!r})"
+        )
 
 
 def _remedy_for(config: object) -> str:

@@ -143,6 +143,21 @@ def test_a_compactor_of_one_role_is_not_registered_for_another() -> None:
     assert compactor.role == ROLE
 
 
+def test_a_compactor_that_reads_one_roles_rounds_is_not_anothers() -> None:
+    """Whether the other role is given, or comes by being registered; its own is taken, and so are everybody's rounds."""
+    memory = memory_of(3)
+    getter = memory.rounds_getter(ROLE)
+    with pytest.raises(ValueError, match=f"{ROLE}.*Secretary"):
+        ContextCompactor(rounds_getter=getter, role="Secretary")
+    compactor = ContextCompactor(rounds_getter=getter)
+    with pytest.raises(ValueError, match=f"{ROLE}.*Secretary"):
+        memory.register_compaction_provider("Secretary", compactor)
+    assert (memory.provider("Secretary"), compactor.role) == (None, "")
+    memory.register_compaction_provider(ROLE, compactor)
+    assert compactor.role == ROLE
+    memory.register_compaction_provider("Secretary", ContextCompactor(rounds_getter=memory.rounds_getter("")))
+
+
 def test_a_compactor_that_works_for_no_role_cannot_be_given_one() -> None:
     """What it has seen and published is everybody's."""
     memory = memory_of(3)
