@@ -7,18 +7,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from chats import answer, calls, memory_of, result, user
 
 from compactor import ContextCompactor, compose
+from compactor.messages.clipping import clip_text
 from compactor.messages.marks import FORBIDS, as_said, without_marks
 from compactor.messages.offloading import kept_line, left_out, size_of
-from compactor.messages.overlaid import overlaid
+from compactor.messages.overlaid import OVERLAY, overlaid
+from compactor.messages.pieces import note
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.strategies.wording import attachments_line, summary_text, with_sentences
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.statements import Section, from_summary
+from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory
+from memory.frozen import freeze_mapping
 from memory.overlays import Reduction
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
@@ -40,11 +45,10 @@ def test_no_line_of_ours_is_told_as_somebodys(preset: str) -> None:
     for number in range(40):
         call = {"name": "price", "arguments": f'{{"ticket": {7_000 + number}}}'}
         memory.append({"role": "user", "content": f"Question {number}: what does the ticket {7_000 + number} cost?"})
-        calls = [{"id": f"c{number}", "type": "function", "function": call}]
-        memory.append({"role": "assistant", "content": None, "tool_calls": calls})
+        asked = [{"id": f"c{number}", "type": "function", "function": call}]
+        memory.append({"role": "assistant", "content": None, "tool_calls": asked})
         rows = "detail row of the price table. " * (150 if number % 2 else 60)
-        result = f"The ticket {7_000 + number} costs {number * 31} dollars. {rows}"
-        memory.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
+        memory.append(result(f"c{number}", f"The ticket {7_000 + number} costs {number * 31} dollars. {rows}"))
         memory.append({"role": "assistant", "content": "I have looked it up."})
         compactor.compact_now()
 
@@ -127,12 +131,51 @@ def test_a_summarizer_reads_a_reduction_as_a_summary_and_not_as_a_message() -> N
         "[12,345 characters left out; reload r1.p2]",
         "[Was to be seen once, and is left out now; reload r1.p2]",
         "[12,345 characters, about 3,000 tokens, left out here and kept in full in the file /a/b.txt; reload r1.p2]",
+        "[3 × plan, 1,500 characters, left out here and kept in full; reload r1.p2]",
+        "[950 characters, about 300 tokens, left out here and kept in full in the file /a/b.txt; read_file gives it,"
+        " grep searches it]",
+        "[950 characters, about 300 tokens, left out here and kept in full by the host]",
+        summary_text("", f"the {size_of(12_345, 3_000)}, that Data Analyst said here", "r12.p3").strip(),
+        summary_text("", f"the {size_of(12_345, 3_000)}, that stood here", "r12.p0").strip(),
+        clip_text("x " * 9_000, 40, "r1.p2", count_tokens).split("\n")[1],
+        note((3, 4, 5), "r6.p1", "r6.p9")["content"],
         FORBIDS,
     ],
 )
 def test_each_line_of_ours_is_known(line: str) -> None:
     """Around it stands what was said, which stays."""
     assert without_marks(f"The head.\n{line}\nThe tail.") == "The head.\nThe tail."
+
+
+@pytest.mark.parametrize("end", [" kept in full", ", kept in full; reload r1.p2", " left out; reload r1.p2"])
+@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+def test_what_somebody_says_in_brackets_is_told_offline(role: str, end: str) -> None:
+    """Only lines that compaction wrote are nobody's words."""
+    said = f"[The export of ledger LX-48213 must be{end}]"
+    memory = memory_of(user(f"Export the ledger.\n{said}" if role == "user" else "Export the ledger."))
+    memory.append(calls("c"))
+    memory.append(result("c", f"Exported.\n{said}" if role == "tool" else "Exported."))
+    memory.append(answer(f"It is exported.\n{said}" if role == "assistant" else "It is exported."))
+
+    (round_,) = memory.conversation.rounds
+    made = ExtractiveSummarizer()(
+        SummaryRequest(role=ROLE, rounds=(round_,), start_index=1, end_index=1, target_tokens=500, messages=[])
+    )
+
+    assert "LX-48213" in made.text
+
+
+def test_a_line_of_ours_that_the_user_wrote_himself_is_his() -> None:
+    """He may ask what it means; in what an overlay shortened it is ours."""
+    text = f"What is this?\n{kept_line(size_of(12_345, 3_000), 'r12.p3')}"
+    post = Post(send_from=USER, send_to=ROLE, message=text)
+    ours = freeze_mapping({OVERLAY: "offloaded"})
+
+    written = as_said(Round(user_query=text, post_list=(post,)))
+    shortened = as_said(Round(user_query=text, post_list=(post.model_copy(update={"extra": ours}),), extra=ours))
+
+    assert (written.user_query, written.post_list[0].message) == (text, text)
+    assert (shortened.user_query, shortened.post_list[0].message) == ("What is this?", "What is this?")
 
 
 def test_what_the_user_forbade_stays_without_the_line_above() -> None:
