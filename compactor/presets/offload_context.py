@@ -192,11 +192,13 @@ def offload_context(
         made = made if made is not None else ExtractiveSummarizer(count=talk.count)
         asking = _Asking(made, config.prompt, target_tokens, group, traits_of(made).attempts(config))
         compressed, failure = _compressed(talk, keep, most, asking, vault)
-        failures = _failures.count(summarizer, chat_id, failure)
-        if failure is not None and talk.tokens > most and failures >= config.circuit_failures:
+        if compressed is not talk:
+            _failures.reset(summarizer, chat_id)
+        failures = _failures.failed(summarizer, chat_id) if failure is not None else 0
+        if talk.tokens > most and failures >= config.circuit_failures:
             instead = replace(asking, summarizer=ExtractiveSummarizer(count=talk.count), attempts=1)
-            compressed, refused = _compressed(talk, keep, most, instead, vault)
-            offline = refused is None
+            compressed, _ = _compressed(talk, keep, most, instead, vault)
+            offline = compressed is not talk
         talk = compressed
     after = talk.tokens
     over = max(after - most, 0)
@@ -212,27 +214,31 @@ class _Failures:
     def __init__(self) -> None:
         self._by_id: dict[int, dict[str, int]] = {}
 
-    def count(self, summarizer: object, chat_id: str, failure: Exception | None) -> int:
-        """Take note of a call's end; return how many have failed in a row."""
-        owner = getattr(summarizer, "__self__", summarizer)  # a bound method is another object each time it is named
+    def reset(self, summarizer: object, chat_id: str) -> None:
+        """Take note of a call in which it gave a summary."""
+        self._by_id.get(id(_owner(summarizer)), {}).pop(chat_id, None)
+
+    def failed(self, summarizer: object, chat_id: str) -> int:
+        """Take note of a call in which it failed; return how many those are since it gave a summary."""
+        owner = _owner(summarizer)
         known = self._by_id.get(id(owner))
-        if failure is None:
-            if known is not None:
-                known.pop(chat_id, None)
-            return 0
         if known is None:
-            known = {}
             try:
                 finalize(owner, self._by_id.pop, id(owner), None).atexit = False
             except TypeError:  # it cannot be told when this one goes
                 return 1
-            self._by_id[id(owner)] = known
+            known = self._by_id[id(owner)] = {}
         # Of chats that ended in a failure nobody tells: the oldest give way.
         number = known.pop(chat_id, 0) + 1
         if len(known) >= _MOST_CHATS:
             known.pop(next(iter(known)), None)
         known[chat_id] = number
         return number
+
+
+def _owner(summarizer: object) -> object:
+    """Return whose failures are counted: a bound method is another object each time it is named."""
+    return getattr(summarizer, "__self__", summarizer)
 
 
 _failures = _Failures()

@@ -636,6 +636,34 @@ def test_failures_are_counted_chat_by_chat() -> None:
     assert (one.offline, two.offline) == (True, False)
 
 
+def test_an_extract_that_saves_nothing_stands_in_for_nobody() -> None:
+    """The failure is told as any other, and the messages are as they were."""
+
+    def summarizer(_request: object) -> str:
+        raise RuntimeError("down")
+
+    for size in range(40, 80):
+        messages = [calls("c"), result("c", "漢字" * size)]
+        options: Any = {"max_total_tokens": 1, "keep_recent_count": 0, "group_token_threshold": 64}
+        made = [offload_context(messages, **options, summarizer=summarizer) for _ in range(5)][-1]
+        assert made.offline == (made.messages != messages)
+        assert made.success == (made.offline or made.failure is None)
+
+
+def test_calls_that_ask_nobody_are_no_success() -> None:
+    """Between them it fails on."""
+
+    def summarizer(_request: object) -> str:
+        raise RuntimeError("down")
+
+    options: Any = {"max_total_tokens": 3_000, "summarizer": summarizer}
+    huge = [*orders(), user("And now?"), calls("c"), result("c", words(9_000))]
+    for _ in range(4):
+        assert not offload_context(orders(), **options).success
+        assert offload_context(huge[-3:], **options).failure is None
+    assert offload_context(orders(), **options).offline
+
+
 def test_what_fits_waits_for_the_summarizer_however_often_it_fails() -> None:
     """Only the limit is worth an extract."""
 
