@@ -34,7 +34,7 @@ from .checks.cut_off import is_cut_off
 from .checks.echo import bare, has_markup, measure_copied, repeats
 from .checks.identifiers import identifiers, unknown
 from .checks.kept import find_missing
-from .checks.substance import names_nothing_new, says_nothing
+from .checks.substance import had_nothing_to_say, names_nothing_new, says_nothing
 from .checks.terms import Terms
 from .checks.voice import in_own_voice
 from .errors import SummaryRejected
@@ -209,6 +209,10 @@ class _Candidate:
         return Terms(self.text)
 
     @property
+    def sources(self) -> tuple[Terms, Terms]:
+        return self.source.terms, self.source.previous_terms
+
+    @property
     def is_extracted(self) -> bool:
         """Whether the offline summarizer has chosen it from the source, which it would do again."""
         return self.summary is not None and self.summary.extracted
@@ -247,6 +251,7 @@ def accept(
         if (wrong := check(made)) is not None:
             rejected = SummaryRejected(name, wrong.why, wrong.names)
             rejected.tokens = source.tokens
+            rejected.had_nothing_to_say = name == "hollow" and had_nothing_to_say(made.said_terms, made.sources)
             raise rejected
     assert made.summary is not None  # noqa: S101  (the first check)
     summary = replace(made.read, usage=made.summary.usage, model=made.summary.model)
@@ -255,9 +260,12 @@ def accept(
 
 def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
     """Return whether there was too little to be said in less, rather than a bad answer: of one that would answer the
-    same again, whatever it takes; of others where these are fewer than ``MIN_TOKENS``."""
+    same again, whatever it takes; of others where these are fewer than ``MIN_TOKENS``, or there is hardly a word that
+    could be said of them."""
     if deterministic:
         return rejected.check in ("larger", "no_progress", "hollow")
+    if rejected.had_nothing_to_say:
+        return True
     return rejected.check in ("larger", "no_progress") and (rejected.tokens or MIN_TOKENS) < MIN_TOKENS
 
 
@@ -322,9 +330,7 @@ def _is_copied(made: _Candidate) -> bool:
 def _hollow(made: _Candidate) -> _Fault | None:
     if made.changes_nothing or made.is_extracted:
         return None
-    if says_nothing(
-        made.said_terms, (made.source.terms, made.source.previous_terms), len(made.names) - len(made.unknown)
-    ):
+    if says_nothing(made.said_terms, made.sources, len(made.names) - len(made.unknown)):
         return _Fault(
             "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
         )

@@ -91,5 +91,7 @@ class SummaryRejected(ContextError):
         self.identifiers = identifiers
         #: How many tokens it was to say in less, where that is known.
         self.tokens: int | None = None
+        #: Of ``hollow``: whether there was hardly a word to sum up, so that whoever says so is right.
+        self.had_nothing_to_say = False
         #: What all attempts took, where that is known; set where the last of them is refused.
         self.usage: Mapping[str, int] | None = None

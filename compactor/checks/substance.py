@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from .terms import UNSPACED, Terms, is_telling
 
-__all__ = ["is_error_page", "looks_like_error", "names_nothing_new", "says_nothing"]
+__all__ = ["had_nothing_to_say", "is_error_page", "looks_like_error", "names_nothing_new", "says_nothing"]
 
 #: A source of fewer different words may be summed up in others.
 MIN_SOURCE_WORDS = 8
+#: A source of so few and nothing exact says nothing that could be summed up: greetings, "ok".
+_HARDLY_A_WORD = 3
 #: From so many on, one word of it is too little.
 _RICH_SOURCE = 30
 #: Where the words cannot be compared, a summary of so many says something at any rate.
@@ -103,6 +105,15 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True
     return len(said.words) < _OTHER_WORDS and not known and not any(_names(said, source) for source in sources)
+
+
+def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
+    """Return whether *sources* hold hardly a word and nothing exact that *said* could have named, and it reports no
+    error."""
+    if any(source.numbers or source.identifiers for source in sources):
+        return False
+    words = frozenset[str]().union(*(source.words for source in sources))
+    return len(words) <= _HARDLY_A_WORD and not (is_error_page(said.text) or looks_like_error(said.text))
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:

@@ -579,6 +579,32 @@ def test_what_nobody_could_say_in_less_is_no_failure_of_a_models_either(times: i
     assert len(of_kind(table.events, Skipped)) == skipped
 
 
+@pytest.mark.parametrize(
+    ("query", "said", "skipped"),
+    [
+        ("?", "None.", True),
+        ("hi", "N/A", True),
+        ("42", "None.", False),
+        ("?", "502 Bad Gateway", False),
+        ("?", "<html><body>Error</body></html>", False),
+        ("Where is parcel 4711, and when is it delivered to my sister in the north?", "None.", False),
+    ],
+)
+def test_a_model_that_says_that_nothing_was_said_has_not_failed_where_that_is_so(
+    query: str, said: str, skipped: bool
+) -> None:
+    """Of rounds with hardly a word; an error is one, whatever it should sum up."""
+    table = Table(Memory("s"))
+    for _ in range(40):
+        table.memory.finish_round(table.memory.create_round(query))
+
+    with nullcontext() if skipped else pytest.raises(SummaryRejected):
+        assert table.run(ScriptedSummarizer(default=said), forced=True) is None
+
+    assert {event.check for event in of_kind(table.events, Rejected)} == {"hollow"}
+    assert [event.reason for event in of_kind(table.events, Skipped)] == [Skip.TOO_LITTLE] * skipped
+
+
 def test_prohibitions_that_a_summary_lost_do_not_make_prompts_longer() -> None:
     """What is put back counts: such a summary is refused."""
     table = Table(Memory("s"))
