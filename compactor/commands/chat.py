@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 from memory import Memory, StaleCompaction, StoreError
 from memory.events import Event, EventHook
-from memory.messages import ASSISTANT
+from memory.messages import ASSISTANT, parse
 
 from ..background import ContextCompactor
 from ..compose import Prompt, compose
@@ -60,11 +61,23 @@ class Endpoint:
             with self.client().chat.completions.create(
                 model=self.model, messages=sendable(messages), stream=True
             ) as answer:
-                said = (piece.choices[0].delta.content for piece in answer if piece.choices)
+                whole = _unstreamed(answer.response)
+                said = (piece.choices[0].delta.content for piece in answer if piece.choices) if whole is None else whole
                 yield from _whole_characters(text for text in said if text)
         except Exception as error:  # noqa: BLE001  (whatever a client raises is the failure of this answer only)
             # Without its cause, whose text may quote the request or the key.
             raise SummarizerError(_explained(error)) from None
+
+
+def _unstreamed(response: Any) -> list[str] | None:
+    """Return the text of a plain completion, where the server has ignored ``stream``; None for a stream."""
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return None
+    body = response.read()
+    if not body.lstrip().startswith((b"{", b"[")):
+        return None
+    message = json.loads(body)["choices"][0]["message"]
+    return [parse({"role": ASSISTANT, "content": message.get("content")}).post.message]
 
 
 def _whole_characters(pieces: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import Done, Stream, refusal, run
-from model_server import Answer, Exchange, ModelServer, completion, drop, html, reply, status
+from model_server import Answer, Exchange, ModelServer, completion, drop, drop_midway, html, reply, status
 
 from compactor.commands import chat as module
 from compactor.commands import conversation_screen
@@ -118,6 +118,23 @@ def test_an_answer_is_printed_as_text(server: ModelServer) -> None:
     done = chat(server, "hi")
     assert "[bold]x[/bold] \\x1b[31m\\x07 \\x9b2J\n" in done.out
     assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("content", ["One sheep.", [{"type": "text", "text": "One sheep."}]])
+def test_an_answer_that_is_not_streamed_is_read_as_a_whole(server: ModelServer, content: Any) -> None:
+    """Some servers know nothing of streams, and answer with a plain completion."""
+    server.answers(reply(completion(content)), pieces("Two."))
+    done = chat(server, "count", "go on", "/quit")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1:] == ["One sheep.", "Two."]
+    assert sent(server) == [("user", "count"), ("assistant", "One sheep."), ("user", "go on")]
+
+
+def test_a_stream_that_calls_itself_json_is_read_as_a_stream(server: ModelServer) -> None:
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    choice = {"index": 0, "delta": {"content": "One sheep."}, "finish_reason": None}
+    server.answers(reply(f"data: {json.dumps(chunk | {'choices': [choice]})}\n\ndata: [DONE]\n\n"))
+    assert chat(server, "count", "/quit").out.splitlines()[1:] == ["One sheep."]
 
 
 def test_input_that_is_no_utf_8_is_no_crash(server: ModelServer) -> None:
@@ -304,7 +321,13 @@ def test_events_can_be_logged(server: ModelServer) -> None:
         (drop(), r"no connection to the endpoint, or it broke off .*check --base-url"),
         (html(), r"the endpoint's answer is empty"),
         (reply(b"data: {nonsense\n\n", headers={"Content-Type": "text/event-stream"}), r"cannot be read \(\w+\)"),
-        (reply(completion("not streamed")), r"the endpoint's answer is empty"),
+        (reply(completion("")), r"the endpoint's answer is empty"),
+        (reply(completion(None)), r"the endpoint's answer is empty"),
+        (reply({"error": {"message": "no such model"}}), r"the endpoint's answer cannot be read \(\w+\)"),
+        (reply({"choices": []}), r"the endpoint's answer cannot be read \(\w+\)"),
+        (reply("[]"), r"the endpoint's answer cannot be read \(\w+\)"),
+        (reply('{"choices": ['), r"the endpoint's answer cannot be read \(\w+\)"),
+        (drop_midway(), r"no connection to the endpoint, or it broke off"),
         (pieces(), r"the endpoint's answer is empty"),
         (pieces(" ", "\n"), r"the endpoint's answer is empty"),
         (pieces("half an ans", done=False), r"the endpoint's answer cannot be read"),
