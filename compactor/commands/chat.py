@@ -24,7 +24,7 @@ from ..summarizers.extractive import ExtractiveSummarizer
 from ..summarizers.openai import OpenAISummarizer, make_client, sendable
 from .conversation_screen import ConversationScreen
 from .resume import answered
-from .terminal import CannotRun, in_options, one_line
+from .terminal import CannotRun, counted, in_options, one_line
 from .watch import sentence
 
 __all__ = ["Chat", "Endpoint", "endpoint"]
@@ -254,10 +254,11 @@ class Chat:
         end = compaction.end_index if compaction else 0
         left_out = prompt.report.omitted_rounds
         status = self._compactor.status()
+        whole, messages = counted(len(rounds), "round"), counted(len(prompt.messages), "message")
         self._screen.tell(
-            f"{len(rounds)} rounds: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as they were said"
+            f"{whole}: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as they were said"
             + (f", {len(left_out)} of these left out" if left_out else "")
-            + f"\n{len(prompt.messages)} messages, {prompt.tokens:,} tokens of at most {self._budget:,}"
+            + f"\n{messages}, {counted(prompt.tokens, 'token')} of at most {self._budget:,}"
             + (f"\nthe last summary failed: {in_options(status.last_error)}" if status.last_error else "")
         )
 

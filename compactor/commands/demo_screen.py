@@ -16,7 +16,7 @@ from ..background import State
 from . import savings_tables
 from .pressure import Pressure
 from .stage import BUDGET, Agent, Stage
-from .terminal import milliseconds, one_line, percent, visible
+from .terminal import counted, milliseconds, one_line, percent, visible
 
 __all__ = ["play_live", "play_plainly", "summary"]
 
@@ -129,12 +129,15 @@ def _agent_lines(agent: Agent, done: int, count: int, console: Console) -> list[
         (f"{agent.role:<16}", "bold"),
         (" compacting " if busy else f" {status.state} ", "black on yellow" if busy else "green"),
     )
-    label.append(f"  {agent.watch.compactions} compactions", style="default")
+    label.append(f"  {counted(agent.watch.compactions, 'compaction')}", style="default")
     bar = min(_BAR, max(10, console.width - 50))
     raw = max(agent.raw_tokens, 1)
     savings = agent.watch.savings
     saved = [
-        Text(f"{name:<28} {saving.overlays:>3} overlays  {saving.tokens_before:>7,} -> {saving.tokens_after:,} tokens")
+        Text(
+            f"{name:<28} {counted(saving.overlays, 'overlay'):<13}"
+            f"{saving.tokens_before:>7,} -> {saving.tokens_after:,} tokens"
+        )
         for name, saving in savings.items()
         if len(savings) > 1
     ]

@@ -22,7 +22,7 @@ from ..tokens import TokenCounter, counter_for
 from . import checks
 from .preset import preset_options
 from .savings import LADDER, Rung, Saving, by_name, rungs_of
-from .terminal import CannotRun, in_options
+from .terminal import CannotRun, counted, in_options
 from .transcripts import Conversation
 from .watch import Watch
 
@@ -164,7 +164,7 @@ def _wait_for_model(compactor: ContextCompactor, watch: Watch) -> None:
         status = compactor.status()
         if status.failures >= ATTEMPTS:
             said = in_options(status.last_error or "no reason is known")
-            raise CannotRun(f"the summarizer failed {status.failures} times in a row: {said}")
+            raise CannotRun(f"the summarizer failed {counted(status.failures, 'time')} in a row: {said}")
         watch.wait_for_outcome(seen, timeout=_WAIT)
         seen = watch.outcomes
 

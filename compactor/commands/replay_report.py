@@ -12,7 +12,7 @@ from rich.table import Table
 
 from . import savings_tables
 from .replay import Replayed, Setup, replay, saved, shortened, totals
-from .terminal import milliseconds, one_line, percent, visible
+from .terminal import counted, milliseconds, one_line, percent, visible
 from .transcripts import Conversation
 
 __all__ = ["document", "replay_all", "show_prompt", "table"]
@@ -62,7 +62,7 @@ def table(results: Sequence[Replayed], console: Console) -> None:
     if 1 < len(results) <= _FEW:
         console.print(_rows(results))
     said = f"conversation {results[0].name}" if len(results) == 1 else f"{len(results)} conversations"
-    summary = Table(title=f"{said}: {sums['messages']:,} messages", title_justify="left", show_header=False)
+    summary = Table(title=f"{said}: {counted(sums['messages'], 'message')}", title_justify="left", show_header=False)
     summary.add_column("")
     summary.add_column("", justify="right")
     for name, value in _summary(sums):
@@ -72,7 +72,9 @@ def table(results: Sequence[Replayed], console: Console) -> None:
     if any(rung.prompts for rung in shortened(results).values()):
         console.print(savings_tables.ladder(shortened(results)))
     if sums["failures"]:
-        console.print(f"{sums['failures']} attempts at a summary failed; what was there before stayed in place.")
+        console.print(
+            f"{counted(sums['failures'], 'attempt')} at a summary failed; what was there before stayed in place."
+        )
 
 
 def _summary(sums: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from memory import Memory
 from memory.messages import ASSISTANT
 
 from .stores import opened
-from .terminal import CannotRun, one_line
+from .terminal import CannotRun, counted, one_line
 
 __all__ = ["answered", "begin", "memory_at", "where"]
 
@@ -45,7 +45,7 @@ def where(memory: Memory) -> str:
     rounds, compaction = memory.get_role_rounds(ASSISTANT)
     if not len(rounds):
         return f"{said} is new"
-    said = f"{said} goes on after {len(rounds)} rounds"
+    said = f"{said} goes on after {counted(len(rounds), 'round')}"
     if compaction is not None and compaction.end_index:
         said += f", 1-{compaction.end_index} of these as a summary"
     return said if answered(memory) else f"{said}; the last message has no answer, /retry asks for it"

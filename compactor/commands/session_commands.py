@@ -18,7 +18,7 @@ from . import exchange, sessions, show
 from .diff import compare
 from .revert import revert
 from .stores import opened, require
-from .terminal import CannotRun, one_line, screen, visible
+from .terminal import CannotRun, counted, one_line, screen, visible
 
 __all__ = ["AsJson", "Store", "app"]
 
@@ -136,7 +136,11 @@ def export_(
         require(there, session)
         entries = exchange.export(there, session, to, force=force)
     if to != "-":
-        _tell(as_json, {"session": session, "entries": entries, "file": to}, f"{entries:,} entries written to {to}")
+        _tell(
+            as_json,
+            {"session": session, "entries": entries, "file": to},
+            f"{counted(entries, 'entry', 'entries')} written to {to}",
+        )
 
 
 @app.command("import", short_help="Read a session back from JSONL.")
@@ -155,7 +159,11 @@ def import_(
     JSON: {"session", "entries"}.
     """
     session, entries = exchange.import_into(store, file, name)
-    _tell(as_json, {"session": session, "entries": entries}, f"{entries:,} entries read; session {session}")
+    _tell(
+        as_json,
+        {"session": session, "entries": entries},
+        f"{counted(entries, 'entry', 'entries')} read; session {session}",
+    )
 
 
 @app.command("purge", short_help="Erase a session.")
@@ -195,11 +203,11 @@ def expire_(
             raise CannotRun(f"there is no folder {one_line(files, 80)}; give the store_dir that chats write to")
         sessions.confirm(f"{one_line(files, 80)}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
-        _tell(as_json, {"files": removed}, f"{removed:,} files are erased")
+        _tell(as_json, {"files": removed}, f"{counted(removed, 'file')} erased")
         return
     with opened(store, write=True) as there:
         gone = sessions.expire(there, age, yes=yes)
-    _tell(as_json, {"expired": gone}, f"{len(gone):,} sessions are erased")
+    _tell(as_json, {"expired": gone}, f"{counted(len(gone), 'session')} erased")
 
 
 @app.command("revert", short_help="Go back to a role's summary before.")

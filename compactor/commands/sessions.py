@@ -18,7 +18,7 @@ from memory.entries import Entry
 from memory.stores import Extent, IndexedStore, MeasuredStore, Store
 
 from .stores import unknown
-from .terminal import CannotRun, one_line, screen, visible
+from .terminal import CannotRun, counted, one_line, screen, visible
 
 __all__ = ["SessionFacts", "confirm", "expire", "facts_of", "overview", "purge", "table", "when"]
 
@@ -42,7 +42,8 @@ class SessionFacts:
         }
 
     def __str__(self) -> str:
-        return f"{self.rounds:,} rounds in {self.entries:,} entries, the last of {when(self.last_activity)} UTC"
+        rounds, entries = counted(self.rounds, "round"), counted(self.entries, "entry", "entries")
+        return f"{rounds} in {entries}, the last of {when(self.last_activity)} UTC"
 
 
 def overview(store: Store) -> list[SessionFacts]:
@@ -148,7 +149,7 @@ def expire(store: Store, older_than: timedelta, *, yes: bool) -> list[str]:
     found = expired(store, older_than)
     if found:
         named = ", ".join(one_line(session, 80) for session in found[:10]) + (", ..." if len(found) > 10 else "")
-        question = f"{len(found):,} sessions: {named}. Erase all of them, for good?"
+        question = f"{counted(len(found), 'session')}: {named}. Erase all of this, for good?"
         confirm(question, "nothing was erased", yes=yes)
     return purge_expired(store, older_than, sessions=found)
 

@@ -20,7 +20,7 @@ from ..messages.units import count_message
 from ..tokens import counter_for
 from ..view import View
 from .sessions import SessionFacts, when
-from .terminal import CannotRun, one_line, visible
+from .terminal import CannotRun, counted, one_line, visible
 
 __all__ = ["RoleFacts", "document", "report", "roles_of", "span"]
 
@@ -173,14 +173,14 @@ def _lines(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     end, reductions = one["last_covered_round"], one["reductions"]
     made = f"generation {one['summary_generation']}" + (f", by {one_line(one['model'], 60)}" if one["model"] else "")
     yield "summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
-    shorter = f", {reductions:,} {'post' if reductions == 1 else 'posts'} read shorter" if reductions else ""
-    yield "behind that", f"{one['tail_rounds']:,} rounds, {_tokens(one['tail_tokens'])}{shorter}"
+    shorter = f", {counted(reductions, 'post')} read shorter" if reductions else ""
+    yield "behind that", f"{counted(one['tail_rounds'], 'round')}, {_tokens(one['tail_tokens'])}{shorter}"
     yield "whole prompt", f"{_tokens(one['prompt_tokens'])}, before anything is cut"
     if one["last_usage"] is not None:
         yield "last usage", f"{one['last_usage']:,} tokens, by the provider's count"
     if one["prepared"]:
-        yield "prepared", f"{one['prepared']} answers that are paid for and not published"
+        yield "prepared", f"{counted(one['prepared'], 'answer')} paid for and not published"
 
 
 def _tokens(value: int | None) -> str:
-    return "tokens not counted" if value is None else f"{value:,} tokens"
+    return "tokens not counted" if value is None else counted(value, "token")

@@ -16,6 +16,7 @@ from ..logs import log_events, logger_to, visible
 
 __all__ = [
     "CannotRun",
+    "counted",
     "event_log",
     "in_options",
     "milliseconds",
@@ -67,6 +68,11 @@ def event_log(log_format: str | None) -> list[EventHook]:
     if log_format is None:
         return []
     return [log_events(logger_to(sys.stderr, json=log_format == "json"))]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return *number* of what *noun* names, in words: "1 round", "2,000 rounds". *plural*: where no "s" makes it."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def percent(part: int, whole: int) -> str:

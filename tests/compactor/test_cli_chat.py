@@ -236,6 +236,7 @@ def test_compaction_goes_on_behind_the_chat(server: ModelServer) -> None:
     assert "compacting rounds" in done.out
     assert "now read as a summary" not in done.out
     assert "6 rounds: 6 as they were said" in done.out
+    assert re.search(r"^1 round: 1 as they were said\n2 messages, ", chat(server, "hi", "/prompt").out, re.MULTILINE)
 
 
 def test_summaries_can_stay_on_this_machine(server: ModelServer) -> None:

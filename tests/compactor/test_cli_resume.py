@@ -56,7 +56,7 @@ def test_a_chat_goes_on_where_it_was(url: str, asked: list[list[dict[str, Any]]]
     first = chat("count", options=options)
     assert (first.code, first.err, said(first)) == (0, "", "session talk is new")
     second = chat("go on", options=options)
-    assert said(second) == "session talk goes on after 1 rounds"
+    assert said(second) == "session talk goes on after 1 round"
     assert [(message["role"], message["content"]) for message in asked[-1]] == [
         ("system", "Be brief."),
         ("user", "count"),

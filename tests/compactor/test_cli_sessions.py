@@ -389,7 +389,7 @@ def test_each_kind_is_told_on_any_store(url: str) -> None:
     assert memory.journal("assistant").prepare(step)
     assert memory.journal("assistant").prepare(step.model_copy(update={"compaction": whole}))
     shown = run("show", "s", "--store", url)
-    assert "2 answers that are paid for and not published" in shown.out
+    assert "2 answers paid for and not published" in shown.out
     summarise(memory, 2, checks=("empty", "echo"), strategy="compact_rounds", tokens_before=800, tokens_after=90)
     summarise(memory, 4)
     memory.journal("assistant").revert()
@@ -439,6 +439,15 @@ def test_each_kind_is_told_on_any_store(url: str) -> None:
 
 
 # -- purge and revert -------------------------------------------------------------------------------------------------
+
+
+def test_one_is_no_plural(url: str) -> None:
+    """In whatever is printed."""
+    with session(url, "single", rounds=1) as memory:
+        entries = len(list(memory._store.read("single")))
+    done = run("purge", "single", "--store", url, typed=True, said="n\n")
+    assert f"'single': 1 round in {entries} entries, the last of 2" in done.err
+    assert "1 round, " in run("show", "single", "--store", url).out
 
 
 def test_purge_asks_and_names_what_it_erases(url: str, shop: Memory) -> None:
@@ -493,8 +502,8 @@ def test_expire_erases_sessions_that_nobody_has_written_to(url: str) -> None:
     assert "2 sessions: old, older." in refused.err
     assert run(*expire, "--yes", "--json").document == {"expired": ["old", "older"]}
     assert [one["session"] for one in run("sessions", "--store", url, "--json").document["sessions"]] == ["new"]
-    assert run(*expire).out == "0 sessions are erased\n"
-    assert run("expire", "--older-than", "23h", "--store", url, "--yes").out == "1 sessions are erased\n"
+    assert run(*expire).out == "0 sessions erased\n"
+    assert run("expire", "--older-than", "23h", "--store", url, "--yes").out == "1 session erased\n"
 
 
 def test_expire_erases_old_files_of_all_chats(tmp_path: Path) -> None:
