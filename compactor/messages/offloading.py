@@ -18,7 +18,7 @@ from ..tokens import TokenCounter
 from .kinds import ATTACHMENT
 from .overlaid import ARGUMENTS, OVERLAY
 
-__all__ = ["LEFT_OUT", "OffloadRule", "beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
+__all__ = ["LEFT_OUT", "OffloadRule", "cut_beginning", "is_kind", "is_result", "kept_line", "only_text", "size_of"]
 
 #: The key of what says how much of a call's arguments is left out.
 LEFT_OUT = "left_out"
@@ -83,7 +83,7 @@ class OffloadRule:
     def _shorten(self, text: str, tokens: int, reference: str, count: TokenCounter, *, again: bool) -> str:
         """Return what is shown of *text*, of so many *tokens*; *again*: how long it was at first is not known."""
         measure = count if self.tokens else None
-        head = beginning(text, self.preview, measure)
+        head = cut_beginning(text, self.preview, measure)
         tail = end_of(text[len(head) :], self.ending, measure)
         if not head and not tail and again:
             return f"[Left out; reload {reference}]"
@@ -126,7 +126,7 @@ class OffloadRule:
 def left_out(arguments: str, preview: int, reference: str) -> str:
     """Return what stands for a call's *arguments*: JSON with their beginning, their size and the reference."""
     shown = {LEFT_OUT: f"{len(arguments):,} characters; reload {reference}"}
-    if begins := beginning(arguments, preview):
+    if begins := cut_beginning(arguments, preview):
         shown["begins"] = begins
     return json.dumps(shown, ensure_ascii=False)
 
@@ -190,7 +190,7 @@ def end_of(text: str, length: int, count: TokenCounter | None = None) -> str:
     return ""
 
 
-def beginning(text: str, length: int, count: TokenCounter | None = None) -> str:
+def cut_beginning(text: str, length: int, count: TokenCounter | None = None) -> str:
     """Return at most the first *length* characters of *text*, or *length* tokens by *count*, cut between characters.
 
     Neither the halves of a surrogate pair are torn apart, nor what readers see as one: letters and their marks, flags,

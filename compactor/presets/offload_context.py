@@ -22,7 +22,7 @@ from ..asking import accepted, traits_of
 from ..checks.standing import STANDING, carry, instructions_in, lost, restored, standing_sentences
 from ..config import CompactorConfig, ConfigError, number, whole_number
 from ..errors import SummaryRejected
-from ..messages.offloading import beginning, is_result, only_text, size_of
+from ..messages.offloading import cut_beginning, is_result, only_text, size_of
 from ..messages.units import PROMPT_TOKENS, Message, count_message
 from ..strategies.folding import Saving
 from ..summarizers import ExtractiveSummarizer
@@ -390,7 +390,7 @@ def _compacted(talk: _Talk, keep: int, threshold: int, preview: int, vault: _Vau
 
 def preview_of(text: str, length: int, where: str, count: TokenCounter) -> str:
     """Return the first *length* characters of *text*, and the line that says how much is kept in full, and *where*."""
-    shown = beginning(text, length)
+    shown = cut_beginning(text, length)
     size = size_of(len(text) - len(shown), max(count(text[len(shown) :]), 1))
     line = f"[{size}, {_KEPT}{where}]"
     return f"{shown}\n{line}" if shown else line

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from memory.rounds import Attachment
 
 from ..messages.marks import FORBIDS
-from ..messages.offloading import beginning, kept_line, size_of
+from ..messages.offloading import cut_beginning, kept_line, size_of
 
-__all__ = ["attachments_line", "beginning", "kept_line", "size_of", "summary_text", "with_sentences"]
+__all__ = ["attachments_line", "cut_beginning", "kept_line", "size_of", "summary_text", "with_sentences"]
 
 
 def summary_text(summary: str, what: str, reference: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recalled import pages
 
 from compactor.messages.clipping import clip_text
-from compactor.messages.offloading import beginning as preview
+from compactor.messages.offloading import cut_beginning as preview
 from compactor.plan import plan_text
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, steps
