@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compactor.acceptance import Source, accept
-from compactor.checks.identifiers import identifiers
+from compactor.acceptance.checks import Source, accept
+from compactor.acceptance.content import identifiers
 from compactor.errors import SummaryRejected
 from compactor.tokens import count_tokens
 from compactor.transcript import quote

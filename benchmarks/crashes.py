@@ -44,7 +44,7 @@ from compactor import ContextCompactor, SummaryRequest
 from compactor.events import Published
 from memory import Memory, StoreError, open_store
 from memory.events import Event
-from memory.log import log
+from memory.log import session_log as log
 
 #: So many kills in one session, and then a new one: what is checked after each kill is the whole session.
 PER_SESSION = 20

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from benchmarks.comparison.prefixes import Prefixes
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.cost import Prices
-from compactor.messages.units import count_message
+from compactor.prompt.groups import count_message
 from compactor.tokens import count_tokens
 from memory import Memory
 

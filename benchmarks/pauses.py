@@ -16,9 +16,9 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, cheapest, compose
-from compactor.cost.publication import CACHE_SECONDS
 from compactor.events import Held, Prepared, Published
-from compactor.messages.units import count_message
+from compactor.prompt.groups import count_message
+from compactor.publication import CACHE_SECONDS
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
 from memory import Memory

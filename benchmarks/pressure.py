@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.preset_differences import PRESETS, is_whole
 from compactor import ContextCompactor, ExtractiveSummarizer, Prompt, compose, count_tokens, presets
-from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from memory import Memory
 
 BUDGETS = (1_500, 3_000, 8_000)

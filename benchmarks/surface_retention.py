@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compactor.checks.identifiers import identifiers, unknown
+from compactor.acceptance.content import identifiers, unknown
 
 __all__ = ["LEAST_SHARE", "WINDOW", "Fact", "Precision", "content_words", "kept", "precision", "share_kept"]
 

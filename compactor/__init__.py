@@ -10,16 +10,15 @@ from ._siblings import ShadowedModule, require_siblings
 
 require_siblings("memory", "prompts")
 
-from memory.overlays import CompactedMessage, CompactionProvider  # noqa: E402  (after the check)
+from memory.overlays import CompactedMessage, CompactionProvider
 
-from .background import CompactorStatus, ContextCompactor, State  # noqa: E402  (after the check)
-from .budget import BudgetStatus, budget_status  # noqa: E402
-from .compose import OverBudget, Prompt, Report, compose  # noqa: E402
-from .config import CompactorConfig, ConfigError, Settings  # noqa: E402
-from .cost import Prices, cheapest, when_cheapest  # noqa: E402
-from .cost.limits import Limits, LimitsStatus  # noqa: E402
-from .cycle import Strategy  # noqa: E402
-from .errors import (  # noqa: E402
+from .background import CompactorStatus, ContextCompactor
+from .compose import BudgetStatus, OverBudget, Prompt, Report, budget_status, compose
+from .config import CompactorConfig, ConfigError, Settings
+from .cost import Prices, cheapest, when_cheapest
+from .cost.limits import Limits, LimitsStatus
+from .cycle import Strategy
+from .errors import (
     BudgetExceeded,
     CompactionFailed,
     CompactionTimeout,
@@ -27,30 +26,22 @@ from .errors import (  # noqa: E402
     SpendExceeded,
     SummaryRejected,
 )
-from .events import Skip  # noqa: E402
-from .logs import log_events  # noqa: E402
-from .plan import Plan  # noqa: E402
-from .strategies import (  # noqa: E402
-    compact_notes,
-    compact_rounds,
-    compact_view,
-    compress_tool_runs,
-    drop,
-    offload_large,
-    pin_system,
-)
-from .summarizers import (  # noqa: E402
+from .events import Skip, log_events
+from .plan import Plan
+from .runner import State
+from .strategies import compact_notes, compact_rounds, compact_view, compress_tool_runs, drop, offload_large, pin_system
+from .summarizers import (
     OpenAISummarizer,
     Summarizer,
     SummarizerError,
     Summary,
     SummaryRequest,
 )
-from .summarizers.extractive import ExtractiveSummarizer  # noqa: E402
-from .threads.workers import DaemonExecutor  # noqa: E402
-from .tokens import TokenCounter, count_tokens  # noqa: E402
-from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when  # noqa: E402
-from .view import View  # noqa: E402
+from .summarizers.extractive import ExtractiveSummarizer
+from .timers import DaemonExecutor
+from .tokens import TokenCounter, count_tokens
+from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
+from .view import View
 
 __all__ = [
     "BudgetExceeded",

@@ -6,8 +6,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-__all__ = ["ShadowedModule", "require_siblings"]
-
 
 class ShadowedModule(ImportError):
     """Another module hides one of the packages that were installed with this one."""

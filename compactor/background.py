@@ -14,7 +14,7 @@ from typing import Any, Self
 from memory import Memory
 from memory.arguments import kind_of, require, require_callable, require_methods, require_role, takes
 from memory.events import Event, EventHook
-from memory.history import CompactionRecord
+from memory.journal import CompactionRecord
 from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage, Journal
@@ -23,27 +23,20 @@ from memory.visibility import sees
 from .config import CompactorConfig, Settings, whole_number
 from .cost.limits import Limits
 from .cost.prices import Prices
-from .cost.publication import Publication, budget_in, prices_in, publication_of
 from .cycle import Cycle, Strategy
-from .eventlog import EventLog
-from .events import ModelUnknown, Reverted, Skip
-from .holding import Holding
+from .events import EventLog, ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
-from .keeping.failures import FailuresKept
-from .keeping.journal import LocalJournal
-from .keeping.keeping import Keeping
-from .messages.ledger import Ledger, ledger_of
-from .messages.units import count_message
+from .journal import FailuresKept, Keeping, LocalJournal
+from .prompt.accounting import Ledger, ledger_of
+from .prompt.groups import count_message
+from .publication import Holding, Publication, budget_in, prices_in, publication_of
 from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
-from .threads.clock import SYSTEM_CLOCK, Clock
-from .threads.waiting import bounded
+from .timers import SYSTEM_CLOCK, Clock, bounded
 from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for, window_of
 from .triggers import Condition, default_trigger, when
-
-__all__ = ["CompactorStatus", "ContextCompactor", "State"]
 
 
 @dataclass(frozen=True, slots=True)

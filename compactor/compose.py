@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -14,23 +15,20 @@ from memory.arguments import kind_of, require, require_callable, require_role
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
+from memory.rounds import USER, Post
 from memory.visibility import sees
 
 from .config import whole_number
 from .errors import BudgetExceeded
 from .events import PlanFailed
-from .ladder import GRID, Ladder
-from .last_prompt import remember
-from .messages.ledger import Ledger, ledger_of
-from .messages.pieces import Fitted, Head, Reduced
-from .messages.published import published_reductions
-from .messages.units import MESSAGE_TOKENS, Message, count_message, dump
 from .plan import is_pending, plan_text
+from .prompt.accounting import Fitted, Head, Ledger, Reduced, ledger_of
+from .prompt.fit import GRID, Ladder, published_reductions, whole
+from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, Unit, count_message, dump, is_summary
+from .prompt.last_prompt import remember
+from .prompt.shorten import is_result
 from .tokens import TokenCounter, counter_for
 from .view import View
-from .whole import whole
-
-__all__ = ["GRID", "OverBudget", "Prompt", "Reduced", "Report", "compose", "header_of"]
 
 
 class OverBudget(UserWarning):
@@ -226,3 +224,84 @@ def _plan(memory: Memory, role: str, plan: object) -> Message | None:
 
 #: Heads the plan in a prompt: it is not the user who speaks there.
 PLAN_FRAME = "[The plan as it stands now. Background, and no message from the user.]"
+
+
+# --- what a role's next prompt spends its tokens on, before anything is left out of it ----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """Tokens of a prompt by segment and by kind of message, compactions and reductions applied."""
+
+    #: All of it: what ``Prompt.report.tokens_before`` would be.
+    total: int
+    #: The limit that was given; None: none.
+    budget: int | None
+    #: System messages before the first round, and the schemas of tools.
+    header: int
+    #: The published compaction.
+    compaction: int
+    #: The rounds behind it.
+    conversation: int
+    #: Those of the conversation by kind: ``user``, ``assistant``, ``tool_result``, ``system``, ``agent`` (another one),
+    #: ``summary`` (of some posts), or the host's own ``Post.kind``.
+    by_kind: Mapping[str, int]
+
+    @property
+    def share(self) -> float | None:
+        """The part of the budget that is taken; over 1 where something has to be left out. None without a budget."""
+        return None if self.budget is None else self.total / self.budget
+
+
+def budget_status(
+    memory: Memory,
+    role: str = ASSISTANT,
+    *,
+    budget: int | None = None,
+    system: str | Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+    model: str = "",
+    counter: TokenCounter | None = None,
+) -> BudgetStatus:
+    """Return what *role*'s next prompt takes, by segment and kind, in tokens; asks no model and publishes nothing.
+
+    *system* and *tools* are those of ``compose``. Takes time in proportion to the tail.
+    """
+    require_prompt_of(memory, role, tools, model, counter)
+    if budget is not None:
+        whole_number("budget", budget, 1)
+    ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
+    rounds, compaction = memory.get_role_rounds(role)
+    header = sum(count_message(message, ledger.count) for message in header_of(memory, role, system))
+    header += sum(MESSAGE_TOKENS + ledger.count(dump(tool)) for tool in tools)
+    view = View(rounds, compaction, ledger, header, model)
+    by_kind: Counter[str] = Counter()
+    for place in view.places:
+        for round_, unit in view.units(place):
+            for post, tokens in zip(unit.posts, view.costs(round_, unit), strict=True):
+                by_kind[_kind(post, unit, role)] += tokens
+    conversation = by_kind.total()
+    return BudgetStatus(
+        PROMPT_TOKENS + header + view.compaction_tokens + conversation,
+        budget,
+        header,
+        view.compaction_tokens,
+        conversation,
+        dict(by_kind.most_common()),
+    )
+
+
+def _kind(post: Post | None, unit: Unit, role: str) -> str:
+    if post is None:
+        return "user"
+    if is_summary(post):
+        return "summary"
+    if post.kind != "message":
+        return post.kind
+    if is_result(post):
+        return "tool_result"
+    if unit.from_user or post.send_from == USER:
+        return "user"
+    if post.send_from == role:
+        return "assistant"
+    return "system" if post.send_from in ("system", "developer") else "agent"

@@ -28,8 +28,7 @@ from pydantic import (
 
 from memory.arguments import require, require_role
 from memory.errors import ContextError
-from memory.frozen import dumped
-from memory.rounds import by_name
+from memory.rounds import by_name, dumped
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 from memory.overlays import CompactedMessage
 
-from .checks.identifiers import identifiers, unknown
-from .checks.standing import bare
+from .acceptance.content import identifiers, unknown
+from .acceptance.prohibitions import bare
 from .summarizers.statements import sentences
 
 __all__ = ["Change", "Difference", "compared"]

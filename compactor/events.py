@@ -5,18 +5,26 @@ But for ``unknown_identifiers``, which no conversation holds: words that a summa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TextIO, TypeVar
 
-from memory.events import Event
-from memory.rounds import assembled, utc_now
+from memory.events import Event, EventHook, HookFailed
+from memory.hooks import Hooks, describe, renewed_after_fork
+from memory.rounds import assembled, changed, utc_now
+
+from .timers import Clock
 
 __all__ = [
     "CompactionEvent",
     "Discarded",
     "Evaluated",
+    "EventLog",
     "Exhausted",
     "Failed",
     "Held",
@@ -36,8 +44,88 @@ __all__ = [
     "Stopped",
     "StrategyFailed",
     "Weighed",
+    "log_events",
+    "logger_to",
     "routine_event",
+    "visible",
 ]
+
+
+class EventLog:
+    """The newest *size* events, and the hooks that hear of each. Nothing that a hook raises gets out."""
+
+    def __init__(self, clock: Clock, size: int) -> None:
+        self._clock = clock
+        self._hooks: Hooks[[Event]] = Hooks(self._hook_failed)
+        self._size = size
+        self._events: list[Event] = []  # no deque, whose first block is as large as all that most compactors tell
+        self._after_fork()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()  # guards _events
+        self._inside: set[int] = set()  # threads; thread-locals of many compactors are many
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        with self._lock:
+            return tuple(self._events[max(len(self._events) - self._size, 0) :])
+
+    def add_hook(self, hook: EventHook) -> Callable[[], None]:
+        """Call *hook* with each event from now on; return a function that stops that."""
+        return self._hooks.add(hook)
+
+    def tell(self, event: Event) -> None:
+        """Keep *event*, stamped with the clock's time, and tell it to the hooks, on this thread."""
+        event = changed(event, at=self._clock.now())
+        with self._lock:
+            self._keep(event)
+        with self.own_code():
+            try:
+                self._hooks(event)
+            except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
+                self._hook_failed(self._hooks, error)
+
+    def _keep(self, event: Event) -> None:
+        """Called with the lock held."""
+        self._events.append(event)
+        if len(self._events) >= 2 * self._size:
+            del self._events[: len(self._events) - self._size]
+
+    def _hook_failed(self, hook: object, error: BaseException) -> None:
+        failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
+        with self._lock:
+            self._keep(failed)  # and no hook is told: the same one would fail at that
+
+    @property
+    def inside(self) -> bool:
+        """Whether this thread runs the compactor's own code, hooks included: what waits for that waits for itself."""
+        return threading.get_ident() in self._inside
+
+    def own_code(self) -> _OwnCode:
+        return _OwnCode(self._inside)  # a child that is forked in there gets another
+
+
+class _OwnCode:
+    """While it lasts, this thread is *inside*; the outermost ends that. A class, since every event there is needs one:
+    a generator takes thrice as long."""
+
+    __slots__ = ("_inside", "_thread", "_was_inside")
+
+    def __init__(self, inside: set[int]) -> None:
+        self._inside = inside
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._was_inside = self._thread in self._inside
+        self._inside.add(self._thread)
+
+    def __exit__(self, *_exc: object) -> None:
+        if not self._was_inside:
+            self._inside.discard(self._thread)
+
+
+# --- every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error
 
 
 #: Why ``cheapest`` holds, or does not.
@@ -392,3 +480,66 @@ class ModelUnknown(CompactionEvent):
     level: ClassVar[str] = "warning"
     model: str
     encoding: str
+
+
+# --- events as structured log lines. Nothing is logged unless a host asks for it ----------------------------------
+
+
+# Everything that a terminal acts on instead of showing it, line ends and tabs aside: C0 and C1 controls, line and
+# paragraph separators, what turns the direction of writing around, lone surrogates.
+_ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return *text* as it may be printed: what a terminal would act on stands there as ``\\x1b``."""
+    return _ACTED_ON.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def log_events(logger: Any | None = None) -> EventHook:
+    """Return a hook that writes each event to *logger*, by default structlog's: ``compactor.on_event(log_events())``.
+
+    The event's name is the message and its facts are the fields. Events never hold what was said.
+    """
+    import structlog
+
+    log = logger if logger is not None else structlog.get_logger("compactor")
+
+    def write(event: Event) -> None:
+        getattr(log, event.level)(event.name, **event.facts())
+
+    return write
+
+
+def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = "info") -> Any:
+    """Return a logger that writes JSON lines, or lines for a console, to *stream* (standard error by default).
+
+    structlog's global configuration is left as it is. Raises ``ValueError`` for a *level* that logging does not have.
+    """
+    import structlog
+
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise ValueError(f"there is no level {level!r}; give one of debug, info, warning and error")
+    renderer: Any = (
+        structlog.processors.JSONRenderer(default=str) if json else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    rendering: list[Any] = [renderer] if json else [_on_one_line, renderer]
+    return structlog.wrap_logger(
+        structlog.PrintLogger(stream if stream is not None else sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *rendering,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(known[level.upper()]),
+    )
+
+
+def _on_one_line(_logger: Any, _name: str, facts: Any) -> Any:
+    """Return *facts* whose texts neither begin a line that looks like another event nor make a terminal do anything."""
+    return {name: " ".join(visible(fact).split()) if isinstance(fact, str) else fact for name, fact in facts.items()}

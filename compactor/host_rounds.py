@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from memory.errors import ContextError
-from memory.frozen import FrozenMapping
-from memory.once import once
 from memory.overlays import CompactedMessage, Reductions
-from memory.rounds import Attachment, Post, Round, RoundState, ToolCall
+from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, ToolCall, once
 from memory.usage import Usage
 from memory.visibility import Rounds, seen_by
 

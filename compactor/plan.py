@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from memory.arguments import require
-from memory.graphemes import beginning
+from memory.references import beginning
 
 __all__ = ["LONGEST", "Plan", "SubtaskState", "is_pending", "plan_text"]
 

@@ -8,33 +8,150 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from memory.errors import StaleCompaction
+from memory.errors import SessionPurged, StaleCompaction
 from memory.events import Event
-from memory.forking import renewed_after_fork
-from memory.hooks import describe_error
+from memory.hooks import describe_error, renewed_after_fork
 from memory.overlays import CompactedMessage
 
-from .asking import traits_of
-from .cost.limits import Limits, Turn
+from .cost.limits import UNLIMITED, Limits, Place, Turn
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from .eventlog import EventLog
-from .events import Discarded, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
-from .indexing import Indexing
-from .runs import Outcome, Run, outcome_of
-from .summarizers.base import Summarizer, Summary, SummaryRequest
-from .threads.backoff import Backoff
-from .threads.clock import Clock
-from .threads.deadlines import BoundedCalls, Call
-from .threads.later import Later
-from .threads.waiting import Waiters, bounded
-from .threads.workers import DaemonThread, interpreter_is_exiting
+from .events import Discarded, EventLog, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
+from .summarize import traits_of
+from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
+from .timers import Backoff, BoundedCalls, Call, Clock, DaemonThread, Later, Waiters, bounded, interpreter_is_exiting
 
-__all__ = ["Runner", "State"]
+
+class Indexing:
+    """A compactor's. *step* does some of it, and returns whether there is more to do.
+
+    *is_idle* says that nothing is due to be compacted, which comes first; it is asked with the lock of *wake* held,
+    which guards this too. Without an *executor* all is done on the thread that begins.
+    """
+
+    def __init__(
+        self,
+        wake: threading.Condition,
+        step: Callable[[], bool],
+        is_idle: Callable[[], bool],
+        executor: Executor | None,
+    ) -> None:
+        self._wake = wake
+        self._step = step
+        self._is_idle = is_idle
+        self._executor = executor
+        self._is_due = False  # something was published since it was done
+        self._running = False  # a worker is at it, or will be
+
+    def due(self) -> None:
+        """Take note that something was published."""
+        with self._wake:
+            self._is_due = True
+
+    def run(self, *, begun: bool = False) -> None:
+        """Do what is due, unless another worker is at it: *begun* says that this is the one.
+
+        After each step an executor has its slot back, which others may be waiting for.
+        """
+        while (begun or self._is_due) and self._may_run(begun=begun):  # mostly nothing is due: no lock for that
+            begun = False
+            try:
+                begun = self._step()
+            finally:
+                with self._wake:
+                    self._is_due |= begun  # beside what was published meanwhile
+                    self._running = begun
+            if begun and self._executor is not None:
+                self._run_later(self._executor)
+                return
+
+    def _may_run(self, *, begun: bool) -> bool:
+        """Return whether there is time for a step, and begin it."""
+        with self._wake:
+            if self._running and not begun:
+                return False
+            self._running = self._is_due and self._is_idle() and not interpreter_is_exiting()
+            if self._running:
+                self._is_due = False
+            return self._running
+
+    def _run_later(self, executor: Executor) -> None:
+        try:
+            executor.submit(partial(self.run, begun=True))
+        except Exception:  # noqa: BLE001  (it is shut down, which the next run tells; or full: then after that run)
+            with self._wake:
+                self._running = False
+
+
+# --- a cycle on its way, and what follows from how it ends --------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One cycle on its way. Only the compactor's current run may change anything."""
+
+    forced: bool
+    #: A worker has taken it up.
+    begun: bool = False
+    #: What it has of the limits on calls and spend.
+    place: Place = UNLIMITED
+    #: Its outcome is known, or it was given up; nothing more that it does counts.
+    over: bool = False
+    #: The back-off that it began has ended.
+    rested: bool = False
+    #: It has published a reduction.
+    reduced: bool = False
+    #: What the summarizer was asked for last.
+    asked: RequestKind | None = None
+    #: Seconds until what is held is to be looked at again, if nothing happens before.
+    look_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What follows from how a run ended."""
+
+    #: Results in a row by now that were no longer current.
+    discards: int
+    #: It failed: that is told and remembered, and the next run is a back-off away.
+    is_failure: bool = False
+    #: There is to be a look at once: at what is current now, or at whether more is due.
+    again: bool = False
+    #: Whoever waits for the run is told, though it has no result.
+    tells: bool = False
+    #: There will be nothing to do any more.
+    stops: bool = False
+
+
+def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> Outcome:
+    """Return what follows from *error*, None where there was none, for a run that was *forced* or not, after so many
+    *discards* in a row."""
+    if error is None:
+        return Outcome(0, tells=forced)
+    if isinstance(error, LeasedElsewhere):  # told already, and no failure
+        return Outcome(discards, tells=True)
+    if isinstance(error, LimitReached):  # likewise; who waits goes on waiting for a turn
+        return Outcome(discards, again=True)
+    if isinstance(error, SessionPurged):  # nobody can write to this session again
+        return Outcome(discards, tells=True, stops=True)
+    if not isinstance(error, StaleCompaction):
+        return Outcome(discards, is_failure=True, tells=True)
+    if error.reason == "interpreter_exit":  # to look again would never end
+        return Outcome(discards, tells=True)
+    if error.reason == "stopped":
+        return Outcome(discards, again=True)
+    if discards == 0:
+        return Outcome(1, again=True)
+    # Rounds that are others at every reading would be paid for again and again.
+    return Outcome(discards + 1, is_failure=True, tells=True)
+
+
+# --- the states of a compactor: one run at a time, its deadline, the back-off after it. What it does is in ``cycle``
+
 
 #: The events from which a runner learns.
 _INSTRUCTIVE = (Skipped, Published, Held, Reduced)

@@ -39,7 +39,7 @@ from memory.stores.contract import (
     StoreContract,
 )
 
-from .checks.terms import find_telling_terms
+from .acceptance.content import find_telling_terms
 from .summarizers.base import Summary, SummaryRequest
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
-from memory.graphemes import cut_before
+from memory.references import cut_before
 
 __all__ = [
     "DEFAULT_ENCODING",

@@ -14,13 +14,13 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from memory.errors import ContextError
-from memory.graphemes import beginning, cut_after, cut_before
 from memory.messages import repeats_query, results_apart
+from memory.references import beginning, cut_after, cut_before
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
 
-from .messages.marks import without_marks
-from .messages.overlaid import is_summary
+from .prompt.groups import is_summary
+from .prompt.shorten import without_marks
 from .tokens import TokenCounter
 
 __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]

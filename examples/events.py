@@ -9,7 +9,7 @@ import sys
 import threading
 
 from compactor import CompactorConfig, ContextCompactor, ExtractiveSummarizer, Summary, SummaryRequest
-from compactor.logs import log_events, logger_to
+from compactor.events import log_events, logger_to
 from memory import Memory
 from memory.events import Event
 

@@ -22,8 +22,7 @@ from .errors import (
     UnknownRound,
 )
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
-from .history import CompactionRecord
-from .journal import LastingJournal
+from .journal import CompactionRecord, LastingJournal
 from .memory import Conversation, Memory
 from .overlays import (
     CompactedMessage,
@@ -36,9 +35,9 @@ from .overlays import (
     Reduction,
     Reductions,
 )
-from .reading.search import Hit
-from .recall import RECALL_TOOLS, Recall
+from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
+from .search import RECALL_TOOLS, Hit
 from .stores import (
     IndexedStore,
     InMemoryStore,

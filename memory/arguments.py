@@ -9,17 +9,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = [
-    "kind_of",
-    "require",
-    "require_callable",
-    "require_methods",
-    "require_role",
-    "require_store",
-    "round_id_of",
-    "takes",
-]
-
 
 def kind_of(value: object) -> str:
     """Return what *value* is, for an error: its class, or that it is one."""

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .frozen import dumped
-from .rounds import utc_now
+from .rounds import dumped, utc_now
 
 __all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
 

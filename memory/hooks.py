@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, ParamSpec
+from typing import Generic, ParamSpec, Protocol
+from weakref import WeakSet
 
 from .arguments import require_callable
 from .errors import ContextError
-from .forking import renewed_after_fork
 
-__all__ = ["Hooks", "Notifications", "describe", "describe_error"]
+
+class _Renewable(Protocol):
+    def _after_fork(self) -> None: ...
+
+
+_renewables: WeakSet[_Renewable] = WeakSet()
+
+
+def renewed_after_fork(what: _Renewable) -> None:
+    """Have ``what._after_fork()`` called in every child that is forked while *what* lives."""
+    _renewables.add(what)
+
+
+def _renew_all() -> None:
+    for what in tuple(_renewables):
+        what._after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+# --- a list of callbacks, each isolated from the others' failures -------------------------------------------------
+
 
 P = ParamSpec("P")
 

@@ -19,8 +19,6 @@ from .arguments import (
     round_id_of,
     takes,
 )
-from .copies.forked import forked
-from .copies.state import memory_from, state_of
 from .entries import (
     HEADER_PART,
     HeaderAdded,
@@ -33,25 +31,21 @@ from .entries import (
 )
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
-from .frozen import EMPTY, FrozenMapping
 from .hooks import Hooks, Notifications, describe, describe_error
 from .journal import SOLE, RoleJournal, withdrawals
-from .log.live import LiveRound
-from .log.log import Log
+from .log.open_round import LiveRound
 from .log.redaction import erased_places, place_of, redaction_of, references_of, unfinished, withdrawn
-from .log.replay import without_failed
-from .log.snapshot import Snapshot
-from .overlay_rule import hides_words, is_over, newest_asked
-from .overlays import CompactedMessage, CompactionProvider
-from .reading.references import place_reference, text_behind
-from .reading.search import Hit, words_of
-from .reading.texts import found, in_step
-from .rounds import Clock, Post, Record, Round, assembled, changed, new_id, utc_now
+from .log.session_log import Log
+from .log.state import Snapshot, without_failed
+from .overlays import CompactedMessage, CompactionProvider, hides_words, is_over, newest_asked
+from .references import place_reference, text_behind
+from .rounds import EMPTY, Clock, FrozenMapping, Post, Record, Round, assembled, changed, new_id, utc_now
+from .search import Hit, found, in_step, words_of
 from .stores import InMemoryStore, Store
+from .transfer.fork import forked
+from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
 from .visibility import Rounds, sees
-
-__all__ = ["Conversation", "Memory", "RoleJournal", "RoundsGetter"]
 
 
 class Conversation:

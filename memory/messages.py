@@ -13,33 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from .errors import MessageError
-from .frozen import FrozenMapping, freeze_mapping, thaw
-from .rounds import USER, Post, Round, ToolCall, assembled
-
-__all__ = [
-    "ASSISTANT",
-    "FUNCTION",
-    "KEPT",
-    "SPEAK_FOR_NO_AGENT",
-    "TOOL",
-    "Parsed",
-    "answered_by",
-    "came_as_message",
-    "from_post",
-    "from_round",
-    "has_result_parts",
-    "paired",
-    "parse",
-    "query_message",
-    "reads",
-    "repeats_query",
-    "result_of_text",
-    "results_apart",
-    "text_of",
-    "text_with_calls",
-    "with_text",
-    "without_content",
-]
+from .rounds import USER, FrozenMapping, Post, Round, ToolCall, assembled, freeze_mapping, thaw
 
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"

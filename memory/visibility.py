@@ -12,9 +12,7 @@ from .rounds import Post, Round, changed
 from .usage import Usage
 
 if TYPE_CHECKING:
-    from .log.snapshot import Snapshot
-
-__all__ = ["Rounds", "seen_by", "sees"]
+    from .log.state import Snapshot
 
 
 def sees(role: str, post: Post) -> bool:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from compactor import Prompt
-from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.tokens import TokenCounter, count_tokens
 from memory import CompactedMessage, Memory
 

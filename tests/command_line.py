@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from compactor.cli import main
+from compactor.cli.app import main
 
 #: The variables that decide how a terminal is written to, as a plain one has them.
 TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "90", "LINES": "40"}

@@ -17,7 +17,7 @@ from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
 from benchmarks.comparison.model_server import MODEL, ModelServer, Outage
 from benchmarks.comparison.prefixes import Prefixes, reusable
 from benchmarks.comparison.virtual_time import VirtualTime
-from compactor.noting.changes import changes_in
+from compactor.strategies.note_edits import changes_in
 from compactor.tokens import count_tokens
 from prompts import contract
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import host_path
 from compactor import compose
-from compactor.messages.ledger import ledger_of
+from compactor.prompt.accounting import ledger_of
 from compactor.summarizers.base import SummaryRequest
 from compactor.tokens import count_tokens
 from memory import Memory, Post, Round

@@ -16,41 +16,37 @@ import pytest
 from hostile import SIZES, Read, find_growth
 
 from compactor import ConfigError, Settings, compose
-from compactor.checks.attribution import Heard
-from compactor.checks.standing import instructions_in, own_words, restored
-from compactor.commands.terminal import CannotRun, one_line
-from compactor.commands.transcripts import read as read_transcripts
+from compactor.acceptance.content import assignment, content
+from compactor.acceptance.prohibitions import Heard, instructions_in, own_words, restored
+from compactor.cli.terminal import CannotRun, one_line
+from compactor.cli.transcripts import read as read_transcripts
+from compactor.events import visible
 from compactor.host_rounds import HostRounds
-from compactor.logs import visible
-from compactor.messages.clipping import clip_message, clip_text
-from compactor.messages.kinds import kind_named
-from compactor.messages.offloading import OffloadRule
-from compactor.noting.changes import Change, changed
-from compactor.noting.notes import headings, read_notes, rendered, section_named
 from compactor.plan import Plan, plan_text
 from compactor.presets import MemoryWithCompress, offload_context
-from compactor.presets.archives import NotAnArchive, archive_of, messages_in
-from compactor.presets.offload_files import OffloadFiles, chat_folder, file_name
-from compactor.presets.structured import structured
+from compactor.presets.compat.archives import NotAnArchive, archive_of, messages_in
+from compactor.presets.compat.offload_files import OffloadFiles, chat_folder, file_name
+from compactor.presets.compat.structured import structured
+from compactor.prompt.groups import kind_named
+from compactor.prompt.shorten import OffloadRule, clip_message, clip_text
+from compactor.strategies.note_edits import Change, changed
+from compactor.strategies.notes import headings, read_notes, rendered, section_named
 from compactor.summarizers import ExtractiveSummarizer
-from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
+from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action, structures
 from compactor.summarizers.base import SummarizerError, SummaryRequest
 from compactor.summarizers.cues import words_in
-from compactor.summarizers.facts import assignment, content
-from compactor.summarizers.fields import structures
 from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
 from compactor.summarizers.statements import clauses, from_rounds, from_summary, sentences
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, quote, shorten_name, steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store
-from memory.copies.jsonl import import_session
 from memory.errors import StoreDamaged, UnknownReference
-from memory.graphemes import beginning, cut_after, cut_before
-from memory.reading.references import Passage, parsed
-from memory.reading.search import words_of
-from memory.reading.tool_schema import Refused, number_in, read_arguments
+from memory.recall import Refused, number_in, read_arguments
+from memory.references import Passage, beginning, cut_after, cut_before, parsed
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
+from memory.search import words_of
 from memory.stores import InMemoryStore
+from memory.transfer.jsonl import import_session
 from prompts import PromptTemplate, escape_tags, load
 
 pytestmark = pytest.mark.timeout(120)

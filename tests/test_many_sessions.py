@@ -11,8 +11,8 @@ import pytest
 from benchmarks import many_sessions
 from benchmarks.many_sessions import Measured
 from compactor import ContextCompactor
+from compactor.summarize import CycleWork
 from compactor.testing import ScriptedSummarizer
-from compactor.work import CycleWork
 from memory import Memory
 
 SESSIONS, THREADS, CONCURRENT = 40, 4, 2

@@ -116,7 +116,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
         ">=3.11",
     )
     assert str(metadata.get_payload()).strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
-    assert scripts.split() == ["[console_scripts]", "compactor", "=", "compactor.cli:main"]
+    assert scripts.split() == ["[console_scripts]", "compactor", "=", "compactor.cli.app:main"]
     assert licence.startswith("MIT License")
 
 

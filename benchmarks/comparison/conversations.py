@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from compactor.messages.units import count_message
+from compactor.prompt.groups import count_message
 from compactor.tokens import count_tokens
 
 from .adapter import Message

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import count_tokens
 
 __all__ = ["LEAST", "LIFETIME", "STEP", "Prefixes", "reusable", "shown"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from compactor.cost.interval import Sizes, Style, best_interval, cost_per_token
+from compactor.cost.cost_optimal import Sizes, best_interval, cost_per_token
 from compactor.cost.prices import Prices
+from compactor.summarizers.base import Style
 from compactor.tokens import count_tokens
 
 from .conversations import Scenario

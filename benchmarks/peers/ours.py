@@ -23,10 +23,10 @@ from compactor import (
     offload_large,
 )
 from compactor.cost import Prices, cheapest
-from compactor.cost.interval import Style
-from compactor.cost.publication import when_cheapest
 from compactor.events import Failed, Prepared, Published, Weighed
+from compactor.publication import when_cheapest
 from compactor.strategies.compact_notes import compact_notes
+from compactor.summarizers.base import Style
 from compactor.testing import FakeClock
 from memory import Memory
 from memory.events import Event

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .cheapest import Cheapest, cheapest
-from .interval import Sizes, best_interval, cost_per_token, price_of_compaction
+from ..publication import Decision, Moment, Publication, WhenCheapest, when_cheapest
+from .cost_optimal import Cheapest, Sizes, best_interval, cheapest, cost_per_token, price_of_compaction
 from .prices import Prices
-from .publication import Decision, Moment, Publication, WhenCheapest, when_cheapest
 
 __all__ = [
     "Cheapest",

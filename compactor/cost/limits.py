@@ -14,17 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from memory.forking import renewed_after_fork
+from memory.hooks import renewed_after_fork
 
 from ..config import ConfigError, number, whole_number
 from ..errors import LimitReached, SpendExceeded
-from ..messages.units import PROMPT_TOKENS, count_message
+from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
-from ..threads.clock import SYSTEM_CLOCK, Clock
+from ..timers import SYSTEM_CLOCK, Clock
 from ..tokens import TokenCounter
 from .prices import Prices
-
-__all__ = ["UNLIMITED", "Limits", "LimitsStatus", "Place", "Turn"]
 
 HOUR = 3_600.0
 #: What was spent within so many seconds is forgotten together, an hour after the last of it.

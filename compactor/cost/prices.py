@@ -10,8 +10,6 @@ from memory.arguments import require
 
 from ..config import ConfigError
 
-__all__ = ["Prices"]
-
 #: Stands for the agent's own price until that is known; of any type, since no price is ever read as this.
 _OWN: Any = None
 

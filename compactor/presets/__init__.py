@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from .archives import NotAnArchive, archive_of, messages_in
 from .auto_context import PLAN_NOTEBOOK_TOOLS, STEPS, PromptConfig, Prompts, auto_context
-from .auto_context_memory import AutoContextMemory, NotDeleted
-from .compression_events import CompressionEvent
-from .context_offload import context_offload
-from .memory_with_compress import (
+from .compat.archives import NotAnArchive, archive_of, messages_in
+from .compat.auto_context_memory import AutoContextMemory, NotDeleted
+from .compat.compression_events import CompressionEvent
+from .compat.memory_with_compress import (
     CompressionFailed,
     MemoryCompressed,
-    MemoryCompressionSchema,
     MemoryWithCompress,
-    NotAMessage,
     NotCompressed,
     NotKept,
-    StateError,
     count_words,
     format_msgs,
     memory_with_compress,
 )
-from .message_storage import MessageStorage
-from .offload_context import OffloadResult, offload_context
-from .offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
+from .compat.message_storage import MessageStorage
+from .compat.offload_context import OffloadResult, offload_context
+from .compat.offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
+from .compat.shown import NotAMessage
+from .compat.shown_state import StateError
+from .compat.structured import DEFAULT_COMPRESSION_PROMPT_TEMPLATE, MemoryCompressionSchema
+from .context_offload import context_offload
 from .selective import selective
-from .structured import DEFAULT_COMPRESSION_PROMPT_TEMPLATE
 
 __all__ = [
     "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",

@@ -12,15 +12,13 @@ from typing import Any
 from memory.overlays import Overlay, Reduction
 from prompts import PromptTemplate, load
 
-from ..acceptance import LEAST_SAVING
+from ..acceptance.checks import LEAST_SAVING
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
 from ..view import View
-from .given import given_config, given_names, given_share
-
-__all__ = ["PLAN_NOTEBOOK_TOOLS", "STEPS", "PromptConfig", "Prompts", "auto_context"]
+from .options import given_config, given_names, given_share
 
 #: The six steps in their order. In capitals, they are the types of compression events.
 STEPS = (

@@ -8,27 +8,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memory import Memory
-from memory.frozen import freeze_mapping
 from memory.messages import text_of
 from memory.overlays import Reduction
-from memory.reading.references import post_reference
-from memory.rounds import Post, Round
+from memory.references import post_reference
+from memory.rounds import Post, Round, freeze_mapping
 
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
-from ..messages.units import PROMPT_TOKENS, count_message
-from ..strategies.compact_rounds import compact_view
+from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..strategies.compress_tool_runs import compress_tool_runs
+from ..strategies.incremental import compact_view
 from ..strategies.offload_large import offload_large
 from ..tokens import TokenCounter, counter_for
 from ..triggers import Trigger, Verdict
 from ..view import View
-from .given import given_config, given_text
-from .offload_context import COMPACT_RATIO, KEEP_COMPACT, KEEP_COMPRESS, PREVIEW, Mode, check_settings, preview_of
-from .offload_files import OffloadFiles
-from .offload_tools import is_file_answer
-
-__all__ = ["context_offload"]
+from .compat.offload_context import (
+    COMPACT_RATIO,
+    KEEP_COMPACT,
+    KEEP_COMPRESS,
+    PREVIEW,
+    Mode,
+    check_settings,
+    preview_of,
+)
+from .compat.offload_files import OffloadFiles
+from .compat.offload_tools import is_file_answer
+from .options import given_config, given_text
 
 #: No summary is asked to be a greater part of what the prompt may have.
 LARGEST_SUMMARY = 0.25

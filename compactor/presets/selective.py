@@ -9,14 +9,12 @@ from memory.arguments import kind_of
 
 from ..config import CompactorConfig, ConfigError, number, whole_number
 from ..cycle import Strategy
-from ..messages.kinds import kind_named
+from ..prompt.groups import kind_named
 from ..strategies import compact_rounds, drop, pin_system
 from ..strategies.drop import pairs_of
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
-from .given import given_config, given_text
-
-__all__ = ["RULES", "THRESHOLD_RATIO", "selective"]
+from .options import given_config, given_text
 
 #: What leaves first, and how many of its newest stay. Skills can be loaded again, so none of their texts has to.
 RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))

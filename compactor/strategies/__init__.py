@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ..prompt.shorten import OffloadRule
 from .compact_notes import compact_notes
-from .compact_rounds import compact_rounds, compact_view
 from .compress_tool_runs import compress_tool_runs
-from .drop import drop
-from .offload_large import OffloadRule, offload_large
-from .pin_system import pin_system
+from .drop import drop, pin_system
+from .incremental import compact_rounds, compact_view
+from .offload_large import offload_large
 
 __all__ = [
     "FACTORIES",

@@ -12,26 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from memory.once import once
 from memory.overlays import CompactedMessage, Note
-from memory.rounds import Round
+from memory.rounds import Round, once
 from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
-from ..acceptance import Reading, Source
-from ..checks.standing import STANDING, in_force
+from ..acceptance.checks import Reading, Source
+from ..acceptance.prohibitions import STANDING, in_force
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
-from ..keeping.journal import ANCHORS
-from ..messages.units import PROMPT_TOKENS, Message, count_message
-from ..noting.changes import SCHEMA, changed, changes_in, is_changes
-from ..noting.notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
+from ..journal import ANCHORS
+from ..prompt.groups import PROMPT_TOKENS, Message, count_message
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import LEAST_ROOM, Room, Step, quote, steps
 from ..view import View, Work
-from .folding import Saving, compaction_of, saving_of
-
-__all__ = ["compact_notes"]
+from .incremental import Saving, compaction_of, saving_of
+from .note_edits import SCHEMA, changed, changes_in, is_changes
+from .notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
 
 #: Under this key of its ``extra`` a compaction has the tokens of its notes when they were written in full.
 WRITTEN = "written_tokens"

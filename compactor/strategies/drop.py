@@ -7,23 +7,20 @@ from enum import Enum
 from itertools import groupby
 from typing import Any
 
+from memory import Memory
 from memory.messages import text_of
 from memory.overlays import Reduction
-from memory.reading.references import post_reference
+from memory.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number
-from ..messages.kinds import ATTACHMENT, FAILED_CALL, kind_named
-from ..messages.offloading import is_kind, is_result
-from ..messages.overlaid import is_summary
-from ..messages.pieces import note
-from ..messages.units import Unit, count_message
+from ..prompt.accounting import note
+from ..prompt.groups import ATTACHMENT, FAILED_CALL, Unit, count_message, is_summary, kind_named
+from ..prompt.shorten import is_kind, is_result
 from ..summarizers.actions import has_failed
 from ..view import View
+from .incremental import attachments_line
 from .tail import Place, Placed, Tail
-from .wording import attachments_line
-
-__all__ = ["drop", "pairs_of"]
 
 
 def drop(
@@ -226,3 +223,37 @@ def _is_of(unit: Unit, kind: str, role: str) -> bool:
     if kind == "assistant":
         return not calls and not results and first.send_from == role
     return first.kind == kind or (bool(results) and all(post.kind == kind for post in results))
+
+
+# --- system messages within the conversation stay word for word when their rounds are summarised ------------------
+
+
+#: Who speaks there for the host.
+_SYSTEM = ("system", "developer")
+
+
+def pin_system() -> Callable[[View], Iterator[Reduction]]:
+    """Return the strategy that pins the system messages in the tail's closed rounds; put it before ``compact_rounds``.
+
+    It reduces nothing. Every pin stays in each prompt from then on, so it is not for hosts that add such a message each
+    turn: a part of the header (``memory.set_header``) is. Over another host's rounds it does nothing.
+    """
+    return _PinSystem(None)
+
+
+class _PinSystem:
+    __name__ = "pin_system"
+
+    def __init__(self, memory: Memory | None) -> None:
+        self._memory = memory
+
+    def for_memory(self, memory: Memory) -> _PinSystem:
+        return _PinSystem(memory)
+
+    def __call__(self, view: View) -> Iterator[Reduction]:
+        if self._memory is not None:
+            for round_ in view.rounds[view.end : view.closed]:
+                for post in round_.post_list:
+                    if post.send_from in _SYSTEM and post.number not in view.pinned.get(round_.id, ()):
+                        self._memory.pin(post_reference(round_, post))
+        return iter(())

@@ -10,24 +10,20 @@ from types import NoneType
 
 from memory.arguments import require
 from memory.overlays import Reduction, ReductionKind
-from memory.reading.references import post_reference
+from memory.references import post_reference
 from memory.rounds import Post
 from prompts import PromptTemplate, load
 
-from ..checks.standing import lost
+from ..acceptance.prohibitions import lost
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..messages.kinds import kind_named
-from ..messages.offloading import OffloadRule, is_result
-from ..messages.overlaid import ARGUMENTS
+from ..prompt.groups import ARGUMENTS, kind_named
+from ..prompt.shorten import OffloadRule, is_result, size_of
 from ..tokens import TokenCounter
 from ..transcript import answered_calls
 from ..view import View, Work
-from .folding import Asking, fold, quote_query
+from .incremental import Asking, fold, quote_query, summary_text, with_sentences
 from .tail import Placed, Tail
-from .wording import size_of, summary_text, with_sentences
-
-__all__ = ["OffloadRule", "offload_large"]
 
 #: A post's summary is a tenth of it, in tokens; at least so many, where that is at most half of it; at most so many.
 LEAST_SUMMARY, MOST_SUMMARY = 100, 500

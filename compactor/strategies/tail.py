@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory.messages import repeats_query, text_of
-from memory.once import once
-from memory.rounds import USER, Post, Round
+from memory.rounds import USER, Post, Round, once
 
-from ..checks.standing import standing_sentences
-from ..messages.units import Unit
+from ..acceptance.prohibitions import standing_sentences
+from ..prompt.groups import Unit
 from ..view import View
-
-__all__ = ["Place", "Placed", "Tail"]
 
 #: A post's round, by its place in the view, and its number in there; 0 is the user's query.
 Place = tuple[int, int]

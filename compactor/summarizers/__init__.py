@@ -1,8 +1,8 @@
 """Who makes the text of a summary. None of them imports a model's client before it is asked."""
 
+from .answers import as_summarizer
 from .base import Continued, Summarizer, SummarizerError, Summary, SummaryRequest
 from .extractive import ExtractiveSummarizer
-from .llm_api import as_summarizer
 from .openai import OpenAISummarizer
 
 __all__ = [

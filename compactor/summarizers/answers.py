@@ -2,16 +2,348 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from .base import SummarizerError, Summary
-from .limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
-from .tags import strip_tags, unfenced
+from memory.arguments import takes
 
-__all__ = ["NoSummary", "parse_body", "read_answer", "read_body"]
+from .base import Summarizer, SummarizerError, Summary, SummaryRequest
+from .response_limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
+
+#: A reply is short; a long text that begins with "Hello" is something else.
+_LONGEST = 400
+#: Shorter still is one that shows only at its end: "It is done. Is there anything else I can help you with?"
+_LONGEST_CLOSING = 200
+
+# What replies begin with, said for itself or before an offer, a promise or a refusal.
+_GREETING = re.compile(
+    r"""(?: (?: hello | hi | hey | greetings | welcome | good\ (?:morning|afternoon|evening) | sure(?:\ thing)?
+      | certainly | of\ course | absolutely | great | thanks? | thank\ you | you['’]re\ welcome | no\ problem
+      | i\ understand | understood | got\ it | okay | ok | noted | alright )
+      \b (?:\ (?:there|again|back|so\ much|everyone|all))? [^\w<]* )+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# Each names the one who offers or the one to whom: standing instructions, quoted word for word, say "please" as well.
+_OFFER = re.compile(
+    r"""how\ (?:can|may|could|should)\ i\ (?:help|assist|be\ of)\b
+      | how\ would\ you\ like\ to\ (?:proceed|continue)\b
+      | what\ (?:can|may|could|should)\ i\ (?:do|help)\b [^.!?\n]{0,60}? \b you\b
+      | what\ (?:would|do)\ you\ (?:like|want|need)\ (?:me|to)\b
+      | (?:is\ there|do\ you\ need)\ (?:any|some)thing\b [^.!?\n]{0,60}? \b(?:i|you|me)\b
+      | anything\ else\ (?:that\ )?(?:i|you|we)\b | let\ me\ know\ (?:[^.!?\n]{0,80}? \b(?:you|i)\b | \W*\Z)
+      | feel\ free\ to\ (?:ask|reach|share|let|tell|contact)\b
+      | have\ a\ (?:great|nice|good|lovely)\ (?:day|time|trip|flight|evening|night|weekend|one)\b
+      | please\ (?:(?:tell|let)\ me\b
+          | (?:provide|share|send|paste|upload)\ (?:me\b|your\b|more\b|it\ here\b|the\ (?:conversation|text
+            |transcript|messages?|content|details|files?|documents?|information)\b))
+      | i(?:['’]m|\ am)\ (?:here|happy|glad|ready)\ to\ (?:help|assist|answer)\b
+      | i(?:['’]d|\ would)\ be\ (?:happy|glad)\ to\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_REFUSAL = re.compile(
+    r"""as\ an\ ai\b
+      | (?:i(?:['’]m|\ am)\ (?:very\ |so\ )?sorry|sorry|apologies) [\s,.]* (?:but\ )? i\b
+      | (?:unfortunately,?\ )? i\ (?: can['’]t | can\ ?not | am\ (?:not\ able|unable)\ to | won['’]t )
+        \ (?:help|assist|comply|fulfill?|provide|summari[sz]e|do\ th(?:at|is)|continue|engage
+          |access\ (?:the|this|any)\ con)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# What a reply says only after it has greeted. A summary in the first person may say it too, but then it names things.
+_PROMISE = re.compile(r"i(?:['’]ll|['’]ve| will| have| understand)\b[^:\n\d]{0,80}\Z", re.IGNORECASE)
+# Greetings and offers in other languages, one soon after the other.
+_ABROAD = re.compile(
+    r"""(?: bonjour | salut | hola | hallo | guten | ciao | ol[áa] | привет | здравствуйте | 你好 | 您好 | こんにちは
+      | 안녕 ) .{0,80}? (?: (?:comment|que)\ puis-je | en\ qu[ée]\ puedo | c[óo]mo\ puedo | wie\ (?:kann|darf)\ ich
+      | (?:come|cosa)\ posso | como\ posso | чем\ (?:я\ )?могу | 可以帮 | 能帮 | 帮助您 | お手伝い | 도와 )""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_LEADING = re.compile(r"\A\W+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def is_greeting(text: str) -> bool:
+    """Return whether *text* greets or thanks and says nothing else. A guess, of English alone."""
+    return len(text) <= _LONGEST and _GREETING.fullmatch(text.strip()) is not None
+
+
+def is_reply(text: str) -> bool:
+    """Return whether *text* greets, offers help or refuses, rather than summarise. A guess, on the safe side: a good
+    summary that is taken for a reply would be refused at every attempt."""
+    if len(text) > _LONGEST:
+        return False
+    text = _LEADING.sub("", text).rstrip()
+    greeting = _GREETING.match(text)
+    rest = text[greeting.end() :] if greeting else text
+    if not rest or _OFFER.match(rest) or _REFUSAL.match(rest) or _ABROAD.match(text):
+        return True
+    if greeting and _PROMISE.match(rest):
+        return True
+    return len(text) <= _LONGEST_CLOSING and bool(_OFFER.match(_SENTENCE.split(text)[-1]))
+
+
+# What models say to their reader below a summary; no fact of a conversation begins so.
+_REMARK = re.compile(
+    r"""\W{0,10} (?:
+        (?:i\ (?:really\ |do\ )?)?hope\ (?:this|that|it|the\ summary)\b
+      | i(?:['’]ve|\ have)?\ (?:also\ )?(?:tried|included|summari[sz]ed|covered|preserved|omitted|condensed|left\ out)\b
+      | (?:this|the)(?:\ above)?\ summary\ (?:above\ )?(?:covers|captures|includes|preserves|reflects|contains|keeps|is
+          |was|should|has)\b
+      | (?:this|that|the\ above)\ (?:should\ (?:cover|give|help|capture|be)|covers|captures|concludes|completes
+          |is\ (?:all|it|the\ end))\b
+      | (?:that['’]s|that\ is)\ (?:all|it|the\ (?:end|summary))\b
+      | (?:end|conclusion)\ of\ (?:the\ )?summary\b | (?:summary|output)\ (?:ends|complete)
+      | note:?\ (?:that\ )?(?:i|this\ summary|the\ (?:above|summary))\b
+      | if\ you(?:['’]d)?\ (?:need|want|would|like|have)\b | (?:would|do)\ you\ (?:like|want|need)\b | shall\ i\b
+      | (?:please\ )?(?:let\ me\ know|feel\ free)\b | is\ there\ anything\b | happy\ to\b | good\ luck\b
+      | (?:many\ )?thank(?:s|\ you)\b | (?:word|token|character)\ count\b
+      | (?:approx(?:imately|\.)?|about|~|≈)?\ ?\d{1,5}\ (?:words|tokens|characters)\W{0,5}\Z
+      | ich\ hoffe\b | hoffentlich\b | j['’]esp[èe]re\b | espero\ que\b | spero\ che\b | ik\ hoop\b | надеюсь\b
+      | 希望(?:这|這|以上|对|對) | 如(?:需|果您|有) | お役に立 | 以上です | 도움이
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LONGEST_REMARKS = 400
+
+
+def is_remark(text: str) -> bool:
+    """Return whether *text* holds nothing but what models say to their reader below a summary: hopes, offers, what they
+    did. A guess, on the safe side: a sentence more in a summary does no harm, and one less may."""
+    said = text.strip(" \t\r\n*_`~-=#>")
+    if not said:
+        return True
+    if len(said) > _LONGEST_REMARKS:
+        return False
+    return is_reply(said) or all(_REMARK.match(one) or is_reply(one) for one in _SENTENCE.split(said) if one.strip())
+
+
+# --- take off an answer what models wrap around it: thoughts, drafts, tags, blocks of code, and remarks to the reader
+
+
+# An attribute or two: what opens a tag and never closes it is read once.
+_WITH = r"(?:[\s/][^<>]{0,200})?"
+_NAMES = "(think|thinking|reasoning)"
+_LEADING_THOUGHT = re.compile(rf"\s*<{_NAMES}{_WITH}>", re.IGNORECASE)
+_LEADING_END = re.compile(rf"\s*</{_NAMES}>", re.IGNORECASE)
+_THOUGHT = re.compile(f"<{_NAMES}{_WITH}>", re.IGNORECASE)
+_END = re.compile(f"</{_NAMES}>", re.IGNORECASE)
+# Alone on its line, or before an empty line.
+_LOOSE_END = re.compile(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n", re.IGNORECASE | re.MULTILINE)
+#: Other names of thoughts; summaries have sections of these names, so the end has to stand at the end of a line.
+_DRAFTS = "(analysis|scratchpad|reflection|draft|thoughts?)"
+_LEADING_DRAFT = re.compile(rf"\s*<{_DRAFTS}{_WITH}>", re.IGNORECASE)
+_DRAFT_END = re.compile(rf"</{_DRAFTS}>[ \t]{{0,20}}(?=\n|<summary\b)", re.IGNORECASE)
+
+#: The tags of a summary, and the code in which they are only spoken of.
+_TOKEN = re.compile(
+    rf"""(?P<fence>^[ \t]{{0,3}}(?:`{{3,10}}|~{{3,10}})[^\n`<]{{0,80}}$) | `[^`\n]{{1,300}}`
+      | (?P<opens><summary{_WITH}>) | (?P<closes></[ ]?summary[ ]?>)""",
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
+_FENCE_BEFORE = re.compile(r"(?:```|~~~)[^\n`<]{0,80}\s{1,10}\Z")
+_SUMMARY_NEXT = re.compile(r"\s{0,20}<summary\b", re.IGNORECASE)
+#: What stands right before a tag that wraps the answer: an introduction that ends in a colon, other tags that end.
+_INTRODUCES = re.compile(rf"(?:[:：][*_]{{0,4}}|</(?:{_NAMES}|{_DRAFTS})>)\s{{0,20}}\Z", re.IGNORECASE)
+_FOLDED = re.compile(r"<details[^<>]{0,200}>\s{0,20}\Z", re.IGNORECASE)
+#: Characters of an introduction.
+_LONGEST_INTRODUCTION = 300
+
+_FENCED = re.compile(r"(```|~~~)(?:markdown|md|text|txt|plain|plaintext)?[ \t]{0,20}\n", re.IGNORECASE)
+_NAMED = re.compile(rf"<((?!previous_)[a-z]{{1,30}}[_-]summary|answer|output|response|result){_WITH}>", re.IGNORECASE)
+_OBJECT = re.compile(r'\{\s*"summary"\s*:')
+_LANGUAGE = re.compile(r"[\w-]*")
+#: What one wraps in so many layers stays in the others.
+_LAYERS = 8
+
+
+def strip_tags(text: str) -> str:
+    """Return the answer in *text* without what models wrap around it.
+
+    Thoughts before it go. Where it stands in tags of a summary, the last such block that is closed is the answer: what
+    stands before it is an introduction, an analysis or a draft. What follows the tags stays, unless it is a remark to
+    the reader ("I hope this helps!"). A summary that speaks of tags, in a sentence or in code, stays whole.
+
+    Some servers cut an opening tag off. A closing tag alone ends thoughts where it ends a line; and the summary where
+    nothing but remarks follows it.
+    """
+    for _ in range(_LAYERS):
+        before, text = text, _unwrapped(_last_block(_without_thoughts(text)))
+        if text == before:
+            break
+    return text
+
+
+# -- thoughts ---------------------------------------------------------------------------------------------------------
+
+
+def _without_thoughts(text: str) -> str:
+    start = 0
+    while True:
+        if found := _LEADING_END.match(text, start):
+            start = found.end()
+        elif found := _LEADING_THOUGHT.match(text, start):
+            start = next(_ends_of(found[1], _END, text, found.end()), len(text))
+        elif (end := _loose_end(text, start)) > start or (
+            (found := _LEADING_DRAFT.match(text, start))
+            and (end := next(_ends_of(found[1], _DRAFT_END, text, found.end()), 0))
+        ):
+            start = end
+        else:
+            return text[start:].strip()
+
+
+def _ends_of(name: str, ends: re.Pattern[str], text: str, start: int) -> Iterator[int]:
+    return (end.end() for end in ends.finditer(text, start) if end[1].lower() == name.lower())
+
+
+def _loose_end(text: str, start: int) -> int:
+    """Return where thoughts end whose opening tag is missing; *start* where there are none."""
+    opening = _THOUGHT.search(text, start)  # from here on, closing tags have one
+    found = seen = start
+    fences = 0
+    for end in _LOOSE_END.finditer(text, start, opening.start() if opening else len(text)):
+        fences += text.count("```", seen, end.start())
+        seen = end.start()
+        if fences % 2 == 0:
+            found = end.end()
+    return found
+
+
+# -- tags of a summary ------------------------------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    """What stands in the tags of a summary: from *start* to *end*; with them, from *opened* to *closed*."""
+
+    opened: int
+    start: int
+    end: int
+    closed: int
+    is_closed: bool
+
+
+def _last_block(text: str) -> str:
+    """Return the last block of *text* that is closed and not empty, and what follows it but for remarks; the last that
+    is open where none is; *text* where its tags do not wrap the answer."""
+    tags = list(_tags(text))
+    blocks = list(_blocks(text, tags))
+    if not blocks:
+        return _up_to_loose_end(text, tags)
+    filled = [block for block in blocks if text[block.start : block.end].strip()]
+    chosen = next((block for block in reversed(filled) if block.is_closed), filled[-1] if filled else blocks[-1])
+    fence = _FENCE_BEFORE.search(text[max(0, chosen.opened - 100) : chosen.opened])
+    behind = text[blocks[-1].closed :].strip() if blocks[-1].is_closed else ""
+    behind = behind.removeprefix(fence[0][:3]).strip() if fence else behind
+    behind = "" if is_remark(behind) else behind
+    leads = tags[0].start() == blocks[0].opened and not _FENCE_BEFORE.sub("", text[: blocks[0].opened]).strip()
+    if not leads and (behind or not filled or not _wraps(text, chosen)):
+        return text
+    return "\n\n".join(part for part in (text[chosen.start : chosen.end].strip(), behind) if part)
+
+
+def _tags(text: str) -> Iterator[re.Match[str]]:
+    """Yield the tags of a summary in *text*, but for those in code; a block of code around them is none."""
+    fence, around, depth = "", False, 0
+    for token in _TOKEN.finditer(text):
+        if token.lastgroup == "fence":
+            mark = token[0].lstrip()[:3]
+            if fence:
+                fence = "" if mark == fence else fence
+            elif around and not depth:
+                around = False
+            elif not depth and _SUMMARY_NEXT.match(text, token.end()):
+                around = True
+            else:
+                fence = mark
+        elif token.lastgroup and not fence:
+            depth = max(0, depth + (1 if token.lastgroup == "opens" else -1))
+            yield token
+
+
+def _blocks(text: str, tags: list[re.Match[str]]) -> Iterator[_Block]:
+    """Yield the blocks in *text*. A tag that opens within one is a part of it, unless it begins a line: then what came
+    before was given up."""
+    block: _Block | None = None
+    depth = 0
+    for tag in tags:
+        between = text[block.closed : tag.start()].strip() if block else ""
+        if tag.lastgroup == "closes":
+            if block and (between or not block.is_closed):  # the tag before, if there was one, was only spoken of
+                block = block._replace(end=tag.start())
+            depth = max(0, depth - 1)
+            block = block and block._replace(closed=tag.end(), is_closed=True)
+        elif depth and between and not _begins_line(text, tag.start()):
+            depth += 1
+        else:
+            if block and not depth:
+                yield block
+            opened = block.opened if block and depth and not between else tag.start()
+            block, depth = _Block(opened, tag.end(), len(text), tag.end(), is_closed=False), 1
+    if block:
+        yield block
+
+
+def _begins_line(text: str, start: int) -> bool:
+    return not text[text.rfind("\n", 0, start) + 1 : start].strip()
+
+
+def _wraps(text: str, block: _Block) -> bool:
+    """Return whether *block*, which ends the answer, is what it says, and not a part of that."""
+    head = text[max(0, block.opened - _LONGEST_INTRODUCTION) : block.opened]
+    if _FOLDED.search(head):
+        return False
+    head, leads_a_line = _FENCE_BEFORE.sub("", head), _begins_line(text, block.opened)
+    short = block.opened <= _LONGEST_INTRODUCTION or head.rstrip().endswith(">")
+    introduced = short and _INTRODUCES.search(head) is not None
+    return (block.is_closed and leads_a_line) or (introduced and (block.is_closed or leads_a_line))
+
+
+def _up_to_loose_end(text: str, tags: list[re.Match[str]]) -> str:
+    """Return *text* up to a closing tag that ends a line, where nothing follows but remarks."""
+    for tag in tags:
+        behind = text[tag.end() :]
+        if behind[:1] in ("", "\n") or not behind.strip():
+            behind = re.sub(r"</ ?summary ?>", "", behind, flags=re.IGNORECASE).strip()
+            return text[: tag.start()].rstrip() if is_remark(behind) else text
+    return text
+
+
+# -- what stands around all of it -------------------------------------------------------------------------------------
+
+
+def _unwrapped(text: str) -> str:
+    """Return *text* without what stands around all of it: a block of prose, a tag of another name, an object."""
+    if (found := _FENCED.match(text)) and text.endswith(found[1]) and len(text) >= found.end() + len(found[1]):
+        inside = text[found.end() : -len(found[1])]
+        if found[1] not in inside and inside.endswith("\n"):
+            text = inside.strip()
+    if (found := _NAMED.match(text)) and text.lower().endswith(f"</{found[1].lower()}>"):
+        text = text[found.end() : -len(found[1]) - 3].strip()
+    bare = unfenced(text)
+    if _OBJECT.match(bare):
+        try:
+            value = json.loads(bare)
+        except (ValueError, RecursionError):
+            return text
+        if value.keys() == {"summary"} and isinstance(value["summary"], str):
+            return str(value["summary"]).strip()
+    return text
+
+
+def unfenced(text: str) -> str:
+    """Return what stands in the block of code that *text* is; *text* itself where it is none."""
+    bare = text.strip()
+    if len(bare) < 6 or not (bare.startswith("```") and bare.endswith("```")):
+        return text
+    opened = _LANGUAGE.match(bare, 3)
+    return bare[opened.end() if opened else 3 : -3].strip()
+
+
+# --- what is in a model's answer: everything is checked, because endpoints send everything ------------------------
+
 
 #: How tool calls begin and end that a server has left in the text: each family of models writes its own.
 _CALL_BEGINS = re.compile(
@@ -121,3 +453,78 @@ def parse_body(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as exc:
         raise SummarizerError(f"the answer is not JSON ({type(exc).__name__}): check the server's own log") from exc
+
+
+# --- other people's model APIs as summarizers ---------------------------------------------------------------------
+
+
+def as_summarizer(source: Any) -> Summarizer:
+    """Return a summarizer that asks *source*'s ``chat_completion(messages)``; *source* itself if it has none and is a
+    callable.
+
+    The former is what TaskWeaver calls an LLM API. Raises ``TypeError`` for anything else.
+    """
+    chat = getattr(source, "chat_completion", None)
+    if isinstance(source, type):
+        raise TypeError(f"{source.__name__} is a class; make a summarizer of it: {source.__name__}(...)")
+    if any(inspect.iscoroutinefunction(call) for call in (source, getattr(source, "__call__", None), chat)):  # noqa: B004
+        raise TypeError(f"{type(source).__name__} is asynchronous; pass a plain function, which may wait")
+    if callable(chat):  # first: a mock is callable, too
+        return _ChatSummarizer(chat)
+    if callable(source):
+        if not takes(source, None):
+            raise TypeError("a summarizer is called with one SummaryRequest, whose messages are those to send")
+        return source  # type: ignore[no-any-return]
+    raise TypeError(
+        f"{type(source).__name__} is no summarizer; pass a function of a SummaryRequest that returns text,"
+        " an object with chat_completion(messages), OpenAISummarizer(...) or ExtractiveSummarizer()"
+    )
+
+
+class _ChatSummarizer:
+    """Asks ``chat_completion(messages)`` and takes the text that comes back: in a message, plain, or in pieces."""
+
+    #: What it asks is always the same.
+    takes_continued = False
+
+    def __init__(self, chat: Any) -> None:
+        self._chat = chat
+
+    def __repr__(self) -> str:
+        return f"as_summarizer({type(getattr(self._chat, '__self__', self._chat)).__name__})"
+
+    def __call__(self, request: SummaryRequest) -> Summary:
+        try:
+            # A copy: some of these APIs put messages in between, and change roles, in the list they are given.
+            answer = self._chat(copy.deepcopy(request.messages))
+            if isinstance(_field(answer, "choices"), Sequence):
+                return read_answer(answer, None)
+            in_pieces = isinstance(answer, Iterator) and _field(answer, "content") is None
+            text = "".join(map(_content, answer)) if in_pieces else _content(answer)
+        except SummarizerError:
+            raise
+        except Exception as exc:  # whatever a foreign API raises is a failure of this call, and only that
+            raise SummarizerError(
+                f"chat_completion failed ({type(exc).__name__}): check the LLM API's own configuration"
+            ) from exc
+        text = strip_tags(text)
+        if not text:
+            raise SummarizerError("chat_completion gave an empty answer: check the LLM API's model and token limit")
+        return Summary(text)
+
+
+def _content(message: Any) -> str:
+    """Return the text in one message or piece of one."""
+    if isinstance(message, str):
+        return message
+    if _field(message, "role") == "function":  # how TaskWeaver marks a call, which it puts into the content as JSON
+        raise SummarizerError("chat_completion answered with a tool call: configure it without tools")
+    content = _field(message, "content")
+    if content is None:
+        return ""
+    if not isinstance(content, str):
+        raise SummarizerError(
+            f"chat_completion answered with {type(content).__name__} as content: it must return"
+            " text, or a message whose content is text"
+        )
+    return content

@@ -10,17 +10,6 @@ from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
 
-__all__ = [
-    "Continued",
-    "RequestKind",
-    "Style",
-    "Summarizer",
-    "SummarizerError",
-    "Summary",
-    "SummaryRequest",
-    "added",
-]
-
 RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
 #: How a summary is asked for: with a transcript of its own, or behind the beginning of the agent's last prompt, which
 #: its provider has in its cache.

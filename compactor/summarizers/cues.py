@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["EXCEPT", "Cues", "words_in"]
-
 #: The kind of what looks like a cue and is none: it is not told of, and takes the place of shorter phrases.
 EXCEPT = "except"
 #: So many words, or letters where these stand for words, may be where a phrase has dots.

@@ -41,14 +41,14 @@ from typing import TypeVar
 
 from memory.messages import repeats_query
 
-from ..messages.marks import as_said
+from ..acceptance.content import CJK, Assignment, Content, assignment, content
+from ..prompt.shorten import as_said
 from ..tokens import count_tokens
 from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
+from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
-from .facts import CJK, Assignment, Content, assignment, content
 from .instructions import instruction_strength
-from .replies import is_greeting, is_reply
 from .statements import (
     END,
     GAP,
@@ -61,8 +61,6 @@ from .statements import (
     from_summary,
     without_old_plans,
 )
-
-__all__ = ["ExtractiveSummarizer"]
 
 Count = Callable[[str], int]
 Item = TypeVar("Item")

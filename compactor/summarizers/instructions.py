@@ -13,8 +13,6 @@ import yaml
 
 from .cues import Cues
 
-__all__ = ["instruction_strength", "is_prohibition", "may_prohibit"]
-
 _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
 _ANY, _ONLY_FORBIDS = frozenset((_FORBIDS, _RULES, _WISHES)), frozenset((_FORBIDS,))
 

@@ -27,9 +27,7 @@ from memory.arguments import require
 
 from .answers import NoSummary, parse_body, read_answer, read_body
 from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, added
-from .limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
-
-__all__ = ["OpenAISummarizer", "make_client", "sendable"]
+from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
 
 _OPENAI = "https://api.openai.com/v1"
 _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's own machine do not

@@ -15,18 +15,13 @@ from pydantic import Field, ValidationError
 
 from ..entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_ascii
 from ..errors import NewerVersion, StoreDamaged
-from ..frozen import dumped
 from ..overlays import JournalState, Reductions
-from ..pins import Pinned, said_at, unreadable
-from ..rounds import Record, Text
+from ..rounds import Record, Text, dumped
 from ..stores.base import Checkpoint, IndexedStore
-from ..usage import Usage
-from .archive import Archive, record_at
-from .live import LiveRound, rebuilt
-from .shelf import Place, Shelf
-from .snapshot import Publication, Snapshot
-
-__all__ = ["VERSION", "checkpoint_of", "resumed"]
+from ..usage import Pinned, Usage, said_at, unreadable
+from .open_round import LiveRound, rebuilt
+from .round_store import Archive, Place, Shelf, record_at
+from .state import Publication, Snapshot
 
 #: Of the body. One of another version is passed over, and the log is read instead.
 VERSION = 1

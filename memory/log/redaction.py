@@ -16,33 +16,61 @@ from ..entries import (
     ReductionPublished,
     RoundOpened,
     ShownRecorded,
+    covers,
     kinds_of,
 )
 from ..errors import StoreError, UnknownReference
-from ..frozen import EMPTY, freeze_mapping
-from ..messages import query_message, repeats_query
-from ..overlay_rule import without_posts
-from ..reading.references import parsed, place_reference
-from ..rounds import Post, Record, Round
-from ..stand_ins import covers
+from ..messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
+from ..overlays import without_posts
+from ..references import parsed, place_reference
+from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, freeze_mapping
 from ..stores.base import IndexedStore, Store
-from .erased import REDACTED, redacted, stripped, without
 
 if TYPE_CHECKING:
     from ..visibility import Rounds
-    from .snapshot import Snapshot
+    from .state import Snapshot
 
-__all__ = [
-    "erased_places",
-    "erasures",
-    "holding",
-    "place_of",
-    "redaction_of",
-    "references_of",
-    "unfinished",
-    "with_redacted",
-    "withdrawn",
-]
+#: What is read where a text was erased.
+REDACTED = "[Redacted]"
+
+
+def without(round_: Round, numbers: Iterable[int]) -> Round:
+    """Return *round_* with the posts of these *numbers* erased."""
+    numbers = frozenset(numbers)
+    posts = tuple(redacted(post) if post.number in numbers else post for post in round_.post_list)
+    query = {"user_query": REDACTED, "extra": stripped(round_.extra)} if 0 in numbers else {}
+    return round_.model_copy(update={"post_list": posts} | query)
+
+
+def redacted(post: Post) -> Post:
+    """Return *post* without what it says. Ids and the names of tools stay, so that no call loses its result."""
+    return post.model_copy(
+        update={
+            "message": REDACTED,
+            "attachment_list": (),
+            "tool_calls": tuple(call.model_copy(update={"arguments": "{}"}) for call in post.tool_calls),
+            "extra": stripped(post.extra, named=post.send_from == FUNCTION),
+        }
+    )
+
+
+def stripped(extra: Extra, *, named: bool = False) -> FrozenMapping:
+    """Return of *extra* that it came in as a message, and what pairs calls of the old form with their results."""
+    if not came_as_message(extra):
+        return EMPTY
+    kept: object = extra[KEPT]
+    left: dict[str, object] = {}
+    if isinstance(kept, Mapping):
+        call = kept.get("function_call")
+        if isinstance(call, Mapping):
+            left["function_call"] = {"name": call.get("name"), "arguments": "{}"}
+        if named:
+            left["name"] = kept.get("name")
+    return freeze_mapping({KEPT: left})
+
+
+# --- erasing what a post says: what that makes of a Memory, and of every entry of its log that holds the text -----
+
 
 _OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
 _HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)

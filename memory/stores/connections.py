@@ -16,10 +16,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
 from ..errors import StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreUnreachable
-from ..forking import renewed_after_fork
+from ..hooks import renewed_after_fork
 from .dialects import Closeable, Dialect
-
-__all__ = ["Connections"]
 
 Result = TypeVar("Result")
 

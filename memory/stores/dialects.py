@@ -29,8 +29,6 @@ from ..errors import (
     StoreUnreachable,
 )
 
-__all__ = ["Closeable", "Dialect", "Postgres", "Sqlite"]
-
 Result = TypeVar("Result")
 
 #: Seconds to wait for what another process has locked, where the URL says nothing else.
@@ -547,7 +545,7 @@ class Postgres:
         }
         more = {name: value for name, value in unless_said.items() if name not in self._url.query}
         try:
-            from .silence import connection_class
+            from .idle_timeout import connection_class
 
             engine = create_engine(
                 self._url,

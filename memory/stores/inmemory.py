@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict, StoreBusy
-from ..forking import renewed_after_fork
+from ..hooks import renewed_after_fork
 from ..rounds import assembled
 from .retention import delete_files
-
-__all__ = ["InMemoryStore"]
 
 
 class _Lease(NamedTuple):

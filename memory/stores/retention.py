@@ -13,8 +13,6 @@ from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..rounds import utc_now
 from .base import IndexedStore, MeasuredStore, Store
 
-__all__ = ["FILES_KEPT", "delete_files", "expire", "expired", "folders_of", "remove_files"]
-
 #: The event by which a session's log says that files in a folder belong to it; its facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
 _EVENTS = kinds_of(EventRecorded)

@@ -8,9 +8,7 @@ from sqlalchemy import Connection, inspect, text
 
 from ..errors import NewerVersion, StoreDamaged
 from .dialects import VERSIONS, Dialect
-from .sql_texts import create_texts
-
-__all__ = ["MIGRATIONS", "Migration", "bring_up_to_date", "known_version", "version_of"]
+from .text_index import create_texts
 
 #: Brings the tables from one version to the next, inside of the transaction of whoever calls it.
 Migration = Callable[[Connection, Dialect], None]

@@ -12,15 +12,12 @@ from sqlalchemy import BigInteger, Connection, Row, Select, Text, TextClause, bi
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
-from .base import Checkpoint, Extent, FoundTexts, StoredText
+from .base import Checkpoint, Extent, FoundTexts, StoredText, escaped, key_of, unescaped
 from .connections import Connections
 from .dialects import VERSIONS, Dialect
-from .names import escaped, key_of, unescaped
 from .retention import delete_files
 from .schema import MIGRATIONS, Migration, bring_up_to_date, known_version, version_of
-from .sql_texts import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
-
-__all__ = ["SqlStore"]
+from .text_index import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
 Result = TypeVar("Result")
 

@@ -12,11 +12,20 @@ from chats import words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Summary, SummaryRejected, acceptance
-from compactor.acceptance import CHECKS, LEAST_SAVING, MOST_OVER_TARGET, Reading, Source, accept, repeats
-from compactor.checks.cut_off import is_cut_off
-from compactor.checks.voice import in_own_voice
-from compactor.summarizers.replies import is_reply
+from compactor import Summary, SummaryRejected
+from compactor.acceptance import checks as acceptance
+from compactor.acceptance.checks import (
+    CHECKS,
+    LEAST_SAVING,
+    MOST_OVER_TARGET,
+    Reading,
+    Source,
+    accept,
+    in_own_voice,
+    is_cut_off,
+)
+from compactor.acceptance.copying import repeats
+from compactor.summarizers.answers import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Note, Post, Round

@@ -19,8 +19,8 @@ from compactor import (
     compose,
     over_tokens,
 )
-from compactor.background import State
 from compactor.events import Skip
+from compactor.runner import State
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 

@@ -26,8 +26,8 @@ from scene import (
 )
 
 from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
-from compactor.background import State
 from compactor.events import Evaluated, Failed, ModelUnknown, Prepared, Published, Skip, Skipped, Started
+from compactor.runner import State
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Memory
 from memory.events import Event, HookFailed

@@ -23,8 +23,8 @@ from scene import (
 )
 
 from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
-from compactor.background import State
 from compactor.events import Discarded, Failed, Reverted, Skip
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage
 

@@ -16,9 +16,9 @@ from command_line import TERMINAL, Stream, dialogue, refusal, run, write_lines
 from rich.table import Table
 from rich.text import Text
 
-from compactor import cli
-from compactor.commands.terminal import CannotRun, in_options, one_line, percent, screen, visible
-from compactor.commands.watch import Watch, sentence
+from compactor.cli import app as cli
+from compactor.cli.terminal import CannotRun, in_options, one_line, percent, screen
+from compactor.cli.watch import Watch, sentence
 from compactor.events import (
     Discarded,
     Evaluated,
@@ -30,6 +30,7 @@ from compactor.events import (
     Started,
     Stopped,
     StrategyFailed,
+    visible,
 )
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,11 @@ import pytest
 from command_line import Done, Stream, refusal, run
 from model_server import Answer, Exchange, ModelServer, completion, drop, drop_midway, html, reply, status
 
-from compactor.commands import chat as module
-from compactor.commands import conversation_screen
-from compactor.commands.chat import HELP, endpoint
-from compactor.commands.conversation_screen import ConversationScreen
-from compactor.commands.terminal import screen
+from compactor.cli import chat as module
+from compactor.cli import conversation_screen
+from compactor.cli.chat import HELP, endpoint
+from compactor.cli.conversation_screen import ConversationScreen
+from compactor.cli.terminal import screen
 
 KEY = "sk-do-not-show-this-key"
 SUMMARY = "The user counts sheep and never rounds figures."

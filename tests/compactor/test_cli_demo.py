@@ -11,11 +11,11 @@ import pytest
 from command_line import refusal, run
 
 from compactor import State
-from compactor.commands.demo import AGENTS, Demo
-from compactor.commands.script import LENGTH, turns
-from compactor.commands.stage import BUDGET
+from compactor.cli.demo import AGENTS, Demo
+from compactor.cli.script import LENGTH, turns
+from compactor.cli.stage import BUDGET
 from compactor.events import Published
-from compactor.summarizers.extractive import Section
+from compactor.summarizers.statements import Section
 from memory.events import Event
 
 PLANNER, INTERPRETER = AGENTS

@@ -16,7 +16,7 @@ import pytest
 from command_line import refusal, run
 from stored_sessions import session, summarise, url_of
 
-from compactor.commands import exchange
+from compactor.cli import exchange
 from memory import Memory, StoreError, open_store
 
 

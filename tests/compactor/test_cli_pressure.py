@@ -13,11 +13,11 @@ import pytest
 from command_line import refusal, run
 
 from compactor import Prompt, Report, count_tokens
-from compactor.commands import stage
-from compactor.commands.pressure import ROLE, LookedUp, Pressure
-from compactor.commands.pressure_script import FOUND, LENGTH, LookUp, Turn, turns
-from compactor.commands.savings import Saving
-from compactor.commands.stage import BUDGET
+from compactor.cli import stage
+from compactor.cli.pressure import ROLE, LookedUp, Pressure
+from compactor.cli.pressure_script import FOUND, LENGTH, LookUp, Turn, turns
+from compactor.cli.savings import Saving
+from compactor.cli.stage import BUDGET
 from memory import Memory
 from memory.events import Event
 

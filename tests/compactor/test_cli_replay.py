@@ -25,13 +25,13 @@ from compactor import (
     background,
     count_tokens,
 )
-from compactor.commands import replay as module
-from compactor.commands.preset import Preset, preset_options
-from compactor.commands.replay import Setup, replay, totals
-from compactor.commands.terminal import CannotRun
-from compactor.commands.transcripts import Conversation
-from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.cli import replay as module
+from compactor.cli.preset import Preset, preset_options
+from compactor.cli.replay import Setup, replay, totals
+from compactor.cli.terminal import CannotRun
+from compactor.cli.transcripts import Conversation
 from compactor.presets.auto_context import STEPS
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 from memory.events import Event

@@ -9,8 +9,8 @@ import pytest
 from command_line import Done, refusal, run
 from stored_sessions import session, summarise, url_of
 
-from compactor.commands import chat as module
-from compactor.commands.resume import answered
+from compactor.cli import chat as module
+from compactor.cli.resume import answered
 from memory import InMemoryStore, Memory, StoreBusy
 from memory.entries import Entry
 

@@ -12,10 +12,10 @@ from chats import calls, result
 from rich.console import Console
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, Report, compact_rounds, compose, count_tokens
-from compactor.commands import checks, savings_tables
-from compactor.commands.savings import LADDER, Rung, Saving, by_name, rungs_of
-from compactor.commands.watch import Watch
-from compactor.compose import Reduced
+from compactor.cli import checks, savings_tables
+from compactor.cli.savings import LADDER, Rung, Saving, by_name, rungs_of
+from compactor.cli.watch import Watch
+from compactor.prompt.accounting import Reduced
 from compactor.testing import ScriptedSummarizer
 from compactor.view import View
 from memory import Memory

@@ -16,19 +16,19 @@ from sqlalchemy.event import listen
 from stored_sessions import SECRET, SUMMARY, offload, session, summarise, url_of
 
 from compactor import compose
-from compactor.commands import revert as revert_module
-from compactor.commands import show
-from compactor.commands.events import happenings
-from compactor.commands.sessions import facts_of, overview
-from compactor.commands.stores import opened
-from compactor.commands.terminal import CannotRun
+from compactor.cli import revert as revert_module
+from compactor.cli import show
+from compactor.cli.events import happenings
+from compactor.cli.sessions import facts_of, overview
+from compactor.cli.stores import opened
+from compactor.cli.terminal import CannotRun
 from compactor.presets import MemoryWithCompress, OffloadFiles
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
-from memory.copies.jsonl import export_session
 from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
 from memory.rounds import Post
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
+from memory.transfer.jsonl import export_session
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
 SHOWN = [{"role": "user", "content": "a stand-in"}]

@@ -24,15 +24,15 @@ from compactor import (
 )
 from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
-from compactor.messages.units import PROMPT_TOKENS, count_message
-from compactor.noting.changes import SCHEMA
-from compactor.noting.notes import INSTRUCTIONS, read_notes, rendered
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.strategies.compact_notes import WRITTEN
+from compactor.strategies.note_edits import SCHEMA
+from compactor.strategies.notes import INSTRUCTIONS, read_notes, rendered
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import quote
 from compactor.view import View
 from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
-from memory.copies.jsonl import export_session, import_session
+from memory.transfer.jsonl import export_session, import_session
 from prompts import load
 
 pytestmark = pytest.mark.timeout(60)

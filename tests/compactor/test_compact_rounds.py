@@ -25,10 +25,10 @@ from compactor import (
     compose,
     count_tokens,
 )
-from compactor.checks.standing import STANDING
+from compactor.acceptance.prohibitions import STANDING
 from compactor.events import Discarded, Failed, Published, Started
-from compactor.messages.units import PROMPT_TOKENS, count_message
-from compactor.strategies.compact_rounds import compact_view
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
+from compactor.strategies.incremental import compact_view
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall

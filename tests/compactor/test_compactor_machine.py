@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scene import ROLE, ManualExecutor, PanicException
 
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest
-from compactor.background import State
 from compactor.events import Failed, Published, Reverted
+from compactor.runner import State
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory
 from memory.events import Event

@@ -19,8 +19,8 @@ from chats import (
 )
 
 from compactor import compose
-from compactor.compose import GRID
-from compactor.messages.units import NO_RESULT, PROMPT_TOKENS
+from compactor.prompt.fit import GRID
+from compactor.prompt.groups import NO_RESULT, PROMPT_TOKENS
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Round, ToolCall
 

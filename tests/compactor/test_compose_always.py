@@ -20,8 +20,8 @@ from chats import (
 from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.compose import PLAN_FRAME
 from compactor.events import PlanFailed
-from compactor.messages.units import count_message
 from compactor.plan import Plan
+from compactor.prompt.groups import count_message
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory

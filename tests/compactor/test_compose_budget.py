@@ -18,7 +18,7 @@ from chats import (
 
 from compactor import BudgetExceeded, Prompt, compose
 from compactor.compose import OverBudget
-from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import count_tokens
 from memory import InMemoryStore, Memory
 

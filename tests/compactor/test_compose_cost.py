@@ -21,7 +21,7 @@ from chats import (
 )
 
 from compactor import compose
-from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS
+from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.tokens import count_tokens
 from memory import InMemoryStore, Memory
 from memory.entries import Entry, RoundFinished, RoundOpened

@@ -21,8 +21,8 @@ from chats import (
 )
 
 from compactor import compose
-from compactor.compose import GRID
-from compactor.messages.units import count_message
+from compactor.prompt.fit import GRID
+from compactor.prompt.groups import count_message
 from compactor.tokens import count_tokens
 from memory import Attachment, Memory
 

@@ -13,13 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
-from compactor.ladder import Ladder
-from compactor.messages.ledger import Ledger
-from compactor.messages.overlaid import OVERLAY
-from compactor.messages.pieces import Head
-from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.prompt.accounting import Head, Ledger
+from compactor.prompt.fit import Ladder, whole
+from compactor.prompt.groups import OVERLAY, PROMPT_TOKENS, count_message
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.whole import whole
 from memory import (
     CompactedMessage,
     InMemoryStore,

@@ -23,9 +23,9 @@ from compactor import (
     over_messages,
 )
 from compactor.events import Reduced
-from compactor.messages.ledger import Ledger
-from compactor.messages.units import count_message
 from compactor.presets.auto_context import PLAN_NOTEBOOK_TOOLS, auto_context
+from compactor.prompt.accounting import Ledger
+from compactor.prompt.groups import count_message
 from compactor.strategies.compress_tool_runs import LEAST_TARGET, compress_tool_runs
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens

@@ -18,9 +18,9 @@ from model_server import Answer, ModelServer, completion, html, ok, reply, statu
 from scene import of_kind
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
-from compactor.asking import asked_again
 from compactor.errors import SummaryRejected
 from compactor.events import Prepared, Rejected
+from compactor.summarize import asked_again
 from compactor.summarizers import OpenAISummarizer, SummarizerError
 from compactor.summarizers.base import Continued
 from memory import Memory, Round

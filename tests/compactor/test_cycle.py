@@ -23,8 +23,7 @@ from compactor import (
     compose,
     when,
 )
-from compactor.acceptance import Source
-from compactor.asking import Traits
+from compactor.acceptance.checks import Source
 from compactor.cycle import Cycle
 from compactor.events import (
     Discarded,
@@ -40,8 +39,9 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
-from compactor.keeping.keeping import Keeping
-from compactor.messages.ledger import Ledger
+from compactor.journal import Keeping
+from compactor.prompt.accounting import Ledger
+from compactor.summarize import Traits
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction

@@ -24,11 +24,11 @@ from scene import (
 )
 
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest, View
-from compactor.acceptance import Source
-from compactor.background import State
+from compactor.acceptance.checks import Source
 from compactor.events import Discarded, Failed, Published
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.threads.deadlines import MOST_ABANDONED
+from compactor.timers import MOST_ABANDONED
 from memory import CompactedMessage, StaleCompaction
 from memory.events import Event
 

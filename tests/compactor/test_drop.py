@@ -17,7 +17,7 @@ from views import messages_of, spans
 from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, Trigger, compose, over_messages, over_tokens
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
-from compactor.messages.ledger import ledger_of
+from compactor.prompt.accounting import ledger_of
 from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens

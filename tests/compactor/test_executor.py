@@ -27,10 +27,10 @@ from scene import (
 )
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor
-from compactor.background import State
 from compactor.events import Discarded, Failed, Published, Stopped
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.threads.clock import SystemClock
+from compactor.timers import SystemClock
 from memory import Memory
 from memory.events import Event
 

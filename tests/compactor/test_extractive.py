@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, compose
+from compactor.summarizers.answers import is_reply, strip_tags
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
-from compactor.summarizers.replies import is_reply
 from compactor.summarizers.statements import NOTHING, USER_SAYS, Section, from_summary
-from compactor.summarizers.tags import strip_tags
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.transcript import quote

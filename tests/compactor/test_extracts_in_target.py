@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor.acceptance import Source
-from compactor.asking import accepted
-from compactor.checks.standing import HEADING, lost, standing_sentences
+from compactor.acceptance.checks import Source
+from compactor.acceptance.prohibitions import HEADING, lost, standing_sentences
+from compactor.summarize import accepted
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.tokens import count_tokens

@@ -28,8 +28,8 @@ from scene import (
 )
 
 from compactor import CompactorConfig, ContextCompactor, OpenAISummarizer
-from compactor.background import State
 from compactor.events import Discarded, Failed, Published
+from compactor.runner import State
 from compactor.testing import FakeClock
 from memory import Memory
 

@@ -35,7 +35,7 @@ from memory import (
     StoreUnreachable,
     open_store,
 )
-from memory.log import log
+from memory.log import session_log as log
 
 ROLE = "Planner"
 CONFIG = CompactorConfig(threshold=4, retain_recent=2, backoff_initial=1.0)

@@ -23,8 +23,8 @@ from compactor import (
     offload_large,
     over_tokens,
 )
-from compactor.cost.publication import when_cheapest
 from compactor.events import Discarded, Held, Published, Reduced
+from compactor.publication import when_cheapest
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, open_store
 from memory.entries import CompactionPrepared, CompactionPublished

@@ -14,8 +14,8 @@ from scene import ROLE
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.cost.prices import Prices
-from compactor.cost.publication import when_cheapest
 from compactor.events import Failed, Held, Published
+from compactor.publication import when_cheapest
 from compactor.testing import FakeClock
 from memory import CompactedMessage, InMemoryStore, Memory
 from memory.entries import CompactionPublished, CompactionReverted, PostRedacted

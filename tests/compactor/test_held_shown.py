@@ -14,9 +14,9 @@ from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
 from compactor import CompactorConfig, Limits, Skip, State, after_rounds, cheapest, compact_rounds, compose, over_usage
 from compactor.cost.limits import Place
 from compactor.cost.prices import Prices
-from compactor.cost.publication import Decision, Moment, when_cheapest
 from compactor.events import Discarded, Failed, Held, PublicationFailed, Published
-from compactor.messages.ledger import ledger_of
+from compactor.prompt.accounting import ledger_of
+from compactor.publication import Decision, Moment, when_cheapest
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore

@@ -9,7 +9,6 @@ import pytest
 from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, Skip, Summary, SummaryRequest
-from compactor.background import State
 from compactor.difference import compared
 from compactor.events import (
     Discarded,
@@ -21,8 +20,8 @@ from compactor.events import (
     Reverted,
     StrategyFailed,
 )
-from compactor.keeping.failures import FailuresKept
-from compactor.keeping.keeping import Keeping
+from compactor.journal import FailuresKept, Keeping
+from compactor.runner import State
 from compactor.testing import ScriptedSummarizer
 from memory import (
     CompactedMessage,

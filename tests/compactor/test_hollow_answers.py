@@ -18,7 +18,7 @@ from benchmarks.acceptance import talks
 from compactor import CompactorConfig, ContextCompactor, SummaryRejected, SummaryRequest
 from compactor.events import Rejected
 from compactor.presets import offload_context
-from compactor.presets.memory_with_compress import CompressionFailed, MemoryWithCompress
+from compactor.presets.compat.memory_with_compress import CompressionFailed, MemoryWithCompress
 from compactor.strategies import compact_notes, offload_large
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import FakeClock, ScriptedSummarizer

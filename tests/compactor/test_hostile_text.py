@@ -10,23 +10,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from compactor.acceptance import Source, accept
-from compactor.checks.cut_off import is_cut_off
-from compactor.checks.echo import bare, has_markup, measure_copied, repeats
-from compactor.checks.identifiers import identifiers, unknown
-from compactor.checks.kept import find_missing
-from compactor.checks.standing import bare as letters
-from compactor.checks.standing import lost, standing_sentences
-from compactor.checks.substance import looks_like_error, names_nothing_new, says_nothing
-from compactor.checks.terms import Terms, find_telling_terms
-from compactor.checks.voice import in_own_voice
+from compactor.acceptance.checks import Source, accept, in_own_voice, is_cut_off
+from compactor.acceptance.content import (
+    Terms,
+    find_telling_terms,
+    identifiers,
+    looks_like_error,
+    names_nothing_new,
+    says_nothing,
+    unknown,
+)
+from compactor.acceptance.copying import bare, has_markup, measure_copied, repeats
+from compactor.acceptance.prohibitions import bare as letters
+from compactor.acceptance.prohibitions import find_missing, lost, standing_sentences
 from compactor.difference import compared
 from compactor.errors import SummaryRejected
-from compactor.noting.changes import changes_in, is_changes
-from compactor.summarizers.answers import parse_body, read_answer
+from compactor.strategies.note_edits import changes_in, is_changes
+from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_tags, unfenced
 from compactor.summarizers.base import SummarizerError
-from compactor.summarizers.replies import is_remark, is_reply
-from compactor.summarizers.tags import strip_tags, unfenced
 from memory import CompactedMessage
 from memory.rounds import Round
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 import pytest
 from executors import ManualExecutor
 
-from compactor.indexing import Indexing
+from compactor.runner import Indexing
 
 
 class Scene:

@@ -10,9 +10,8 @@ import pytest
 from chats import Message, answer, assert_legal, calls, left_out_texts, note_of, result, user, words
 
 from compactor import BudgetExceeded, Prompt, compose
-from compactor.compose import GRID
-from compactor.messages.overlaid import EPHEMERAL, TOLD
-from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.prompt.fit import GRID
+from compactor.prompt.groups import EPHEMERAL, PROMPT_TOKENS, TOLD, count_message
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.checks.standing import standing_sentences
+from compactor.acceptance.prohibitions import standing_sentences
 from compactor.summarizers.cues import EXCEPT, MAX_SENTENCE, Cues, words_in
 from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
 from memory import Round

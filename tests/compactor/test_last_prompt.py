@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from scene import on_command
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compose, count_tokens
-from compactor.last_prompt import continued, last_prompt_of
-from compactor.messages.ledger import ledger_of
-from compactor.messages.units import count_message, units_of
-from compactor.strategies.compact_rounds import compact_view
+from compactor.prompt.accounting import ledger_of
+from compactor.prompt.groups import count_message, units_of
+from compactor.prompt.last_prompt import continued, last_prompt_of
+from compactor.strategies.incremental import compact_view
 from compactor.summarizers.base import Continued
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store

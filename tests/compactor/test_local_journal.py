@@ -11,7 +11,7 @@ import pytest
 from scene import SOON, in_thread, memory_of
 
 from compactor.host_rounds import COVERED, HostRounds
-from compactor.keeping.journal import ANCHORS, LocalJournal
+from compactor.journal import ANCHORS, LocalJournal
 from memory import CompactedMessage, Journal, JournalState, Reduction, StaleCompaction
 
 pytestmark = pytest.mark.timeout(30)

@@ -15,8 +15,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from compactor import CompactorConfig, ContextCompactor, compose, log_events
-from compactor.events import Failed, Published, Skip, Skipped
-from compactor.logs import logger_to
+from compactor.events import Failed, Published, Skip, Skipped, logger_to
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 from memory.events import Event

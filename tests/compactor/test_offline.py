@@ -25,13 +25,12 @@ from compactor import (
     compose,
     offload_large,
 )
-from compactor.background import State
 from compactor.events import Failed, Published
-from compactor.messages.ledger import ledger_of
-from compactor.offline import LINE, fold_in, without_offline
+from compactor.prompt.accounting import ledger_of
+from compactor.runner import State
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
-from compactor.view import View
+from compactor.view import LINE, View, fold_in, without_offline
 from memory import CompactedMessage, Memory, open_store
 from memory.overlays import OFFLINE
 

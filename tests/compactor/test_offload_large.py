@@ -22,17 +22,16 @@ from compactor import (
     budget_status,
     compose,
 )
-from compactor.acceptance import Source
+from compactor.acceptance.checks import Source
 from compactor.host_rounds import HostRounds
-from compactor.messages.offloading import OffloadRule
-from compactor.messages.overlaid import OVERLAY
+from compactor.prompt.groups import OVERLAY
+from compactor.prompt.shorten import OffloadRule
 from compactor.strategies import offload_large
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import Memory
-from memory.frozen import freeze_mapping
 from memory.messages import text_of
-from memory.rounds import Attachment, Post, Round
+from memory.rounds import Attachment, Post, Round, freeze_mapping
 from prompts import PromptError, load
 
 BIG = "Row 1: 17 euros.\n" * 400

@@ -12,16 +12,16 @@ from views import view_of
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, compose
 from compactor.host_rounds import HostRounds
-from compactor.messages.ledger import Ledger
-from compactor.strategies.compact_rounds import compact_rounds
+from compactor.prompt.accounting import Ledger
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.strategies.drop import drop
+from compactor.strategies.incremental import compact_rounds
 from compactor.strategies.offload_large import offload_large
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round
-from memory.log.snapshot import Snapshot
+from memory.log.state import Snapshot
 
 ROLE = "assistant"
 ROUNDS, END = 46, 40

@@ -43,8 +43,9 @@ from model_server import (
     status,
 )
 
-from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, SummaryRequest, limits
+from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
 from compactor.summarizers import openai as module
+from compactor.summarizers import response_limits as limits
 from compactor.summarizers.answers import read_answer
 
 REQUEST = SummaryRequest(messages=[{"role": "user", "content": "the SECRET-PLAN of the conversation"}])

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
-from compactor.summarizers.padding import without_padding
-from compactor.summarizers.statements import Section, from_summary
+from compactor.summarizers.statements import Section, from_summary, without_padding
 from memory.rounds import Round
 
 

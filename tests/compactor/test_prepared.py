@@ -23,14 +23,13 @@ from compactor import (
     SummaryRequest,
     compress_tool_runs,
 )
-from compactor.acceptance import CHECKS, Source
+from compactor import journal as keeping_module
+from compactor.acceptance.checks import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
-from compactor.keeping import keeping as keeping_module
-from compactor.keeping.journal import LocalJournal
-from compactor.keeping.keeping import Keeping, digest_of
+from compactor.journal import Keeping, LocalJournal, digest_of
+from compactor.summarize import CycleWork
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.work import CycleWork
 from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
 from memory.entries import CompactionPrepared, CompactionPublished
 

@@ -24,7 +24,7 @@ gate, inside = threading.Event(), threading.Event()
 from scene import *
 from compactor import *
 from compactor.background import State
-from compactor.threads.clock import SYSTEM_CLOCK
+from compactor.timers import SYSTEM_CLOCK
 from compactor.events import *
 from compactor.testing import *
 

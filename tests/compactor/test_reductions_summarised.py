@@ -10,22 +10,19 @@ import pytest
 from chats import answer, calls, memory_of, result, user
 
 from compactor import ContextCompactor, compose
-from compactor.messages.clipping import clip_text
-from compactor.messages.marks import FORBIDS, as_said, without_marks
-from compactor.messages.offloading import kept_line, left_out, size_of
-from compactor.messages.overlaid import OVERLAY, overlaid
-from compactor.messages.pieces import note
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
-from compactor.strategies.wording import attachments_line, summary_text, with_sentences
+from compactor.prompt.accounting import note
+from compactor.prompt.groups import OVERLAY, overlaid
+from compactor.prompt.shorten import FORBIDS, as_said, clip_text, kept_line, left_out, size_of, without_marks
+from compactor.strategies.incremental import attachments_line, summary_text, with_sentences
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory
-from memory.frozen import freeze_mapping
 from memory.overlays import Reduction
-from memory.rounds import USER, Attachment, Post, Round, ToolCall
+from memory.rounds import USER, Attachment, Post, Round, ToolCall, freeze_mapping
 
 ROLE = "assistant"
 PRESETS: dict[str, Callable[..., Mapping[str, Any]]] = {

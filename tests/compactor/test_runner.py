@@ -25,8 +25,8 @@ from scene import (
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor
 from compactor import runner as runner_module
-from compactor.background import State
 from compactor.events import Discarded, Published
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory, StaleCompaction
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from compactor.runs import Outcome, outcome_of
+from compactor.runner import Outcome, outcome_of
 from memory import SessionPurged, StaleCompaction
 
 FAILED = Outcome(0, is_failure=True, tells=True)

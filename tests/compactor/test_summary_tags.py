@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.checks.echo import has_markup
-from compactor.summarizers.tags import strip_tags
+from compactor.acceptance.copying import has_markup
+from compactor.summarizers.answers import strip_tags
 
 SUMMARY = "The user booked HAT001.\nNothing is pending."
 

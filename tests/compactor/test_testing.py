@@ -10,7 +10,7 @@ from scene import SOON, in_thread
 
 from compactor import Summary, SummaryRequest
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.threads.clock import Clock
+from compactor.timers import Clock
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.commands.terminal import CannotRun
-from compactor.commands.transcripts import Conversation, joined, read
+from compactor.cli.terminal import CannotRun
+from compactor.cli.transcripts import Conversation, joined, read
 
 ASK = {"role": "user", "content": "where is it?"}
 REPLY = {"role": "assistant", "content": "in hall 3"}

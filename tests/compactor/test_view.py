@@ -10,11 +10,11 @@ from chats import answer, calls, note_of, result, user, words
 
 from compactor import CompactorConfig, View, compose
 from compactor.host_rounds import rounds_for
-from compactor.messages.ledger import Ledger
-from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
+from compactor.prompt.accounting import Ledger
+from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction
-from memory.recall import RECALL_TOOLS
+from memory.search import RECALL_TOOLS
 
 
 def view_of(memory: Memory, end: int = 0, role: str = "assistant", model: str = "") -> View:

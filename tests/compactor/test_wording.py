@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.messages.offloading import only_text
-from compactor.strategies.wording import attachments_line, cut_beginning, kept_line, size_of, summary_text
+from compactor.prompt.shorten import cut_beginning, kept_line, only_text, size_of
+from compactor.strategies.incremental import attachments_line, summary_text
 from compactor.tokens import count_tokens
-from memory.frozen import freeze_mapping
-from memory.rounds import Attachment
+from memory.rounds import Attachment, freeze_mapping
 
 FAMILY = "👩‍👩‍👧"
 GERMANY, FRANCE = "🇩🇪", "🇫🇷"

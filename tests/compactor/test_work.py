@@ -11,13 +11,12 @@ from chats import words
 from scene import memory_of, on_command
 
 from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
-from compactor.acceptance import CHECKS, Source
-from compactor.asking import FAULTS, USUAL, Traits, accepted, asked_again, refusal_in, traits_of
-from compactor.checks.standing import HEADING, STANDING
+from compactor.acceptance.checks import CHECKS, Source
+from compactor.acceptance.prohibitions import HEADING, STANDING
 from compactor.events import CompactionEvent, Prepared, Rejected, Started
+from compactor.summarize import FAULTS, USUAL, CycleWork, Traits, accepted, asked_again, refusal_in, traits_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.work import CycleWork
 from memory import CompactedMessage, Post, Round
 from memory.events import Event
 

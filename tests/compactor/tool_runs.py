@@ -10,11 +10,11 @@ from chats import Message, answer, assert_paired, calls, result, words
 from views import reduced
 
 from compactor import CompactorConfig, SummaryRequest, View, compose
-from compactor.messages.units import PROMPT_TOKENS, count_message
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs
+from compactor.summarize import CycleWork
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.work import CycleWork
 from memory import Memory, Reduction
 
 ROLE = "assistant"

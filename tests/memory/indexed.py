@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from memory import InMemoryStore, Memory, StoreError
 from memory.entries import Entry, RoundOpened
-from memory.log.archive import FromStore
+from memory.log.round_store import FromStore
 from memory.stores import Checkpoint
 
 

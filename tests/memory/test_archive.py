@@ -14,9 +14,9 @@ from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 from compactor import compose
 from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
 from memory.entries import Entry, PostPinned, RoundFinished
-from memory.log.archive import BATCH, FromStore, InLists
 from memory.log.checkpoint import checkpoint_of
-from memory.log.live import rebuilt
+from memory.log.open_round import rebuilt
+from memory.log.round_store import BATCH, FromStore, InLists
 
 ROLE = "Planner"
 

@@ -11,7 +11,7 @@ from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, t
 
 from memory import CompactedMessage, Memory, NewerVersion, StoreDamaged, StoreError
 from memory.entries import Entry
-from memory.log import log
+from memory.log import session_log as log
 from memory.stores.sql import SqlStore
 
 #: What is done to the body of an entry, and what is said of it.

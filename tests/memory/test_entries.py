@@ -39,8 +39,7 @@ from memory.entries import (
     UsageRecorded,
 )
 from memory.errors import NewerVersion
-from memory.frozen import MAX_BITS, MAX_DEPTH, dumped
-from memory.rounds import Record
+from memory.rounds import MAX_BITS, MAX_DEPTH, Record, dumped
 
 NOON = datetime(2026, 2, 3, 12, 0, 0, 123456, tzinfo=UTC)
 POST = Post(

@@ -8,7 +8,6 @@ import pytest
 from histories import eventful
 
 from memory import CompactedMessage, InMemoryStore, Post, Reduction
-from memory.copies.fitting import Fitting
 from memory.entries import (
     CompactionPrepared,
     CompactionPublished,
@@ -27,6 +26,7 @@ from memory.entries import (
 )
 from memory.errors import StoreDamaged
 from memory.rounds import Record, utc_now
+from memory.transfer.validate import Fitting
 
 
 def opened(round_id: str) -> RoundOpened:

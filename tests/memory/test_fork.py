@@ -14,10 +14,10 @@ from test_overlays_machine import ROLES, Overlays, overlays
 
 from compactor import compose
 from memory import InMemoryStore, Memory, StoreError, UnknownRound, open_store
-from memory.copies.forked import forked
-from memory.copies.jsonl import export_session, import_session
-from memory.copies.state import memory_from, state_of
 from memory.entries import CompactionPrepared, Entry
+from memory.transfer.fork import forked
+from memory.transfer.jsonl import export_session, import_session
+from memory.transfer.state_dict import memory_from, state_of
 
 
 def compaction(memory: Memory, role: str = "Planner") -> str | None:

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from forks import needs_fork, run
 
-from memory import forking
+from memory import hooks as forking
 
 PRELUDE = """
     import threading

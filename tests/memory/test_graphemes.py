@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalled import pages
 
-from compactor.messages.clipping import clip_text
-from compactor.messages.offloading import cut_beginning as preview
 from compactor.plan import plan_text
+from compactor.prompt.shorten import clip_text
+from compactor.prompt.shorten import cut_beginning as preview
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, steps
 from memory import Memory, Recall
-from memory.graphemes import LONGEST_GRAPHEME, beginning, cut_after, cut_before
+from memory.references import LONGEST_GRAPHEME, beginning, cut_after, cut_before
 
 FAMILY = "👨‍👩‍👧‍👦"
 #: What a reader sees as one character each.

@@ -8,7 +8,7 @@ import pytest
 
 from compactor import compose
 from memory import InMemoryStore, Memory, MessageError
-from memory.copies.jsonl import export_session, import_session
+from memory.transfer.jsonl import export_session, import_session
 
 
 def shown(memory: Memory, role: str = "assistant") -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, Origin, StaleCompaction
 from memory.entries import CompactionPrepared, CompactionPublished
-from memory.log.replay import MOST_PREPARED
+from memory.log.state import MOST_PREPARED
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -13,10 +13,10 @@ import pytest
 from histories import eventful, everything
 
 from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
-from memory.copies.jsonl import JSONL_FORMAT, Imported, export_session, import_session
-from memory.copies.state import STATE_VERSION
 from memory.entries import BODY_VERSION, Entry
 from memory.errors import StoreDamaged
+from memory.transfer.jsonl import JSONL_FORMAT, Imported, export_session, import_session
+from memory.transfer.state_dict import STATE_VERSION
 
 
 def lines_of(store: Store, session: str = "s") -> list[str]:
@@ -194,7 +194,7 @@ class Streaming(InMemoryStore):
 
 def test_a_long_file_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entries are kept aside until all are checked, and reach the store in one append."""
-    monkeypatch.setattr("memory.copies.jsonl._IN_MEMORY", 100_000)
+    monkeypatch.setattr("memory.transfer.jsonl._IN_MEMORY", 100_000)
     message, count, store = "m" * 100_000, 60, Streaming()
     first = json.loads(LINES[2]) | {"number": 1}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.once import once
+from memory.rounds import once
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from recalled import body, pages
 
 from memory import Memory, Post, ToolCall
-from memory.reading.references import folded
-from memory.recall import LONGEST_PAGE, LONGEST_PATTERN, MOST_HITS, PAGE, RECALL_TOOLS, Recall
+from memory.recall import LONGEST_PAGE, LONGEST_PATTERN, MOST_HITS, PAGE, Recall
+from memory.references import folded
+from memory.search import RECALL_TOOLS
 
 LONGEST_ANSWER = 20_000
 ROLES = ("Planner", "Coder")

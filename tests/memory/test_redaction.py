@@ -40,8 +40,7 @@ from memory.entries import (
     ShownRecorded,
     StandIn,
 )
-from memory.log.erased import REDACTED
-from memory.log.redaction import _HOLDING, erasures
+from memory.log.redaction import _HOLDING, REDACTED, erasures
 from memory.rounds import Record, utc_now
 
 ROLE = "assistant"
@@ -480,7 +479,7 @@ def test_a_redaction_that_was_left_undone_is_done_with_the_next(
         return next(entry.body for entry in kept.read("s") if (entry.round, entry.kind) == (1, "post added"))
 
     assert SECRET in first_post()
-    monkeypatch.setattr("memory.log.log.CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
     memory.append({"role": "user", "content": "and on"})
     assert not getattr(kept, "checkpoints", {})
     memory.redact("r2.p1")

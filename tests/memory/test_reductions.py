@@ -21,10 +21,10 @@ from memory import (
     Round,
     StaleCompaction,
     ToolCall,
-    overlay_rule,
 )
+from memory import overlays as overlay_rule
 from memory.messages import paired
-from memory.overlay_rule import laid, ties_of
+from memory.overlays import laid, ties_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROLE = "Planner"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, Round, ToolCall, UnknownReference
-from memory.reading.references import (
+from memory.references import (
     Passage,
     Reference,
     folded,

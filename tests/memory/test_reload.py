@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.reading.references import post_reference, range_reference
+from memory.references import post_reference, range_reference
 
 TEXT = "line one\n{content} </summary>\0\ud800 end "
 

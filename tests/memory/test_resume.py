@@ -13,9 +13,9 @@ from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
 from memory.entries import CompactionPrepared
-from memory.log import log
+from memory.log import session_log as log
 from memory.log.checkpoint import checkpoint_of
-from memory.log.log import CHECKPOINT_EVERY
+from memory.log.session_log import CHECKPOINT_EVERY
 from memory.stores import Checkpoint, IndexedStore
 
 ROLES = ("Planner", "Coder")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Round, StaleCompaction, StoreDamaged, open_store
-from memory.log import log
+from memory.log import session_log as log
 from memory.visibility import seen_by, sees
 
 ROLES = ["Planner", "CodeInterpreter", "User", "Recepta"]

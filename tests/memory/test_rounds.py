@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from memory import Attachment, CompactedMessage, MessageError, Post, Reduction, Round, ToolCall
-from memory.frozen import EMPTY, MAX_DEPTH, FrozenMapping, freeze, freeze_mapping, thaw
-from memory.rounds import changed, new_id, utc_now
+from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, changed, freeze, freeze_mapping, new_id, thaw, utc_now
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
 

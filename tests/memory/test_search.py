@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.reading.search import MOST_WORDS, SNIPPET, hit_in, ranked, texts_of, words_of
+from memory.search import MOST_WORDS, SNIPPET, hit_in, ranked, texts_of, words_of
 
 
 def memory_of(*texts: str) -> Memory:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, Recall, Store, ToolCall, open_store
-from memory.reading.search import searchable, words_of
+from memory.search import searchable, words_of
 
 ROLES = ("", "Planner", "Coder", "nobody", "\ud800", "Plan%")
 TEXTS = (

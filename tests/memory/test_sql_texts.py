@@ -14,7 +14,7 @@ from sql_stores import on_connecting
 from sqlalchemy import Connection, create_engine, select
 
 from memory import Memory, open_store
-from memory.stores import sql_texts
+from memory.stores import text_index as sql_texts
 from memory.stores.base import FoundText, FoundTexts, SearchableStore, StoredText
 
 Asked = Callable[[str], list[tuple[Any, ...]]]

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
-from memory.copies.state import STATE_VERSION, entry_of, memory_from, state_of, value_of
 from memory.entries import BODY_VERSION, Entry
 from memory.errors import StoreDamaged
+from memory.transfer.state_dict import STATE_VERSION, entry_of, memory_from, state_of, value_of
 
 STORE = InMemoryStore()
 STATE = state_of(eventful(STORE))

@@ -21,7 +21,7 @@ from postgres import Postgres as Server
 from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, turn
 
 from memory import Memory, StoreBusy, StoreFull, open_store
-from memory.log import log
+from memory.log import session_log as log
 from memory.stores.sql import SqlStore
 
 ROOT = Path(__file__).resolve().parents[2]

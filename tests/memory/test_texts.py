@@ -8,9 +8,8 @@ import pytest
 
 from memory import InMemoryStore, Memory, Recall, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from memory.entries import Entry, PostRedacted
-from memory.log.erased import REDACTED
-from memory.reading.search import words_of
-from memory.reading.texts import BATCH, forgotten, found, in_step
+from memory.log.redaction import REDACTED
+from memory.search import BATCH, forgotten, found, in_step, words_of
 from memory.stores.base import FoundText, FoundTexts, StoredText
 
 

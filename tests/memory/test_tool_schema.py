@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.reading.tool_schema import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
+from memory.recall import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 
 PARAMETERS: Parameters = {"path": ("string", True, "Which."), "limit": ("integer", False, "How many.")}
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 import compactor.events
 from memory import CompactedMessage, Memory, Reduction
 from memory.entries import KINDS
-from memory.log.snapshot import Snapshot
+from memory.log.state import Snapshot
 from memory.rounds import Attachment, Post, Record, Round, ToolCall
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.noting.changes import SCHEMA, changes_in
+from compactor.strategies.note_edits import SCHEMA, changes_in
 from prompts import CONTRACTS, PromptError, contract, load, shipped
 
 CONVERSATION = "<conversation>\n</conversation>"

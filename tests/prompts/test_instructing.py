@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prompts import CLOSING, PromptTemplate, load, shipped
-from prompts.template import ABOVE
+from prompts import ABOVE, CLOSING, PromptTemplate, load, shipped
 
 TEMPLATE = PromptTemplate("t", "{content}\nBefore: {previous_summary}\nSummarise for {role} in {target_tokens}.")
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prompts
-from compactor.checks.standing import HEADING
+from compactor.acceptance.prohibitions import HEADING
 from memory.errors import ContextError
 from prompts import CLOSING, MAX_PROBLEMS, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags, load, shipped
 

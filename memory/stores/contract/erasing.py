@@ -6,8 +6,6 @@ from ..base import ErasingStore, Store
 from ._samples import an_entry, raises
 from .logs import StoreContract
 
-__all__ = ["ErasingStoreContract"]
-
 
 class ErasingStoreContract(StoreContract):
     """For a store that erases several entries at once."""

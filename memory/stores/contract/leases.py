@@ -8,8 +8,6 @@ from ..base import LeasingStore, Store
 from ._samples import NAMES, an_entry, together
 from .logs import StoreContract
 
-__all__ = ["LeasingStoreContract"]
-
 
 class LeasingStoreContract(StoreContract):
     """For a store that gives leases. No test waits for one to expire: one for no time at all has expired at once."""

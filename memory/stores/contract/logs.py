@@ -13,8 +13,6 @@ from ...memory import Memory
 from ..base import ErasingStore, IndexedStore, LeasingStore, MeasuredStore, SearchableStore, Store
 from ._samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
 
-__all__ = ["DurableStoreContract", "StoreContract"]
-
 
 class StoreContract:
     """The six methods that every store has."""

@@ -6,8 +6,6 @@ from ..base import Extent, MeasuredStore, Store
 from ._samples import NAMES, a_round, an_entry
 from .logs import StoreContract
 
-__all__ = ["MeasuredStoreContract"]
-
 
 class MeasuredStoreContract(StoreContract):
     """For a store that says how far its logs reach."""

@@ -7,8 +7,6 @@ from ..base import Checkpoint, IndexedStore, Store
 from ._samples import NAMES, a_round, an_entry, facets
 from .logs import StoreContract
 
-__all__ = ["IndexedStoreContract"]
-
 
 class IndexedStoreContract(StoreContract):
     """For a store from which part of a log can be read."""

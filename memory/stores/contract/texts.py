@@ -9,8 +9,6 @@ from ..base import FoundText, SearchableStore, Store, StoredText
 from ._samples import a_round, a_text
 from .logs import StoreContract
 
-__all__ = ["SearchableStoreContract"]
-
 
 class SearchableStoreContract(StoreContract):
     """For a store that finds words in texts."""

@@ -11,12 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import ExtractiveSummarizer
-from compactor.acceptance import Source
-from compactor.asking import accepted
-from compactor.checks.attribution import OTHERS, UNSAID, Heard
-from compactor.checks.standing import HEADING, STANDING, carry, in_force, instructions_in, restored
-from compactor.noting.notes import rendered
+from compactor.acceptance.checks import Source
+from compactor.acceptance.prohibitions import (
+    HEADING,
+    OTHERS,
+    STANDING,
+    UNSAID,
+    Heard,
+    carry,
+    in_force,
+    instructions_in,
+    restored,
+)
 from compactor.presets import offload_context
+from compactor.strategies.notes import rendered
+from compactor.summarize import accepted
 from compactor.summarizers.base import Summary, SummaryRequest
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens

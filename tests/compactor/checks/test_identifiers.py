@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.checks.identifiers import _URL, MOST_IDENTIFIERS, _folded, _names, identifiers, unknown
+from compactor.acceptance.content import _URL, MOST_IDENTIFIERS, _folded, _names, identifiers, unknown
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.checks.standing import HEADING, LONGEST, MOST, STANDING, in_force, lost, restored, standing_sentences
+from compactor.acceptance.prohibitions import (
+    HEADING,
+    LONGEST,
+    MOST,
+    STANDING,
+    in_force,
+    lost,
+    restored,
+    standing_sentences,
+)
 from compactor.summarizers.instructions import is_prohibition, may_prohibit
 from compactor.summarizers.statements import sentences
 from compactor.tokens import count_tokens

@@ -14,12 +14,11 @@ from scene import of_kind
 
 from compactor import CompactorConfig, ContextCompactor, Prices, View, after_rounds, cheapest, compose, over_messages
 from compactor.cost import Cheapest, best_interval, price_of_compaction
-from compactor.cost.growth import HALF_LIFE, growth_of
-from compactor.cost.publication import prices_in
+from compactor.cost.cost_optimal import HALF_LIFE, growth_of
 from compactor.events import Evaluated, Published, Weighed
-from compactor.messages.ledger import Ledger
-from compactor.messages.sums import Sums
-from compactor.messages.units import MESSAGE_TOKENS, PROMPT_TOKENS
+from compactor.prompt.accounting import Ledger, Sums
+from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS
+from compactor.publication import prices_in
 from compactor.testing import ScriptedSummarizer
 from compactor.triggers import Trigger
 from memory import CompactedMessage, Memory

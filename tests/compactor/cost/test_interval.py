@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Prices
-from compactor.cost.interval import Sizes, Style, best_interval, cost_per_token, price_of_compaction
+from compactor.cost.cost_optimal import Sizes, best_interval, cost_per_token, price_of_compaction
+from compactor.summarizers.base import Style
 
 #: A window of 128k tokens at prices of which many are higher than the defaults.
 PRICES = Prices(cached=0.1, written=1.25, summarizer_input=1, summarizer_output=5)

@@ -28,11 +28,11 @@ from compactor import (
     Summary,
     SummaryRequest,
 )
-from compactor.background import State
 from compactor.cost import Prices
 from compactor.cost.limits import HOUR, Place, Turn
 from compactor.errors import SpendExceeded
 from compactor.events import Discarded, Evaluated, Failed, Published, Rejected, Skipped, Started
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 #: A call costs as many tokens as it answers, and is estimated at its target.

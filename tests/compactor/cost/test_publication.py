@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 
 from compactor import after_rounds, cheapest
 from compactor.cost.prices import Prices
-from compactor.cost.publication import (
-    Decision,
-    Moment,
-    WhenCheapest,
-    budget_in,
-    prices_in,
-    publication_of,
-    when_cheapest,
-)
+from compactor.publication import Decision, Moment, WhenCheapest, budget_in, prices_in, publication_of, when_cheapest
 from compactor.triggers import Trigger
 
 #: A prompt of 9,000 tokens that would be one of 3,400: 400 of summary, and 1,000 behind it when that was made.

@@ -11,9 +11,7 @@ import pytest
 from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
 from compactor.events import KeepingFailed, Published
-from compactor.keeping.failures import FailuresKept
-from compactor.keeping.journal import LocalJournal
-from compactor.keeping.keeping import Keeping
+from compactor.journal import FailuresKept, Keeping, LocalJournal
 from compactor.testing import ScriptedSummarizer
 from memory import StoreFull, StoreUnreachable
 from memory.entries import CompactionPrepared

@@ -13,10 +13,10 @@ import pytest
 from scene import CONFIG, PRICES, ROLE, ManualExecutor, add_round, end_of, of_kind, on_command, prices
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, ExtractiveSummarizer, SummaryRequest
-from compactor.background import State
 from compactor.errors import LeasedElsewhere
 from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skipped, Started
-from compactor.keeping.lease import MARGIN
+from compactor.journal import MARGIN
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 

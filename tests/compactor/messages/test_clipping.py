@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from chats import calls, user, words
 
-from compactor.messages.clipping import clip_message, clip_text
-from compactor.messages.units import count_message
+from compactor.prompt.groups import count_message
+from compactor.prompt.shorten import clip_message, clip_text
 from compactor.tokens import count_tokens
 
 TEXTS = (

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import compose
-from compactor.messages import kept_rounds as kept
-from compactor.messages.kept_rounds import CountedTexts, KeptRound, KeptRounds, own
-from compactor.messages.ledger import ledger_of
-from compactor.messages.sums import Cost, Overlaid
+from compactor.prompt import accounting as kept
+from compactor.prompt.accounting import Cost, CountedTexts, KeptRound, KeptRounds, Overlaid, ledger_of, own
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction

@@ -17,11 +17,20 @@ from hypothesis import strategies as st
 
 from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.host_rounds import HostRounds
-from compactor.messages import ledger as ledgers
-from compactor.messages.ledger import MOST_COUNTERS, MOST_OPEN_UNITS, Ledger, ledger_of
-from compactor.messages.pieces import Piece
-from compactor.messages.sums import Before, Cost, Overlaid, Sums, calls_in
-from compactor.messages.units import PROMPT_TOKENS, count_message, units_of
+from compactor.prompt import accounting as ledgers
+from compactor.prompt.accounting import (
+    MOST_COUNTERS,
+    MOST_OPEN_UNITS,
+    Before,
+    Cost,
+    Ledger,
+    Overlaid,
+    Piece,
+    Sums,
+    calls_in,
+    ledger_of,
+)
+from compactor.prompt.groups import PROMPT_TOKENS, count_message, units_of
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
 from memory import InMemoryStore, Memory, Post, Reduction, Round

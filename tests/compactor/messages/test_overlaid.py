@@ -9,11 +9,10 @@ from chats import answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.messages.overlaid import EPHEMERAL, OVERLAY, is_summary, overlaid
-from compactor.messages.units import units_of
+from compactor.prompt.groups import EPHEMERAL, OVERLAY, is_summary, overlaid, units_of
 from memory import Attachment, Memory, Post, Reduction, Round
 from memory.messages import ASSISTANT
-from memory.overlay_rule import laid
+from memory.overlays import laid
 
 
 def round_of(*messages: dict[str, Any]) -> Round:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from chats import answer, calls, result, user, words
 
-from compactor.messages.pieces import Piece
-from compactor.messages.rungs import RUNGS, costs_by_rung, is_pinned, lighter, shortened
-from compactor.messages.units import Unit, count_message, units_of
+from compactor.prompt.accounting import RUNGS, Piece, costs_by_rung, is_pinned, lighter, shortened
+from compactor.prompt.groups import Unit, count_message, units_of
 from compactor.tokens import count_tokens
 from memory import Memory, Round
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from chats import Message, answer, calls, ids, result, user
 
-from compactor.messages.units import (
+from compactor.prompt.groups import (
     APPROVAL_REQUEST,
     APPROVAL_RESPONSE,
     IMAGE_TOKENS,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_notes import NOTES, SECTIONS, TEXTS
 
 from compactor import SummaryRejected
-from compactor.noting.changes import SCHEMA, Change, changed, changes_in, is_changes
-from compactor.noting.notes import formed, read_notes, rendered
+from compactor.strategies.note_edits import SCHEMA, Change, changed, changes_in, is_changes
+from compactor.strategies.notes import formed, read_notes, rendered
 from memory import Note
 
 ORDER = ("Goal", "Done", "Open")

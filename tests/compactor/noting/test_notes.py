@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.noting.notes import (
+from compactor.strategies.compact_notes import _written
+from compactor.strategies.notes import (
     INSTRUCTIONS,
     arranged,
     formed,
@@ -19,9 +20,8 @@ from compactor.noting.notes import (
     span_of,
     with_sentences,
 )
-from compactor.strategies.compact_notes import _written
+from compactor.summarizers.answers import strip_tags
 from compactor.summarizers.statements import Section, from_summary
-from compactor.summarizers.tags import strip_tags
 from memory import Note, Round
 from prompts import load
 

@@ -10,8 +10,8 @@ from typing import Any
 from chats import answer, calls, memory_of, result, user
 
 from compactor import Summary, SummaryRequest
-from compactor.checks.terms import find_telling_terms
-from compactor.presets.auto_context_memory import AutoContextMemory
+from compactor.acceptance.content import find_telling_terms
+from compactor.presets.compat.auto_context_memory import AutoContextMemory
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 

@@ -14,7 +14,7 @@ from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.errors import CompactionFailed
 from compactor.events import Evaluated, Published, Reduced, StrategyFailed
 from compactor.presets import OffloadError, OffloadFiles, context_offload
-from compactor.presets.offload_context import MODES
+from compactor.presets.compat.offload_context import MODES
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import InMemoryStore, Memory

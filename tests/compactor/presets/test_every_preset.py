@@ -17,8 +17,8 @@ from recalled import pages
 
 from compactor import ContextCompactor, Summary, SummaryRequest, compose
 from compactor.events import Published, Reduced
-from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory, Recall

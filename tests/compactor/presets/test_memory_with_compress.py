@@ -12,7 +12,8 @@ from compressed_memory import SHORT, SYSTEM, filled, heard, run, shortened, show
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.presets.memory_with_compress import MemoryCompressed, MemoryWithCompress, NotAMessage
+from compactor.presets.compat.memory_with_compress import MemoryCompressed, MemoryWithCompress
+from compactor.presets.compat.shown import NotAMessage
 from memory import Memory, MessageError
 
 # -- adding and reading -----------------------------------------------------------------------------------------------

@@ -12,16 +12,16 @@ from compressed_memory import filled, heard, reasons, run, shown, turn, turns
 from pydantic import Field
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose
-from compactor.asking import FAULTS, asked_again
 from compactor.errors import SummaryRejected
-from compactor.messages.units import count_message
-from compactor.presets.memory_with_compress import (
+from compactor.presets.compat.memory_with_compress import (
     CompressionFailed,
     MemoryCompressed,
-    MemoryCompressionSchema,
     MemoryWithCompress,
     memory_with_compress,
 )
+from compactor.presets.compat.structured import MemoryCompressionSchema
+from compactor.prompt.groups import count_message
+from compactor.summarize import FAULTS, asked_again
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.transcript import quote

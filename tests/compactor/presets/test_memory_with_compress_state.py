@@ -10,7 +10,8 @@ import pytest
 from chats import answer, user
 from compressed_memory import SYSTEM, filled, run, shortened, shown, turn, turns
 
-from compactor.presets.memory_with_compress import MemoryWithCompress, StateError
+from compactor.presets.compat.memory_with_compress import MemoryWithCompress
+from compactor.presets.compat.shown_state import StateError
 from memory import Memory
 
 

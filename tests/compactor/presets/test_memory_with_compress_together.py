@@ -9,8 +9,8 @@ import pytest
 from chats import Message, answer, assert_paired, calls, result, user
 from compressed_memory import SHORT, filled, heard, reasons, run, shortened, shown, turn, turns
 
-from compactor.presets.memory_with_compress import MemoryWithCompress
-from compactor.presets.shown import Window
+from compactor.presets.compat.memory_with_compress import MemoryWithCompress
+from compactor.presets.compat.shown import Window
 from memory import Memory
 
 

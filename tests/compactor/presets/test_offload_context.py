@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import SummaryRejected, SummaryRequest
-from compactor.asking import FAULTS
-from compactor.messages.units import PROMPT_TOKENS, count_message
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
-from compactor.presets.archives import messages_in
-from compactor.presets.offload_context import MODES
-from compactor.presets.offload_files import file_name
+from compactor.presets.compat.archives import messages_in
+from compactor.presets.compat.offload_context import MODES
+from compactor.presets.compat.offload_files import file_name
+from compactor.prompt.groups import PROMPT_TOKENS, count_message
+from compactor.summarize import FAULTS
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import MessageError

@@ -14,7 +14,7 @@ from chats import answer, calls, result, user, words
 
 from compactor import ContextCompactor
 from compactor.presets import OffloadError, OffloadFiles, context_offload, expire_files
-from compactor.presets.offload_files import FilesNotErased
+from compactor.presets.compat.offload_files import FilesNotErased
 from memory import HookFailed, InMemoryStore, Memory, Redacted, StoreError, open_store
 from memory.events import Event
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.presets import OffloadError, OffloadFiles
-from compactor.presets.offload_files import chat_folder, file_name
-from compactor.presets.offload_tools import LONGEST_ANSWER, is_file_answer
+from compactor.presets.compat.offload_files import chat_folder, file_name
+from compactor.presets.compat.offload_tools import LONGEST_ANSWER, is_file_answer
 from memory import ContextError
 
 linked = pytest.mark.skipif(sys.platform == "win32", reason="making symbolic links takes a privilege on Windows")
@@ -125,7 +125,7 @@ def test_a_changed_file_is_never_overwritten(files: OffloadFiles) -> None:
 
 def test_a_hundred_changed_files_are_an_error(files: OffloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to do rather than going on for ever."""
-    monkeypatch.setattr("compactor.presets.offload_files._MOST_VARIANTS", 3)
+    monkeypatch.setattr("compactor.presets.compat.offload_files._MOST_VARIANTS", 3)
     for _ in range(2):
         Path(files.write("call", "text")).write_text("changed")
     with pytest.raises(OffloadError, match="move them away"):

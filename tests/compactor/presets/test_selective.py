@@ -14,9 +14,9 @@ from scene import of_kind, text_of
 from views import view_of
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, compose
-from compactor.background import State
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
 from compactor.presets.selective import RULES, selective
+from compactor.runner import State
 from compactor.strategies import drop, offload_large
 from compactor.summarizers import SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer

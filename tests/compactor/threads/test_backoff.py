@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, SummarizerError
-from compactor.background import State
 from compactor.events import Failed, Published
+from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.threads.backoff import Backoff
+from compactor.timers import Backoff
 from memory.rounds import Round
 
 pytestmark = pytest.mark.timeout(30)

@@ -9,7 +9,7 @@ from scene import SOON, in_thread
 
 from compactor import CompactionTimeout
 from compactor.testing import FakeClock
-from compactor.threads.deadlines import MOST_ABANDONED, BoundedCalls, Call
+from compactor.timers import MOST_ABANDONED, BoundedCalls, Call
 
 pytestmark = pytest.mark.timeout(30)
 

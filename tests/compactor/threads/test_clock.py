@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from scene import SOON, PanicException
 
-from compactor.threads.clock import SYSTEM_CLOCK, Clock, SystemClock
+from compactor.timers import SYSTEM_CLOCK, Clock, SystemClock
 
 pytestmark = [pytest.mark.timeout(30)]
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from compactor.testing import FakeClock
-from compactor.threads.later import Later
+from compactor.timers import Later
 
 pytestmark = pytest.mark.timeout(30)
 

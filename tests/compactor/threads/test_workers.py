@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from scene import SOON, PanicException
 
-from compactor.threads import workers
-from compactor.threads.workers import DaemonThread, interpreter_is_exiting, run_isolated
+from compactor import timers as workers
+from compactor.timers import DaemonThread, interpreter_is_exiting, run_isolated
 
 pytestmark = pytest.mark.timeout(30)
 

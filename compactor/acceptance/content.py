@@ -1,0 +1,740 @@
+"""What one line says, found by its form alone: which names, numbers and words, and which value of what."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from memory.rounds import once
+
+#: Han and Kana: scripts without spaces, whose words are taken to be pairs of characters.
+CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+
+_BREAK = r"\s\"'`()<>{}\[\],;!?|=→“”‘’«»…\u3000-\u3004\u3008-\u3020、。！？：；，（）"
+# One character at a time, no choice to go back to: linear on anything.
+_CHUNK = re.compile(rf"[{CJK}]+|(?:[^{_BREAK}{CJK}]|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+")
+_CJK_CHAR = re.compile(f"[{CJK}]")
+#: What follows a word that is a whole value, such as the "done" of "state: done".
+_VALUE_END = frozenset(["", ",", ";", ")", "."])
+_SENTENCE_END = frozenset(".!?:。！？")
+_STOP_WORDS = """
+    a about after again all also am an and any are as at be because been before being but by can could did do does doing
+    done for from get go going got had has have having he her here hers him his how i if in into is it its just let like
+    may me might more most much my no not now of off ok okay on once one only or other our ours out over own please same
+    say see she should so some such take than thank thanks that the their them then there these they this those through
+    to too up us very want was we well were what when where which while who why will with would yes you your yours i'm
+    i'd i'll i've it's that's let's don't doesn't didn't can't won't isn't we're you're sure need help know look
+"""
+_STOP = frozenset(_STOP_WORDS.split())
+_CALENDAR_WORDS = """
+    monday tuesday wednesday thursday friday saturday sunday january february march april june july august september
+    october november december today tomorrow noon midnight
+"""
+_CALENDAR = frozenset(_CALENDAR_WORDS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The terms of one line."""
+
+    #: Each identifier, number, name and content word, in lower case, with how much its kind tells: 0.15 to 1.
+    terms: Mapping[str, float]
+    #: The line with its identifiers and numbers masked: lines of one shape come from one template.
+    shape: str
+    #: The same with its words masked as well: the rows of one table have one form.
+    form: str
+
+
+def content(text: str, *, starts: bool = True) -> Content:
+    """Return what *text* is made of; *starts*: at its beginning a capital is no sign of a name."""
+    terms: dict[str, float] = {}
+    shape: list[str] = []
+    form: list[str] = []
+    end = 0
+    for match in _CHUNK.finditer(text):
+        raw = match[0]
+        between = text[end : match.start()]
+        valued = "=" in between or text[end - 1 : end] == ":"
+        starts = starts or not _SENTENCE_END.isdisjoint(between)
+        end = match.end()
+        chunk = raw.strip(".:-*~#&+")
+        if not chunk:
+            continue
+        low = chunk.casefold()
+        weight = _weight(chunk, low)
+        if weight == _CJK:
+            terms.update(dict.fromkeys((low[i : i + 2] for i in range(max(1, len(low) - 1))), _CJK))
+        else:
+            if valued and (weight == _WORD or (low in _STOP and text[end : end + 1] in _VALUE_END)):
+                weight = _VALUE
+            elif weight == _WORD and not starts and chunk[0].isupper():
+                weight = _NAME
+            if weight:
+                terms[low] = weight
+        shape.append("0" if weight > _VALUE else low)
+        form.append("0" if weight > _VALUE else "w")
+        starts = raw[-1] in _SENTENCE_END
+    return Content(terms, " ".join(shape), "".join(form))
+
+
+def is_code(line: str) -> bool:
+    """Return whether *line* has the form of code, a comment or markup. A guess by its signs: prose has few of them."""
+    if _COMMENT.match(line) or line[-1:] in {"{", "}"}:
+        return True
+    signs = len(_CODE_SIGN.findall(line))
+    return signs > 2 and _CODE_FORM.search(line) is not None and 12 * signs > len(line)
+
+
+_COMMENT = re.compile(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
+_CODE_SIGN = re.compile(r"[{}()\[\];=<>|&\\$_]")
+_CODE_FORM = re.compile(r"[={};]|\w\(|\)\.|->|</|/>")
+
+_CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
+
+
+def _weight(chunk: str, low: str) -> float:
+    """Return how much the form of *chunk* tells: identifiers most, then amounts, dates and numbers, names, words."""
+    if low in _STOP:
+        return 0.0
+    if low in _CALENDAR:
+        return _NAME
+    if chunk.isalpha() and (chunk == low or chunk[1:] == low[1:]):
+        if chunk[0] > "\u2e7f" and _CJK_CHAR.match(chunk):
+            return _CJK
+        return _WORD if len(chunk) > 2 else 0.0
+    digits = sum(map(str.isdigit, chunk))
+    letters = sum(map(str.isalpha, chunk))
+    if digits:
+        return _number_weight(chunk, digits, letters)
+    if letters < 2:
+        return 0.0
+    inner = chunk[1:-1]
+    if "_" in inner or "@" in inner or "::" in inner or "\\" in inner:
+        return _IDENTIFIER
+    if "/" in chunk and (chunk[0] in "/.~" or chunk.count("/") > 1 or "." in chunk):
+        return _IDENTIFIER
+    if "." in inner and letters > 4:
+        return 0.9
+    if chunk.isupper():
+        return _NAME
+    # A capital inside, as in camelCase.
+    return 0.9 if chunk[1:] != low[1:] and not chunk.istitle() else _WORD
+
+
+def _number_weight(chunk: str, digits: int, letters: int) -> float:
+    if letters and (digits > 1 or letters > 2):
+        return 0.7 if letters < 3 and chunk[-1].islower() else _IDENTIFIER
+    if digits == 1 and len(chunk) == 1:
+        return 0.45
+    if not chunk.isdigit():
+        return 0.9
+    return 0.6 if digits < 4 else 0.8
+
+
+# --- what has which value ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A line that says which value something has."""
+
+    #: The words and identifiers of what it is about; equal for a newer value of the same thing.
+    subject: frozenset[str]
+    #: The value's plain words: lines about the same thing may still say different things of it.
+    words: frozenset[str]
+    #: Whether the line itself says that something changed.
+    change: bool
+
+
+_IS = re.compile(
+    r" (?:is|are|was|were|will be)(?: now| currently)?(?= )|(?<=\S) ?(?:[:=：](?=\s)|(?<=\w)=|：)|(?<=[^\s:])是|は"
+)
+_CHANGE_TO = re.compile(
+    r"\b(?:change|set|raise|lower|increase|decrease|reduce|move|switch|update|push|bump|extend|shift|correct|make|rename)"
+    r"(?:d|ed|s)? (?P<what>.{1,60}?) (?:to|by|as) (?=\S)",
+    re.IGNORECASE,
+)
+_CHANGED = re.compile(
+    r"\b(?:now|actually|instead|no longer|changed?|moved|updated?|correction|sorry|new|raised?|lowered?|increased?|"
+    r"reduced?|extended?|postponed|switch(?:ed)?|rather|not anymore|any more|rescheduled|turns out)\b"
+    r"|改成|改为|现在|变成",
+    re.IGNORECASE,
+)
+_FILL_WORDS = """
+    actually correction sorry instead currently new current latest final remember note that change set raise lower move
+    moved changed update updated hm oh wait switch rather fyi longer they us
+"""
+_FILL = _STOP | frozenset(_FILL_WORDS.split())
+_WHOSE = frozenset({"his", "her", "their", "your"})
+_VERB = re.compile(r" [a-z]|是|は")
+_FIELD = re.compile(r"(?:^|[(,] ?)([\w.-]{1,40}): ([^,()]{1,60})")
+_QUOTED = re.compile(r'[^":]{1,40}: "(.*)"$', re.DOTALL)
+_NO_NAME = re.compile(r"[-\d.,:/%$€£ T]+")
+
+
+def assignment(text: str) -> Assignment | None:
+    """Return what *text* gives a value to, or None where it gives none, or where that cannot be told by its form."""
+    label, arrow, body = text.partition(" → ")
+    if not arrow:
+        label, body = "", text
+    quoted = _QUOTED.match(body)
+    body = quoted[1] if quoted else body
+    fields = _FIELD.findall(body)
+    if len(fields) > 1:
+        return _record(frozenset(_identifiers(label)), fields)
+    subject: frozenset[str] = frozenset()
+    value, stated = "", False
+    for found in [*_CHANGE_TO.finditer(body), *_IS.finditer(body, 0, 120)][:4]:
+        head = found["what"] if found.re is _CHANGE_TO else body[: found.start()]
+        subject = _subject(head.lower())
+        value, stated = body[found.end() :], found.re is _CHANGE_TO or not _VERB.match(found[0])
+        if subject:
+            break
+    said = content(value, starts=False)
+    change = _CHANGED.search(body) is not None
+    telling = any(weight > _WORD for weight in said.terms.values())
+    if not 1 <= len(subject) <= 6 or not value.strip() or not (stated or change or telling):
+        return None
+    words = frozenset(term for term, weight in said.terms.items() if weight == _WORD and term not in _FILL)
+    return Assignment(subject.union(_identifiers(label)), frozenset() if stated else words, change)
+
+
+def _subject(head: str) -> frozenset[str]:
+    words = {word for word in content(head).terms if word not in _FILL}
+    return frozenset(words.union(_WHOSE.intersection(head.split())))
+
+
+def _record(about: frozenset[str], fields: list[tuple[str, str]]) -> Assignment | None:
+    """Return what a record is about: the values that look like ids, or what the call that returned it was about."""
+    names = frozenset(key.casefold() for key, _ in fields)
+    ids = frozenset(f"{key.casefold()}: {value}" for key, value in fields if _names_something(key, value))
+    return Assignment((ids or about) | names, frozenset(), True) if ids or about else None
+
+
+def _names_something(key: str, value: str) -> bool:
+    key = key.casefold()
+    return key == "id" or key.endswith(("_id", "name", "number")) or bool(_identifiers(value))
+
+
+def _identifiers(text: str) -> list[str]:
+    return [term for term, weight in content(text).terms.items() if weight >= 0.9 and not _NO_NAME.fullmatch(term)]
+
+
+# --- the identifiers in a text, and which of them stand nowhere in another: what a summary may have made up -------
+
+
+#: So many are looked at; a summary of more is no summary.
+MOST_IDENTIFIERS = 500
+#: What is longer is a blob; what is shorter, and no path or code, names nothing.
+_LONGEST, _SHORTEST = 200, 4
+
+_URL = re.compile(r"(?:https?|ftp|file|wss?)://[^\s<>\"'`“”|{}\\^*]+|\bwww\.[^\s<>\"'`“”|{}\\^*]+", re.IGNORECASE)
+_IDENTIFIER_CHUNK = re.compile(rf"[^\s\"'`´“”‘’„«»<>(){{}}\[\]|,;:=*…→←–—、。，：；（）「」『』！？{CJK}]+")
+_THOUSANDS = re.compile(r"[,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
+
+_MONEY = "$€£¥₹₩₽฿"
+_AROUND = ".-+#&?!_~%" + _MONEY
+_CURRENCY = (
+    r"(?:usd|eur|gbp|chf|jpy|cny|inr|cad|aud|us-?dollars?|dollars?|euros?|pounds?|yen|yuan|francs?|cents?|bucks)\b"
+)
+_CURRENCY_BEHIND = re.compile(rf"\s?[{_MONEY}%]|\s?{_CURRENCY}|\s?percent", re.IGNORECASE)
+_CURRENCY_BEFORE = re.compile(rf"(?:[{_MONEY}]|\b{_CURRENCY})\s?\Z", re.IGNORECASE)
+#: Four digits behind this are the end of a longer number.
+_ENDING = re.compile(
+    r"(?:ending|ends)(?: in| with)?:? ?\Z|last (?:four|4)(?: digits)?:? ?\Z|[*•x….]{2,} ?\Z", re.IGNORECASE
+)
+
+_REFERENCE = re.compile(r"r\d+(?:\.p\d+)?(?:-(?:r\d+(?:\.p\d+)?|p?\d+))?|p\d+")
+_YEAR = r"(?:19|20)\d\d"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)[a-z]{0,6}"
+_DATE = re.compile(
+    rf"""{_YEAR}s? | {_YEAR}[-/.](?:{_YEAR}|\d\d?|q\d)(?:[-/.]\d\d?)?(?:t[\d.:+-]*z?)?
+      | \d\d?[-/.]\d\d?(?:[-/.]\d{{2,4}})?
+      | {_YEAR}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:t\d{{2,6}}z?)? | (?:[a-z]{{2,9}}-)?{_YEAR}
+      | (?:{_YEAR}[-/.]?)?(?:\d\d?(?:st|nd|rd|th)?[-/.]?)?{_MONTH}[-/.]?\d{{0,4}}(?:st|nd|rd|th)?(?:[-/.]{_YEAR})?""",
+    re.VERBOSE,
+)
+# 1st, 10k, 24h, 300USD, 1920x1080; Q3, A4, v2; item1, Python3.
+_QUANTITY = re.compile(r"[\d.]+(?:st|nd|rd|th|[a-z]{1,3}|min|sec|hrs|days?|hours?)|\d+x\d+|[a-z]{1,2}\d\d?|[a-z]+\d")
+_VERSION = re.compile(r"v?\d+(?:\.\d+){2,}(?:[-.]?[a-z]+\.?\d*)?")
+_EMAIL = re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+")
+_FILE = re.compile(
+    r"[\w.-]*\w\.(?:py|pyi|ipynb|rs|go|java|kt|c|h|cc|cpp|hpp|cs|rb|php|ts|tsx|jsx|sh|sql|html?|css|json|jsonl|ya?ml|toml"
+    r"|ini|cfg|conf|env|lock|log|txt|md|rst|csv|tsv|xml|xlsx?|docx?|pptx?|pdf|png|jpe?g|gif|svg|zip|tar|gz|tgz|db|sqlite"
+    r"|parquet|pem|key|bak|exe|dll|so|bin)"
+)
+_SEPARATORS = re.compile(r"[-.#+&@~%/\\]+")
+_RUN = re.compile(r"[^\W\d_]+|\d+")
+_HASH = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}")
+
+
+def identifiers(text: str) -> tuple[str, ...]:
+    """Return the identifiers in *text*, each once: numbers of four digits and more, codes, snake_case names, paths and
+    file names, e-mail addresses, URLs, hashes, versions.
+
+    Left out is what may be said in another way or worked out: dates, years, times, amounts of money, percentages,
+    ordinals, quantities with a unit, decimals, round thousands; and references to rounds and posts.
+    """
+    found: dict[str, str] = {}
+    for name in _found(text):
+        found.setdefault(name.casefold(), name)
+        if len(found) == MOST_IDENTIFIERS:
+            break
+    return tuple(found.values())
+
+
+def unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
+    """Return those of *names* that stand in none of *sources*, however these write them: in other case, with other
+    separators, with or without thousands separators. The beginning of a hash stands for it."""
+    names = tuple(names)
+    if not names:
+        return ()
+    texts = sorted({_folded(source) for source in sources if source}, key=len)  # most names stand in the shortest
+    return tuple(name for name in names if not any(_stands_in(_folded(name), text) for text in texts))
+
+
+# -- what is an identifier --------------------------------------------------------------------------------------------
+
+
+def _found(text: str) -> Iterator[str]:
+    text = _THOUSANDS.sub("", text)
+    if "://" in text or "www." in text.lower():
+        for url in _URL.finditer(text):
+            if len(url[0]) <= _LONGEST:
+                yield url[0].rstrip(".,;:!?)]/_")
+        text = _URL.sub(" ", text)
+    for match in _IDENTIFIER_CHUNK.finditer(text):
+        chunk = match[0]
+        if chunk.isalpha() and not chunk.isupper():
+            continue  # a word, as most are: what follows would find so, for ten times the time
+        chunk = chunk.strip(_AROUND)
+        if not _SHORTEST <= len(chunk) <= _LONGEST or (chunk.isalpha() and not chunk.isupper()):
+            continue
+        start = match.start() + match[0].index(chunk)
+        if chunk[0].isdigit() and _counted(text, start, start + len(chunk)):
+            continue
+        yield from _names(chunk)
+
+
+def _counted(text: str, start: int, end: int) -> bool:
+    """Return whether the number there is an amount, a percentage, or the end of a longer number."""
+    before = text[max(0, start - 24) : start]
+    return bool(_CURRENCY_BEHIND.match(text, end) or _CURRENCY_BEFORE.search(before) or _ENDING.search(before))
+
+
+def _names(chunk: str) -> Iterator[str]:
+    low = chunk.casefold()
+    if _REFERENCE.fullmatch(low) or _DATE.fullmatch(low):
+        return
+    if "/" in chunk or "\\" in chunk:
+        if _is_path(chunk):
+            yield chunk
+        else:  # "HAT103/HAT201", "and/or"
+            for part in re.split(r"[/\\]+", chunk):
+                if len(part) >= _SHORTEST:
+                    yield from _names(part)
+    elif _is_name(chunk, low):
+        ends = chunk.split("-")  # "HAT101-HAT108" are two
+        span = len(ends) == 2 and all(len(end) >= _SHORTEST and _is_name(end, end.casefold()) for end in ends)
+        yield from ends if span else (chunk,)
+
+
+def _is_path(chunk: str) -> bool:
+    parts = [part for part in re.split(r"[/\\]+", chunk) if part]
+    if "\\" in chunk and (len(parts) < 2 or "^" in chunk):  # \frac, 60^\circ
+        return False
+    named = any(part[0].isalpha() or part[0] in "._" for part in parts)
+    rooted = chunk[0] in "/\\.~" or "\\" in chunk
+    return named and (rooted or bool(_FILE.fullmatch(parts[-1].casefold())) or ("_" in chunk and len(parts) > 1))
+
+
+def _is_name(chunk: str, low: str) -> bool:
+    digits, letters = sum(map(str.isdecimal, chunk)), sum(map(str.isalpha, chunk))
+    if not letters:
+        return _is_number(chunk, digits)
+    if "@" in chunk:
+        return _EMAIL.fullmatch(low) is not None
+    if "_" in chunk:
+        return len(_RUN.findall(chunk)) > 1
+    if _FILE.fullmatch(low):
+        return True
+    if not digits:
+        return chunk.isupper() and chunk.isalpha() and 6 <= letters <= 8 and sum(map(low.count, "aeiouy")) < 2
+    if _VERSION.fullmatch(low):
+        return True
+    parts = _SEPARATORS.split(chunk)
+    if len(parts) > 1:
+        return _is_compound(parts)
+    if _QUANTITY.fullmatch(low):
+        return chunk.isupper() and digits > 3  # 4412A
+    return digits > 1 or chunk.upper() == chunk
+
+
+def _is_number(chunk: str, digits: int) -> bool:
+    if chunk.isdecimal():
+        return digits >= _SHORTEST and not chunk.endswith("000")
+    # "+1-555-0100", "10.0.0.17"; but not "4-10", "3.14159" or "2024.05"
+    return (digits >= 7 and chunk.count("-") > 0 and "." not in chunk) or chunk.count(".") > 2
+
+
+def _is_compound(parts: Sequence[str]) -> bool:
+    """Return whether parts that stood between separators are a code: RES-48213, a UUID; not COVID-19 or mid-2024."""
+    if any(len(part) >= _SHORTEST and next(_names(part), None) is not None for part in parts):
+        return True
+    return any(part.isupper() for part in parts) and sum(len(part) for part in parts if part.isdecimal()) >= 3
+
+
+# -- where it stands --------------------------------------------------------------------------------------------------
+
+
+def _folded(text: str) -> str:
+    return _THOUSANDS.sub("", text.casefold())
+
+
+def _stands_in(name: str, text: str) -> bool:
+    at = text.find(name)
+    while at >= 0:
+        if _begins(text, at) and (_ends(text, at + len(name)) or _HASH.fullmatch(name)):
+            return True
+        at = text.find(name, at + 1)
+    # With other separators, or none: "HAT 103", "https:\/\/", "1.234".
+    runs = [_thousands(run) if run.isdecimal() else [run] for run in _RUN.findall(name)]
+    if not all(piece in text for run in runs for piece in run):
+        return False
+    written = r"[\W_]{0,6}".join(r"[.,' ]?".join(run) for run in runs)
+    return any(_begins(text, match.start()) and _ends(text, match.end()) for match in re.finditer(written, text))
+
+
+def _thousands(digits: str) -> list[str]:
+    """Return *digits* in pieces, as they may stand with marks between the thousands."""
+    head = len(digits) % 3 or 3
+    return [digits[:head], *(digits[at : at + 3] for at in range(head, len(digits), 3))]
+
+
+def _begins(text: str, at: int) -> bool:
+    # A line break that is escaped, in JSON inside of JSON, ends in a letter.
+    return at == 0 or not _continues(text[at - 1]) or (text[at - 1] in "nrt" and text[at - 2 : at - 1] == "\\")
+
+
+def _ends(text: str, end: int) -> bool:
+    return end == len(text) or not _continues(text[end])
+
+
+def _continues(character: str) -> bool:
+    # Scripts without spaces write a number right beside a word.
+    return character.isascii() and character.isalnum()
+
+
+# --- what a text names and with which words: the one measure of what a summary keeps of another text --------------
+
+
+#: Scripts without spaces between words: theirs are compared by pairs of characters.
+UNSPACED = re.compile(f"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+")
+_TERM = re.compile(r"[^\W\d_]+")
+_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
+_DIGIT_GROUPS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
+_CENTS = re.compile(r"(?<=\d)[.,]0{1,2}(?!\d)")
+#: Words are the same if they begin alike: inflections differ at the end.
+_STEM = 5
+#: Most frequent words of a text, by which its language is known.
+_FREQUENT = 40
+#: In the same language, at least this share of words is among them.
+_SAME_LANGUAGE = 0.06
+
+# What summaries, error messages and replies say of anything: alone, it tells nothing of a conversation.
+_EMPTY_WORDS = """
+    above access actions additional agent agreed ai all already also amet answer answered answers any api appears
+    applicable asked assist assistance assistant attempt auth authentication author availability available bad bar baz
+    been before begin being below body both brief briefly broken busy call called came cannot capacity center chat
+    clear code come comment comments complete completed completion concluded connect connection contained contains
+    content context continue continued continues conversation conversations could covered covers current currently
+    data default denied described description detail detailed details dialog dialogue did discussed discussion doctype
+    dolor done due during each earlier empty encountered end ended ends entire error errors even everything exceeded
+    exception exchange exchanged expired explained failed failure false fatal few file fine first follow followed
+    following follows foo forbidden found full further gateway general generate generated get given good got great had
+    handled happened has have head help helped helpful here history hr href html http https human important in include
+    included includes including information input instruction instructions interaction internal invalid involved ipsum
+    issue issues key kindly know last later latest length let limit limited line list long lorem made main many
+    maximum may message messages meta missing model more most much nan named need needed needs never next nginx nil no
+    none not note noted notes nothing null number object of ok okay one ongoing only organization other outcome output
+    over overall overload overloaded overview param parsed parties pending per perform performed permission placeholder
+    please point points possible previous previously problem problems proceed proceeded process processed processing
+    provide provided providing query question questions quota rate reached ready recap received recent record
+    regarding related relevant remaining reply reported request requested requests required reset resolved respond
+    responded response responses result results retry role round rounds said second seems sent server service session
+    several short shown side since sit some something sorry span speaker state status step steps stop stopped style
+    subject succeeded success successful successfully summaries summarised summarising summarize summarized
+    summarizing summary support sure system talk talked task tasks temporarily test testing text thank thanks there
+    thing things this through throughout time timed timeout title to today todo together token tokens topic topics
+    total traceback transcript true try trying turn type unable unauthorized unavailable undefined understood
+    unexpected unknown unsupported upstream url use used user users using valid various version via wait waiting want
+    wanted wants was way well went were what whatever which while who within words work worked working would write
+    written wrong yes yet you your
+"""
+_EMPTY = frozenset(_EMPTY_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of *text* in forms that can be compared: 1,200 is 1200, and words are cut where they inflect."""
+
+    text: str
+
+    @once
+    def identifiers(self) -> frozenset[str]:
+        return frozenset(map(_fold_term, identifiers(self.text)))
+
+    @once
+    def numbers(self) -> frozenset[str]:
+        """Numbers of two digits and more that are no identifiers."""
+        return frozenset(
+            number
+            for term in self.all
+            if not term.isalpha() and _fold_term(term) not in self.identifiers
+            for number in _NUMBER.findall(_fold_term(term))
+            if len(number) > 1
+        )
+
+    @once
+    def words(self) -> frozenset[str]:
+        """All words but those that tell nothing of what was said; in scripts without spaces, pairs of characters."""
+        return frozenset(key for term in self.all for word in _TERM.findall(term) for key in _keys(word))
+
+    @once
+    def folded(self) -> str:
+        return _fold_term(self.text)
+
+    @once
+    def all(self) -> frozenset[str]:
+        """All of them as they are written."""
+        return frozenset(content(self.text).terms)
+
+    @once
+    def _counts(self) -> Counter[str]:
+        return Counter(_TERM.findall(self.text.casefold()))
+
+    def words_in(self, other: Terms) -> frozenset[str]:
+        """Return those of its words that *other* has as they are written: not all that both have, but found at once."""
+        return self.words & frozenset(key for word in self._counts.keys() & other._counts.keys() for key in _keys(word))
+
+    def is_in_the_language_of(self, other: Terms) -> bool:
+        """Return whether words of the two can be compared; a guess by the words that *other* uses most."""
+        if self.words & other.words and (UNSPACED.search(self.text) or UNSPACED.search(other.text)):
+            return True
+        frequent = [word for word, _ in other._counts.most_common(_FREQUENT)]
+        return sum(self._counts[word] for word in frequent) >= _SAME_LANGUAGE * self._counts.total()
+
+
+def find_telling_terms(text: str) -> Iterator[str]:
+    """Yield the identifiers, numbers, names and words of *text* that tell something of it, in its order, each once."""
+    for term in content(text).terms:
+        if any(map(is_telling, _TERM.findall(term))) or any(map(str.isdigit, term)):
+            yield term
+
+
+def is_telling(word: str) -> bool:
+    """Return whether *word* tells something of what was said: not one that summaries and errors say of anything."""
+    return next(_keys(word.casefold()), None) is not None
+
+
+def _fold_term(term: str) -> str:
+    """Return an identifier or number without marks between thousands, and without cents that are none."""
+    return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
+
+
+def _keys(word: str) -> Iterator[str]:
+    if word in _EMPTY:
+        return
+    if not word.isascii() and UNSPACED.search(word):
+        for run in UNSPACED.findall(word):
+            yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
+    elif len(word) > 2:
+        yield word[:2] if "\uac00" <= word[0] <= "\ud7a3" else (word.rstrip("s") or word)[:_STEM]
+    elif not word.isascii():
+        yield word
+
+
+# --- whether a summary says something of its source: "Done." and an error page do not -----------------------------
+
+
+#: A source of fewer different words may be summed up in others.
+MIN_SOURCE_WORDS = 8
+#: A source of so few and nothing exact says nothing that could be summed up: greetings, "ok".
+_HARDLY_A_WORD = 3
+#: From so many on, one word of it is too little.
+_RICH_SOURCE = 30
+#: Where the words cannot be compared, a summary of so many says something at any rate.
+_OTHER_WORDS = 8
+#: At least this share of what a short answer says is of its source; of what reads as an error message, this much.
+_SHARE, _SHARE_OF_ERROR = 0.25, 0.6
+#: An answer with as many terms of its source is no chance.
+_ENOUGH = 5
+#: The new part names so many things, and a summary says none of them.
+_MANY_NEW = 20
+#: An answer of so few words, or characters of a script without spaces, names something or quotes as many in a row.
+_HANDFUL, _QUOTED_TEXT = 4, 3
+_HANDFUL_UNSPACED, _QUOTED_UNSPACED = 6, 4
+
+# What no summary is, whatever its words: pages, tracebacks and the status lines of servers.
+_PAGE = re.compile(
+    r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
+        <(?:\w{1,20}:)?(?:error|fault)
+      | traceback\ \(most\ recent | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d(?:\ [A-Za-z-]{1,20}){0,5}[.!]?\s{0,40}\Z )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+#: Only what reports a fault has these in its object; the others may stand in an honest one.
+_FAULT_KEYS = frozenset(
+    ["error", "errors", "fault", "faultstring", "exception", "errorcode", "error_code", "statuscode", "status_code"]
+)
+_FENCED = re.compile(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
+
+_ERROR = re.compile(
+    r"""\s{0,40}(?: <!doctype | <\?xml | <html | <head | <body | traceback\ \(most
+      | (?:\w{1,40}[. ]){0,4}\w{0,40}(?:error|exception|failure)\b | (?:error|code|status)\W{1,3}\d
+      | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d\b | rate\ limit | upstream\b | too\ many\ requests
+      | (?:this|the)\ model['’]s\ maximum | maximum\ context | context[ _]length | (?:access|permission)\ denied
+      | (?:bad|invalid|unauthorized|forbidden)\ \w | failed\ to\b | unauthorized | connection\ \w
+      | (?:the\ )?(?:request|server|service|model|engine|api)\ (?:was|is|had|has|failed|could|timed|does)\b )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ERROR_FIELDS = """
+    error errors detail details message msg code status statuscode status_code type param reason title request_id
+    requestid object success ok errorcode error_code errormessage error_message path timestamp trace_id fault
+    faultstring instance exception documentation_url
+"""
+_ERROR_KEYS = frozenset(_ERROR_FIELDS.split())
+
+
+#: What programs write for a text that they have not.
+_NO_ANSWER = frozenset(
+    [
+        "done",
+        "ok",
+        "none",
+        "null",
+        "nil",
+        "nan",
+        "undefined",
+        "true",
+        "false",
+        "n",
+        "a",
+        "na",
+        "todo",
+        "completed",
+        "json",
+    ]
+)
+_LETTERS = re.compile(r"\w+")
+
+
+def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
+    """Return whether *said* says next to nothing of *sources*, *known* of whose identifiers it names. False where that
+    cannot be measured: where there is hardly a word to name, or where it is said in another language."""
+    if is_error_page(said.text):
+        return True
+    if not looks_like_error(said.text) and sum(len(said.words_in(source)) for source in sources[:1]) >= _ENOUGH:
+        return False
+    words = frozenset[str]().union(*(source.words for source in sources))
+    if len(words) < MIN_SOURCE_WORDS:  # only what says nothing of anything is known
+        return _NO_ANSWER.issuperset(_LETTERS.findall(said.text.casefold())) or (
+            looks_like_error(said.text) and not known
+        )
+    own = said.words | said.numbers
+    shared = own & words.union(*(source.numbers for source in sources))
+    told = 2 * known + len(shared)
+    rich = len(words) >= _RICH_SOURCE
+    if rich and not known and _is_a_handful(said.text) and not any(_name_words(said, source) for source in sources):
+        return True
+    least = 2 if rich else 1
+    if looks_like_error(said.text):
+        return told < _ENOUGH or len(shared) < _SHARE_OF_ERROR * len(own)
+    if told >= _ENOUGH or (told >= least and len(shared) >= _SHARE * len(own)):
+        return False
+    if any(said.is_in_the_language_of(source) for source in sources if source.words):
+        return True
+    return len(said.words) < _OTHER_WORDS and not known and not any(_name_words(said, source) for source in sources)
+
+
+def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
+    """Return whether *sources* hold hardly a word and nothing exact that *said* could have named, and it reports no
+    error."""
+    if any(source.numbers or source.identifiers for source in sources):
+        return False
+    words = frozenset[str]().union(*(source.words for source in sources))
+    return len(words) <= _HARDLY_A_WORD and not (is_error_page(said.text) or looks_like_error(said.text))
+
+
+def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
+    """Return what *source* names and *previous* does not, where that is much and *said* has no word of it."""
+    if not previous.text or said.words_in(source) - previous.words or not said.is_in_the_language_of(source):
+        return ()
+    before = previous.identifiers | previous.numbers
+    new = (source.identifiers | source.numbers) - before
+    if len(new) < _MANY_NEW or (said.all - previous.all) & source.all or (said.words - previous.words) & source.words:
+        return ()
+    return tuple(sorted(source.identifiers - before))
+
+
+def _is_a_handful(text: str) -> bool:
+    unspaced = sum(map(len, UNSPACED.findall(text)))
+    spaced = len(_LETTERS.findall(UNSPACED.sub(" ", text)))
+    return spaced <= _HANDFUL and unspaced <= (0 if spaced else _HANDFUL_UNSPACED)
+
+
+def _name_words(said: Terms, source: Terms) -> bool:
+    """Return whether *said* has a number or a name of *source*, or a few of its words in a row."""
+    if said.numbers & source.numbers:
+        return True
+    read = source.text
+    for run in UNSPACED.findall(said.text):
+        parts = (run[at : at + _QUOTED_UNSPACED] for at in range(max(1, len(run) - _QUOTED_UNSPACED + 1)))
+        if len(run) >= _QUOTED_UNSPACED and any(part in read for part in parts):
+            return True
+    words = _LETTERS.findall(said.text)
+    rows = (words[at : at + _QUOTED_TEXT] for at in range(len(words) - _QUOTED_TEXT + 1))
+    return any(any(map(is_telling, row)) and " ".join(row) in read for row in rows) or any(
+        _reads_as_name(word, read) for word in words if word[0].isupper()
+    )
+
+
+def _reads_as_name(word: str, text: str) -> bool:
+    """Return whether *text* has *word* with its capital where no sentence begins."""
+    return is_telling(word) and re.search(rf"[\w,;] {re.escape(word)}\b", text) is not None
+
+
+def is_error_page(text: str) -> bool:
+    """Return whether *text* has the form of a page, a traceback or a message of a server, whatever its words are."""
+    if _PAGE.match(text):
+        return True
+    value = _object(text)
+    return value is not None and any(str(key).casefold() in _FAULT_KEYS for key in value) and _is_error(value)
+
+
+def looks_like_error(text: str) -> bool:
+    """Return whether *text* begins as the messages and pages of servers do."""
+    if _ERROR.match(text):
+        return True
+    value = _object(text)
+    return value is not None and _is_error(value)
+
+
+def _is_error(value: Mapping[object, object]) -> bool:
+    return bool(value) and all(str(key).casefold() in _ERROR_KEYS for key in value)
+
+
+def _object(text: str) -> Mapping[object, object] | None:
+    """Return the JSON object that *text* begins with, fenced or not."""
+    if fence := _FENCED.match(text):
+        text = text[fence.end() :]
+    text = text.lstrip()
+    if text[:1] != "{":
+        return None
+    try:
+        value, _ = json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

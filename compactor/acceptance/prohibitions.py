@@ -1,0 +1,451 @@
+"""What a user forbade stays word for word: it is carried from compaction to compaction, whatever a summarizer drops.
+
+Only a user's post gives an instruction. So in a stored summary, what stands below ``HEADING`` is the user's, whoever
+wrote the summary: ``attributed`` sees to that.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import NamedTuple
+
+from memory.overlays import CompactedMessage, Note
+from memory.references import beginning
+from memory.rounds import USER, Round, once
+
+from ..summarizers.base import Summary
+from ..summarizers.instructions import is_prohibition, may_prohibit
+from ..summarizers.statements import Section, sentences
+from ..tokens import TokenCounter
+from .content import Terms, identifiers
+
+#: Of fewer things named, one more or less is no measure; of as few as that, one identifier has to stay. What the user
+#: forbade is restored where it is lost.
+_FEW, _FEWEST = 4, 2
+#: Words are a measure, too: of as many different ones that only the summary before has, this share.
+_WORDS, _WORDS_KEPT = 8, 0.1
+#: A prohibition is kept where this share of its words is; a line says the same of another value likewise.
+_ALIKE = 0.6
+_LONGEST = 400
+#: So many lines and prohibitions are compared.
+_MOST_LINES, _MOST_PROHIBITIONS = 200, 40
+#: Characters of a summary in which prohibitions are looked for, and of a line; a summary of more is no summary.
+_MOST_READ, _LONGEST_LINE = 10_000, 2_000
+
+
+class Missing(NamedTuple):
+    kept: int
+    total: int
+    names: tuple[str, ...]
+
+
+def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Missing | None:
+    """Return what of *before* is missing in *after*, where it keeps less than the share *least*; else None.
+
+    A value is superseded, not missing, where a line of *after* says the same with another one that *source* has. What
+    *source* names again is no sign that *before* was read, so the same share is asked for of what only *before* has;
+    and a little of the words that only that has.
+    """
+    forbidden = {rule: Terms(rule) for rule in _prohibitions(before.text)}
+    named = before.identifiers | before.numbers
+    there = after.identifiers | after.numbers
+    lost = {name for name in named - there if name not in after.folded}
+    gone = [rule for rule, terms in forbidden.items() if not _says(after.words, terms.words)]
+    superseded: set[str] | None = None
+    for measured, rules, broken in ((named, len(forbidden), gone), (_not_in(source, named if lost else ()), 0, [])):
+        kept = len(measured - lost) + rules - len(broken)
+        if kept >= least * (len(measured) + rules):
+            continue
+        if superseded is None:
+            superseded = _superseded(lost, before, after, (source.identifiers | source.numbers) - named)
+        missing = (lost & measured) - superseded
+        total = len(measured - superseded) + rules
+        if kept < least * total and (total >= _FEW or (total >= _FEWEST and missing & before.identifiers)):
+            return Missing(kept, total, (*sorted(missing), *broken))
+    return _missing_words(before, after, source, _not_in(source, named) - lost, least)
+
+
+def _not_in(source: Terms, names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for name in names if name not in source.folded)
+
+
+def _missing_words(before: Terms, after: Terms, source: Terms, named: frozenset[str], least: float) -> Missing | None:
+    """Return how little *after* keeps of what only *before* has: of its words, beside what is *named* again."""
+    only = before.words - before.words_in(source)
+    if len(only) < _WORDS or not after.is_in_the_language_of(before):
+        return None
+    kept, total = len(only & after.words) + len(named), len(only) + len(named)
+    return Missing(kept, total, ()) if kept < min(_WORDS_KEPT, least) * total else None
+
+
+def _prohibitions(text: str) -> Iterator[str]:
+    text = text[:_MOST_READ]
+    if may_prohibit(text):
+        found = (sentence for sentence in sentences(text, _LONGEST) if is_prohibition(sentence))
+        yield from (sentence for sentence, _ in zip(found, range(_MOST_PROHIBITIONS), strict=False))
+
+
+def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
+    """Return those of *lost* in whose place stands what is *new*."""
+    lines = [(line, values) for line in _lines(after.text) if (values := line.named & new)]
+    found: set[str] = set()
+    for line in _lines(before.text) if lines else ():
+        here = sorted(line.named & lost)
+        if not here or len(line.words) < _FEW:
+            continue
+        alike = max(lines, key=lambda one: len(one[0].words & line.words))
+        if _says(alike[0].words, line.words):
+            found.update(here[: len(alike[1])])
+            lines.remove(alike)  # it stands in the place of one
+            if not lines:
+                break
+    return found
+
+
+class _Line(NamedTuple):
+    named: frozenset[str]
+    #: What it says of that, without the words in what it names: a list of names says nothing of them.
+    words: frozenset[str]
+
+
+def _lines(text: str) -> list[_Line]:
+    found = []
+    for line in (line[:_LONGEST_LINE] for line in text.splitlines()[:_MOST_LINES] if line.strip()):
+        terms, rest = Terms(line), line
+        for name in identifiers(line):
+            rest = rest.replace(name, " ")
+        found.append(_Line(terms.identifiers | terms.numbers, Terms(rest).words))
+    return found
+
+
+def _says(words: frozenset[str], of: frozenset[str]) -> bool:
+    return len(words & of) >= _ALIKE * len(of)
+
+
+# --- what a user forbade stays word for word: it is carried from compaction to compaction, whatever a summarizer drop
+
+
+#: Under this key of its ``extra`` a compaction carries them, oldest first.
+STANDING = "standing"
+#: As many are carried, the newest; of each as many characters. Who forbids more than that has written a document.
+MOST = 32
+LONGEST = 400
+#: What they stand under at a summary's end. The extractive summarizer knows it from its own summaries.
+HEADING = Section.INSTRUCTIONS.value
+
+#: The headings that say: these are the user's words.
+_ATTRIBUTING = {
+    "".join(filter(str.isalnum, one.casefold())): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)
+}
+#: A longer line is no heading, in characters.
+_LONGEST_HEADING = 80
+_LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,4}[.)])\s+(?=\S)", re.ASCII)
+
+#: A message of more sentences is pasted material, except for its beginning and end.
+_LONG_MESSAGE, _FRAME = 40, 6
+#: Code, and the lines of somebody else's message: the user only shows them.
+_SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
+# A sentence that goes on in the next line.
+_WRAPPED = re.compile(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
+
+
+def standing_sentences(rounds: Iterable[Round]) -> tuple[str, ...]:
+    """Return the sentences in which the user forbids something, the newest ``MOST``, oldest first, each once.
+
+    Only what the user said counts: a tool's result or another agent forbids nothing. A guess by cue words.
+    """
+    return _newest(found for round_ in rounds for text in _said(round_) for found in _user_prohibitions(text))
+
+
+def own_words(rounds: Iterable[Round]) -> tuple[str, ...]:
+    """Return what the user said in *rounds*, post by post, without what he only shows: code, somebody else's mail."""
+    return tuple(_SHOWN.sub("", text) for round_ in rounds for text in _said(round_))
+
+
+def carried(previous: CompactedMessage | None) -> tuple[str, ...]:
+    """Return the instructions that *previous* carries."""
+    before = previous.extra.get(STANDING, ()) if previous is not None else ()
+    return tuple(text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
+
+
+def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
+    """Return what *previous* carries and what the user forbade in *rounds*, the newest ``MOST``, oldest first."""
+    return _newest((*carried(previous), *standing_sentences(rounds)))
+
+
+def carry(standing: Iterable[str], summary: Summary) -> tuple[str, ...]:
+    """Return *standing* and, of an accepted *summary* by a model, the user's instructions that it quotes: all that the
+    next compaction carries. What was chosen by cue words is not chosen again for standing below a heading."""
+    quoted = () if summary.extracted else instructions_in(summary.text)
+    return _newest((*standing, *(text for text in quoted if len(text) <= LONGEST)))
+
+
+def lost(standing: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
+    """Return those of *standing* that stand in none of the texts *kept*; only letters and digits are compared, so that
+    it does not matter how a summary quotes them."""
+    standing = tuple(standing)
+    if not standing:
+        return ()
+    texts = [bare(text) for text in kept]
+    return tuple(sentence for sentence in standing if not any(bare(sentence) in text for text in texts))
+
+
+def restored(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
+    """Return *text* with *sentences* among the user's instructions in it, or below it, and how many these are: the
+    newest that take at most *room* tokens."""
+    lines: list[str] = []
+    for sentence in reversed(sentences):
+        if count("\n".join([HEADING, *lines, line := f"- {sentence}"])) > room:
+            break
+        lines.insert(0, line)
+    if not lines:
+        return text, 0
+    before, items, behind = _parted(text)
+    if not items:
+        return "\n".join([f"{text}\n\n{HEADING}", *lines]), len(lines)
+    return "\n".join([*before, HEADING, *items, *lines, *([""] if behind and behind[0].strip() else []), *behind]), len(
+        lines
+    )
+
+
+def instructions_in(text: str) -> tuple[str, ...]:
+    """Return what stands below ``HEADING`` in a stored summary, item by item."""
+    _, items, _ = _parted(text)
+    return tuple(item_in(line) for line in items)
+
+
+def item_in(line: str) -> str:
+    """Return what *line* says behind its mark of a list, if it has one."""
+    mark = _LIST_MARK.match(line)
+    return line[mark.end() :] if mark else line.strip()
+
+
+def heading_in(line: str) -> Section | None:
+    """Return the heading of this library that says whose words follow, where *line* is one, however it is marked; that
+    of the goal only as it is written here, for models head their own words so as well."""
+    if line.strip() == Section.GOAL:
+        return Section.GOAL
+    return _ATTRIBUTING.get(bare(line)) if len(line) <= _LONGEST_HEADING else None
+
+
+def is_heading(line: str) -> bool:
+    """Return whether *line* seems to open a section: it has a mark of Markdown, or is short and ends in a colon."""
+    line = line.strip()
+    named = line.endswith((":", "：")) and len(line) <= _LONGEST_HEADING and not _LIST_MARK.match(line)
+    return named or line.startswith("#") or (line.startswith("**") and line.endswith("**"))
+
+
+def bare(text: str) -> str:
+    """Return the letters and digits of *text*, in lower case."""
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _parted(text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the lines of *text* before the user's instructions, those of them, and those behind; the first section of
+    several, which ends with an empty line or another heading. All stand before where there is none."""
+    lines = text.split("\n")
+    start = next((at for at, line in enumerate(lines) if heading_in(line) is Section.INSTRUCTIONS), len(lines))
+    end = start + 1
+    while end < len(lines) and lines[end].strip() and not is_heading(lines[end]):
+        end += 1
+    return lines[:start], lines[start + 1 : end], lines[end:]
+
+
+def _newest(found: Iterable[str]) -> tuple[str, ...]:
+    """Return the last ``MOST`` of *found*; what is said again stands where it was said last."""
+    latest: dict[str, str] = {}
+    for sentence in found:
+        key = bare(sentence)
+        latest.pop(key, None)
+        latest[key] = sentence
+    return tuple(latest.values())[-MOST:]
+
+
+def _said(round_: Round) -> Iterator[str]:
+    """Yield what the user said in *round_*. A query is mostly posted as well: said twice running, it is read once."""
+    said = [round_.user_query, *(post.message for post in round_.post_list if post.send_from == USER)]
+    yield from (text for text, _ in groupby(said))
+
+
+def _user_prohibitions(text: str) -> Iterator[str]:
+    text = _SHOWN.sub("", text)
+    if not may_prohibit(text):
+        return
+    own = list(sentences(_WRAPPED.sub(" ", text) if "\n" in text else text, LONGEST))
+    for place, sentence in enumerate(own):
+        if len(own) > _LONG_MESSAGE and min(place, len(own) - 1 - place) >= _FRAME:
+            continue
+        if is_prohibition(sentence):
+            yield beginning(sentence, LONGEST)
+
+
+# --- whose words are they: what a model's summary has among the user's instructions is looked for in the user's words
+
+
+#: What stands here instead of ``HEADING`` says less: a summarizer put it there.
+UNSAID = "Instructions in the summary's own words:"
+#: And what stands here, somebody else said, or the user showed.
+OTHERS = "Words of others, which are no instruction:"
+_IN_OTHER_WORDS = " (in the summary's words)"
+#: A shorter quote may stand anywhere; in scripts other than Latin, a word has fewer letters.
+_LEAST_LETTERS, _LEAST_OTHERS = 12, 4
+#: So many quotes of one summary are looked for, each in all that the user said.
+MAX_QUOTES = 1_000
+# No mark opens twice: one that is never closed is not looked for to the end, from each one.
+_QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
+
+
+@dataclass(frozen=True)  # no slots: what is asked for often is worked out once and kept
+class _Post:
+    """What the user said at once."""
+
+    text: str
+
+    @once
+    def letters(self) -> str:
+        return bare(self.text)
+
+    @once
+    def sentences(self) -> list[str]:
+        return list(sentences(self.text, LONGEST))
+
+    @once
+    def said(self) -> str:
+        """The letters of its sentences; ``ends`` says where in it each ends."""
+        return "".join(map(bare, self.sentences))
+
+    @once
+    def ends(self) -> list[int]:
+        return list(accumulate(len(bare(sentence)) for sentence in self.sentences))
+
+
+class Heard:
+    """What the user said, in which quotes are looked for."""
+
+    def __init__(self, rounds: Iterable[Round], carried: Iterable[str] = (), previous: str = "") -> None:
+        """Take the *rounds* of a request, the instructions *carried* from earlier ones and the *previous* summary."""
+        self._rounds, self._previous = tuple(rounds), previous
+        self._posts = [_Post(text) for text in (*carried, *own_words(self._rounds))]
+        self._quotes_left = MAX_QUOTES
+
+    @once
+    def _letters_of_all(self) -> str:
+        return "\n".join(map(bare, (*_texts(self._rounds), *_of_others(self._previous))))
+
+    def find_sentence(self, quote: str) -> str:
+        """Return the user's whole sentence that holds *quote*, word for word; empty where none does.
+
+        The whole one, for a part may say the opposite; several where it is a quote of several. Empty for whatever comes
+        after ``MAX_QUOTES`` others.
+        """
+        letters = bare(quote)
+        if not letters or self._quotes_left == 0:
+            return ""
+        self._quotes_left -= 1
+        for post in reversed(self._posts):
+            start = post.said.find(letters) if letters in post.letters else -1
+            if start < 0:
+                continue
+            first, last = bisect_right(post.ends, start), bisect_left(post.ends, start + len(letters))
+            whole = " ".join(post.sentences[first : last + 1])
+            if _is_long(letters) or 2 * len(letters) >= len(bare(whole)):
+                return whole
+        return ""
+
+    def attribute(self, text: str) -> str:
+        """Return a model's *text* with nothing below ``HEADING`` but the user's sentences; the rest stands below
+        ``OTHERS`` or ``UNSAID``. Where it says of other lines that the user said them, it says now that these are its
+        words."""
+        lines = text.split("\n")
+        if not any(map(heading_in, lines)):
+            return text
+        made: list[str] = []
+        found: dict[str, None] = {}
+        place, inside, unsaid = len(lines), False, ""
+        for line in lines:
+            heading = heading_in(line)
+            if heading is Section.INSTRUCTIONS:
+                place, inside = min(place, len(made)), True
+            elif heading is not None or is_heading(line):
+                made.append(_marked(line))
+                inside, unsaid = False, ""
+            elif not inside or not line.strip():
+                made.append(line)
+            else:
+                said, whole = self._split_quotes(line)
+                found.update(dict.fromkeys(said))
+                if not whole:
+                    before, unsaid = unsaid, self._heading_for(line)
+                    made += [line] if unsaid == before else [unsaid, line]
+        if found:
+            made[place:place] = [HEADING, *(f"- {sentence}" for sentence in found), ""]
+        return "\n".join(made).strip()
+
+    def attribute_notes(self, notes: Sequence[Note]) -> tuple[Note, ...]:
+        """Return a model's *notes*, of which none is the user's instruction but what the user said."""
+        return tuple(map(self._attributed, notes))
+
+    def _attributed(self, note: Note) -> Note:
+        heading, text = heading_in(note.section), "\n".join(map(_marked, note.text.split("\n")))
+        changes = {"text": text} if text != note.text else {}
+        if heading is Section.INSTRUCTIONS:
+            said, whole = self._split_quotes(note.text)
+            if not whole:
+                changes["section"] = self._heading_for(note.text).rstrip(":")
+            elif bare(" ".join(said)) != bare(note.text):
+                changes["text"] = " ".join(said)
+        elif heading is not None:
+            changes["section"] = f"{note.section}{_IN_OTHER_WORDS}"
+        return note.model_copy(update=changes) if changes else note
+
+    def _heading_for(self, item: str) -> str:
+        """Return below which heading *item* stands, which is not the user's."""
+        item = item_in(item)
+        asked = map(bare, (*_quotes_in(item), item)) if self._quotes_left else ()
+        return OTHERS if any(_is_long(one) and one in self._letters_of_all for one in asked) else UNSAID
+
+    def _split_quotes(self, item: str) -> tuple[list[str], bool]:
+        """Return the user's sentences that *item* quotes, and whether it says hardly anything else."""
+        item = item_in(item)
+        quotes = _quotes_in(item) or [item]
+        found = [sentence for quote in quotes if (sentence := self.find_sentence(quote))]
+        if not found and (sentence := self.find_sentence(item)):  # a sentence in which the user quotes something
+            return [sentence], True
+        letters = sum(len(bare(quote)) for quote in quotes)
+        return found, len(found) == len(quotes) and 2 * letters >= len(bare(item))
+
+
+def _marked(line: str) -> str:
+    """Return *line*, and where it is a heading that says that the user's words follow, that these are none."""
+    return line if heading_in(line) is None else f"{line.rstrip(' :*')}{_IN_OTHER_WORDS}:"
+
+
+def _quotes_in(item: str) -> list[str]:
+    return ["".join(groups) for groups in _QUOTED.findall(item)]
+
+
+def _texts(rounds: Iterable[Round]) -> Iterator[str]:
+    for round_ in rounds:
+        yield round_.user_query
+        for post in round_.post_list:
+            yield post.message
+            yield from (attachment.content for attachment in post.attachment_list)
+            yield from (call.arguments for call in post.tool_calls)
+
+
+def _of_others(summary: str) -> Iterator[str]:
+    """Give what a *summary* tells as the words of others."""
+    inside = False
+    for line in summary.split("\n"):
+        if is_heading(line):
+            inside = bare(line) == bare(OTHERS)
+        elif inside:
+            yield item_in(line)
+
+
+def _is_long(letters: str) -> bool:
+    return len(letters) >= (_LEAST_LETTERS if letters.isascii() else _LEAST_OTHERS)

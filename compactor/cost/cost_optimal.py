@@ -1,0 +1,353 @@
+"""The trigger that compacts when it costs least: what longer prompts cost weighed against what a compaction costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prompts import ABOVE, contract
+
+from ..config import CompactorConfig, number, whole_number
+from ..events import Weighed, Why, routine_event
+from ..prompt.groups import PROMPT_TOKENS
+from ..summarizers.base import Style
+from ..triggers import Trigger, Verdict, after_rounds, over_tokens
+from ..view import View
+from .prices import Prices
+
+#: A call weighs half as much as one that is so many calls newer; older than four times that, it is not looked at.
+HALF_LIFE = 32
+#: No more rounds are looked at, also where the model was called in none of them.
+MOST_ROUNDS = 4 * HALF_LIFE
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What there is in front of, in, and behind what a compaction would newly cover now, in tokens."""
+
+    #: System messages and tools.
+    system: int
+    #: Of the compaction that there is; 0 where there is none.
+    summary: int
+    grown: int
+    retained: int
+    #: By how much the tail grows with each call of the role's model, the newest calls counting for more.
+    per_call: float
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole prompt."""
+        return self.system + self.summary + self.grown + self.retained
+
+
+def growth_of(view: View, end: int) -> Growth:
+    """Return the growth of *view* where a compaction now would reach up to *end*. It costs what the open round does,
+    and looks at few of the closed ones."""
+    in_open_rounds = view.tokens_behind(view.closed)
+    return Growth(
+        system=PROMPT_TOKENS + view.header_tokens,
+        summary=view.compaction_tokens,
+        grown=view.closed_tokens(view.end, end),
+        retained=view.closed_tokens(end, view.closed) + in_open_rounds,
+        per_call=_per_call(view, in_open_rounds),
+    )
+
+
+def _per_call(view: View, in_open_rounds: int) -> float:
+    seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
+    # What nobody has answered is a part of a call's tokens: counted without the call, each would seem to bring more.
+    tokens, calls = float(in_open_rounds if seen else 0), float(seen)
+    costs, first = sums.costs, sums.start
+    for place in range(view.closed - 1, max(view.end, view.closed - MOST_ROUNDS) - 1, -1):
+        cost, weight = costs[place - first], 0.5 ** (seen / HALF_LIFE)
+        tokens += weight * cost.tokens
+        calls += weight * cost.calls
+        seen += cost.calls
+        if seen > 4 * HALF_LIFE:
+            break
+    return tokens / calls if calls else tokens + in_open_rounds  # where there were none: the first will read it all
+
+
+# --- after how many new tokens a conversation is compacted at the least cost, and what it costs per token then ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of a conversation that is compacted again and again, in tokens."""
+
+    #: By how much it grows with each call of the agent's model.
+    per_call: float
+    #: System messages and tools.
+    system: float
+    summary: float
+    #: What stays as it is behind a new summary.
+    retained: float
+    #: What the summarizer is told beside the conversation.
+    instruction: float = 500
+    #: What it answers where it is asked for changes alone; None: a whole summary.
+    delta: float | None = None
+
+
+def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
+    """Return what one compaction costs, C, beside reading what is new: the new beginning of the prompt, and asking."""
+    kept = sizes.summary + sizes.retained
+    answer = sizes.summary if sizes.delta is None else sizes.delta
+    rewritten = max(kept * (prices.written - prices.cached), 0)
+    answered = prices.summarizer_output * answer
+    if style == "continue":
+        return rewritten + prices.cached * (sizes.system + kept) + prices.written * sizes.instruction + answered
+    return rewritten + prices.summarizer_input * (sizes.summary + sizes.instruction) + answered
+
+
+def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
+    """Return how many new tokens a compaction should cover: W* = √(2rC/c), where ``cost_per_token`` is least.
+
+    Infinite where cached tokens cost nothing: any longer prompt is cheaper still.
+    """
+    if not prices.cached:
+        return math.inf
+    return math.sqrt(2 * sizes.per_call * price_of_compaction(prices, sizes, style) / prices.cached)
+
+
+def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
+    """Return what a token of the conversation costs in all where every *interval* of them are compacted: J(W)."""
+    read = prices.cached if style == "continue" else prices.summarizer_input
+    always = sizes.system + sizes.summary + sizes.retained
+    return (
+        prices.written
+        + read
+        - prices.cached / 2
+        + prices.cached * (always + interval / 2) / sizes.per_call
+        + price_of_compaction(prices, sizes, style) / interval
+    )
+
+
+# --- the trigger that compacts when it costs least: what longer prompts cost weighed against what a compaction costs
+
+
+#: Calls of the agent's model that go by while a compaction is made, until that was measured.
+FIRST_LATENCY = 1.0
+#: The share of the model's window that prompts may take where no budget is known; the rest is the answer's.
+USABLE = 0.9
+#: How long a summary is before there is one, where no length is wished for, in tokens.
+USUAL_SUMMARY = 1_000
+#: The reasons for which it holds.
+HOLDING: tuple[Why, ...] = ("grown", "budget", "chosen")
+
+CallsLeft = float | Callable[[View], "float | None"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On what terms ``cheapest`` weighs: see there."""
+
+    prices: Prices
+    least: int
+    budget: int | None
+    style: Style
+    delta_tokens: int | None
+    latency_calls: float | None
+    calls_left: CallsLeft
+
+    def __post_init__(self) -> None:
+        whole_number("least", self.least)
+        for name, tokens in (("budget", self.budget), ("delta_tokens", self.delta_tokens)):
+            if tokens is not None:
+                whole_number(name, tokens, 1)
+        if self.style not in ("separate", "continue"):
+            raise ValueError(f"style is 'separate' or 'continue', not {self.style!r}")
+        for name, calls in (("latency_calls", self.latency_calls), ("calls_left", self.calls_left)):
+            if calls is not None and not callable(calls):
+                number(name, calls)
+
+
+def cheapest(
+    prices: Prices | str | None = None,
+    *,
+    least: int = 1_500,
+    budget: int | None = None,
+    style: Style = "separate",
+    delta_tokens: int | None = None,
+    latency_calls: float | None = None,
+    calls_left: CallsLeft = None,
+) -> Cheapest:
+    """Hold when a compaction would newly cover as many tokens as make the conversation cheapest: W* = √(2rC/c).
+
+    What that takes is estimated from the conversation as it runs: how fast it grows, how long its system messages and
+    summary are, what is retained, and how often the provider's cache was cold, by ``memory.record_usage(...,
+    cached_tokens=...)``. *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* and
+    *delta_tokens* say how the summarizer is asked: behind what the agent's provider has cached; for changes of so many
+    tokens.
+
+    Never for fewer than *least* new tokens: each compaction rewrites the summary, and what passes through twice as many
+    is lost twice as often. 1,500 are half again as many as a summary usually has: none is rewritten for less than it
+    says itself. But always before the prompt, as its provider counts, comes to *budget*: by as much as the conversation
+    grows while a compaction is made, at most by half. None: the configuration's ``max_tokens``, or most of the model's
+    window.
+
+    *latency_calls*: calls of the agent's model that go by while a compaction is made; None: measured. *calls_left*:
+    calls that are still to come, or a callable ``View -> float | None``; a compaction that these would not repay is not
+    made, unless the budget needs it. None: unknown, it goes on.
+
+    In a compactor whose configuration sets a ``threshold`` or ``max_tokens``, it holds there as well: it never
+    overrides what somebody chose.
+    """
+    if not isinstance(prices, Prices):
+        prices = Prices.of_model(prices) if prices is not None else Prices()
+    terms = Terms(
+        prices=prices,
+        least=least,
+        budget=budget,
+        style=style,
+        delta_tokens=delta_tokens,
+        latency_calls=latency_calls,
+        calls_left=calls_left,
+    )
+    return Cheapest(terms)
+
+
+class Cheapest(Trigger):
+    """What ``cheapest`` gives. It measures latencies, so that each compactor has one of its own: see ``within``."""
+
+    def __init__(self, terms: Terms, config: CompactorConfig | None = None, chosen: Trigger | None = None) -> None:
+        super().__init__(self._weigh, f"cheapest(least={terms.least}, style={terms.style!r})")
+        self.terms = terms
+        self._config = config if config is not None else CompactorConfig()
+        #: Holds where somebody has chosen that it does.
+        self._chosen = chosen
+        self._asked: _Asked | None = None
+        self._latency: float | None = None
+        self._instruction: int | None = None
+
+    @property
+    def prices(self) -> Prices:
+        """Those by which it weighs."""
+        return self.terms.prices
+
+    @property
+    def budget(self) -> int | None:
+        """What prompts may come to, where that was given."""
+        return self.terms.budget
+
+    def within(self, config: CompactorConfig) -> Cheapest:
+        return Cheapest(self.terms, config, _chosen_in(config))
+
+    def sizes(self, view: View) -> Sizes:
+        """Return the sizes of the conversation as they are estimated now, which ``best_interval`` takes."""
+        return self._sizes(view, growth_of(view, view.due_end(self._config)))
+
+    def _weigh(self, view: View) -> Verdict:
+        self._measure_latency(view)
+        growth, style = growth_of(view, view.due_end(self._config)), self.terms.style
+        sizes, prices = self._sizes(view, growth), self.prices.with_cold(view.usage.cold)
+        best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
+        tokens, ceiling = math.ceil(growth.tokens * view.usage.correction), self._ceiling(view, sizes)
+        left = self._calls_left(view)
+        saved = prices.cached * (growth.grown + growth.summary - sizes.summary)
+        repaid = left is None or (left - self._latency_calls) * saved >= price
+        why, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
+        if why in HOLDING:
+            self._note_asked(view, mark)
+        weighed = routine_event(
+            Weighed,
+            holds=why in HOLDING,
+            why=why,
+            grown=growth.grown,
+            best=float(best) if best < math.inf else None,  # the event is made as it is, and hosts give whole numbers
+            floor=self.terms.least,
+            ceiling=ceiling,
+            tokens=tokens,
+            per_call=float(sizes.per_call),
+            system=growth.system,
+            summary=round(sizes.summary),
+            retained=round(sizes.retained),
+            latency_calls=float(self._latency_calls),
+            price=float(price),
+            cached=float(prices.cached),
+            calls_left=float(left) if left is not None else None,
+        )
+        return Verdict(weighed.holds, mark, weighed)
+
+    def _decided(
+        self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
+    ) -> tuple[Why, int | None]:
+        """Return why it holds, or does not, and the number of tokens that the prompt has *passed*, if that is why."""
+        if passed is not None and view.due_end(self._config, passed) > view.end:
+            return "budget", passed
+        chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
+        if chosen.holds:
+            return "chosen", chosen.mark
+        if not grown:
+            return "nothing_to_cover", None
+        if grown < max(best, self.terms.least):
+            return "growing", None
+        return ("grown" if repaid else "ends_soon"), None
+
+    def _sizes(self, view: View, growth: Growth) -> Sizes:
+        return Sizes(
+            per_call=growth.per_call,
+            system=growth.system,
+            summary=growth.summary if view.compaction else self._config.target_tokens or USUAL_SUMMARY,
+            retained=growth.retained + self._latency_calls * growth.per_call,
+            instruction=self._instruction_tokens(view),
+            delta=self.terms.delta_tokens,
+        )
+
+    def _ceiling(self, view: View, sizes: Sizes) -> int:
+        """Return at how many tokens the prompt has to be compacted, so that it is in time."""
+        budget = self.terms.budget or self._config.max_tokens or int(USABLE * view.window)
+        meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
+        return max(budget - math.ceil(meanwhile), budget // 2)
+
+    def _calls_left(self, view: View) -> float | None:
+        left = self.terms.calls_left
+        return left(view) if callable(left) else left
+
+    def _instruction_tokens(self, view: View) -> int:
+        if self._instruction is None:
+            asked = [self._config.prompt.content]
+            asked += [contract("changes").content] if self.terms.delta_tokens is not None else []
+            asked += [ABOVE] if self.terms.style == "continue" else []
+            self._instruction = sum(map(view.ledger.count, asked))
+        return self._instruction
+
+    # -- how many calls go by while a compaction is made --------------------------------------------------------------
+
+    @property
+    def _latency_calls(self) -> float:
+        if self.terms.latency_calls is not None:
+            return self.terms.latency_calls
+        return self._latency if self._latency is not None else FIRST_LATENCY
+
+    def _note_asked(self, view: View, mark: int | None) -> None:
+        end = view.due_end(self._config, mark)
+        if end > view.end:
+            self._asked = _Asked(view.rounds[end - 1].id, view.calls_behind(end), view.rounds)
+
+    def _measure_latency(self, view: View) -> None:
+        made, asked = view.compaction, self._asked
+        if asked is None or made is None or made.end_round_id != asked.end_round_id or view.rounds is asked.rounds:
+            return
+        went_by = max(view.calls_behind(view.end) - asked.calls, 0)
+        self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
+        self._asked = None
+
+
+class _Asked(NamedTuple):
+    """The compaction that was due last: where it ends, and the calls behind that when it was due."""
+
+    end_round_id: str
+    calls: int
+    #: The rounds as they were then: the pass that makes it goes on with these, and cannot say how many calls go by.
+    rounds: object
+
+
+def _chosen_in(config: CompactorConfig) -> Trigger | None:
+    """Return what holds where somebody has set that a compaction is due; None where nobody has."""
+    rounds = after_rounds(config.threshold) if "threshold" in config.model_fields_set else None
+    if config.max_tokens is None:
+        return rounds
+    tokens = over_tokens(max(1, int(config.max_tokens * config.token_ratio)))
+    return tokens if rounds is None else rounds | tokens

@@ -1,1 +1,0 @@
-"""What outlasts a cycle: publications, answers that were paid for, whose turn it is to ask, failures."""

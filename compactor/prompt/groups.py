@@ -1,0 +1,407 @@
+"""A round as the messages a model reads, in units that may not be torn: a tool call stays with its results."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import is_
+from typing import Any
+
+from memory.messages import (
+    FUNCTION,
+    TOOL,
+    from_post,
+    has_result_parts,
+    paired,
+    query_message,
+    repeats_query,
+    with_text,
+    without_calls,
+    without_content,
+)
+from memory.overlays import Reduction
+from memory.references import post_reference
+from memory.rounds import USER, Post, Round, freeze_mapping, once
+
+from ..tokens import TokenCounter
+
+#: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
+ATTACHMENT = "attachment:"
+#: Calls all of whose results say that they failed, with these results.
+FAILED_CALL = "failed_call"
+#: What is known, by its letters alone, and what else it is called.
+_KNOWN = {
+    **dict.fromkeys(("toolresult", "toolmessage"), "tool_result"),
+    **dict.fromkeys(("assistant", "assistantmessage"), "assistant"),
+    **dict.fromkeys(("user", "usermessage"), "user"),
+    **dict.fromkeys(("failedcall", "failedtoolcall"), FAILED_CALL),
+    "skillprompt": "skill_prompt",
+    "skillmetadata": "skill_metadata",
+}
+#: What no rule reduces: header and summary.
+_STAYS = {
+    "systemprompt",
+    "systemmessage",
+    "system",
+    "developer",
+    "subagentstrategy",
+    "skillstrategy",
+    "compactionsummary",
+}
+
+
+def kind_named(name: object, *, stays: bool = False) -> str:
+    """Return the kind that *name* means: ``tool_result`` for ``TOOL_RESULT``, ``ToolResult`` and an enum's member; a
+    host's own ``Post.kind`` as it is.
+
+    Raises ``ValueError`` for what is no kind, with what may have been meant; and unless *stays*, for the header and the
+    summary, which no rule reduces.
+    """
+    name = getattr(name, "value", name)
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
+    if name[: len(ATTACHMENT)].lower() == ATTACHMENT:
+        if not name[len(ATTACHMENT) :]:
+            raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
+        return ATTACHMENT + name[len(ATTACHMENT) :]
+    letters = re.sub(r"[\W_]+", "", name).lower()
+    for spelled in (letters, letters.removesuffix("s")):
+        if spelled in _KNOWN:
+            return _KNOWN[spelled]
+        if spelled in _STAYS and not stays:
+            raise ValueError(f"{name!r} stays whatever a rule says: leave it out")
+    if letters in _STAYS:
+        return name
+    near = difflib.get_close_matches(letters, _KNOWN, 1, 0.8)
+    if near:
+        raise ValueError(f"there is no kind {name!r}; did you mean {_KNOWN[near[0]]!r}?")
+    if name != name.lower():
+        kinds = ", ".join(dict.fromkeys(_KNOWN.values()))
+        raise ValueError(
+            f"there is no kind {name!r}; there are {kinds}, attachment:<type>, and any Post.kind in small letters"
+        )
+    return name
+
+
+# --- a round as it reads now: its overlays applied, and what was to be seen only once left out --------------------
+
+
+#: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
+OVERLAY = "compactor.overlay"
+#: Under this key of its ``extra``, a reduction has what stands for the arguments of calls, by the call's number from 0.
+ARGUMENTS = "arguments"
+#: How the kind of a post begins that leaves the prompt after the next model call: ``ephemeral:screenshot``. The newest
+#: ``extra["keep"]`` of a name, none by default, stay until their round is closed.
+EPHEMERAL = "ephemeral:"
+#: Under this key of its ``extra``, a reduction says whether prompts tell that it dropped something: unless it is False.
+TOLD = "told"
+
+
+def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
+    """Return *round_* as *role* reads it now; the same object where nothing covers any of it."""
+    if not reductions and not _any_ephemeral(round_.post_list):
+        return round_
+    shown = _with_query(round_, reductions)
+    # What stands for the query stands before all else; so does what stands for the post that repeats it alone.
+    again = round_.post_list[0].number if len(shown.post_list) < len(round_.post_list) else 0
+    before = [one for one in reductions if one.kind == "summarised" and (one.covers(0) or one.covers(again))]
+    posts = [_summary(one, round_, role) for one in before]
+    for post in shown.post_list:
+        reduction = _covering(reductions, post.number)
+        if reduction is None:
+            posts.append(post)
+        elif reduction.kind == "offloaded":
+            posts.append(_reading(_with_arguments(post, reduction), reduction.text, reduction.kind))
+        elif reduction.kind == "summarised" and not (posts and posts[-1].id == _summary_id(reduction)):
+            posts.append(_summary(reduction, round_, role))
+    kept = _without_ephemeral(round_, posts, role)
+    if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
+        return round_
+    return shown.model_copy(update={"post_list": tuple(kept)})
+
+
+def tells_of_drops(reductions: Sequence[Reduction]) -> bool:
+    """Return whether a round has posts that were dropped, and prompts are to say so."""
+    return any(one.kind == "dropped" and one.extra.get(TOLD) is not False for one in reductions)
+
+
+def is_summary(post: Post) -> bool:
+    """Return whether *post* stands for several others, and was said by nobody."""
+    return post.extra.get(OVERLAY) == "summarised"
+
+
+def _covering(reductions: Sequence[Reduction], number: int) -> Reduction | None:
+    """Return which of *reductions*, in the order of their posts, covers the post of that number."""
+    place = bisect_left(reductions, number, key=lambda one: one.last_number)
+    found = reductions[place] if place < len(reductions) else None
+    return found if found is not None and found.covers(number) else None
+
+
+def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
+    """Return *round_* with its query as it reads now. A post that hands the query on stands or falls with it."""
+    again = bool(round_.post_list) and repeats_query(round_.post_list[0], round_)
+    for reduction in reductions:
+        if reduction.covers(0) or (again and reduction.covers(round_.post_list[0].number)):
+            text = reduction.text if reduction.kind == "offloaded" else ""
+            extra = without_content(round_.extra) if text else {}
+            changed = round_.model_copy(
+                update={"user_query": text, "extra": freeze_mapping({**extra, OVERLAY: reduction.kind})}
+            )
+            return changed.model_copy(update={"post_list": round_.post_list[1:]}) if again else changed
+    return round_
+
+
+def _with_arguments(post: Post, reduction: Reduction) -> Post:
+    """Return *post* with the arguments of its calls as they read now."""
+    left = reduction.extra.get(ARGUMENTS)
+    if not isinstance(left, Mapping):
+        return post
+    calls = tuple(
+        call.model_copy(update={"arguments": left.get(str(number), call.arguments)})
+        for number, call in enumerate(post.tool_calls)
+    )
+    return post.model_copy(update={"tool_calls": calls, "extra": freeze_mapping(without_calls(post.extra))})
+
+
+def _reading(post: Post, text: str, why: str) -> Post:
+    extra = freeze_mapping({**with_text(post.extra, text), OVERLAY: why})
+    return post.model_copy(update={"message": text, "attachment_list": (), "extra": extra})
+
+
+def _summary_id(reduction: Reduction) -> str:
+    return f"{reduction.first_post_id}..{reduction.last_post_id}"
+
+
+def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
+    return Post(
+        id=_summary_id(reduction),
+        send_from="context",
+        send_to=role,
+        message=reduction.text,
+        kind="summary",
+        number=reduction.first_number,
+        created_at=round_.created_at,
+        extra=freeze_mapping({OVERLAY: reduction.kind}),
+    )
+
+
+def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
+    """Return *posts* without those that the role has seen once, as it has when it has spoken since."""
+    if not _any_ephemeral(posts):
+        return posts
+    # In the log: what it said counts though it is left out.
+    said = max((post.number for post in round_.post_list if post.send_from == role), default=0)
+    shown: list[Post] = []
+    newer: dict[str, int] = {}
+    for post in reversed(posts):
+        if not post.kind.startswith(EPHEMERAL) or post.tool_calls:
+            shown.append(post)
+            continue
+        newer[post.kind] = newer.get(post.kind, 0) + 1
+        if not round_.closed and (post.number > said or newer[post.kind] <= _kept(post)):
+            shown.append(post)
+        elif post.tool_call_id is not None:  # its call would be left without an answer
+            line = f"[Was to be seen once, and is left out now; reload {post_reference(round_, post)}]"
+            shown.append(_reading(post, line, "ephemeral"))
+    return shown[::-1]
+
+
+def _any_ephemeral(posts: Sequence[Post]) -> bool:
+    return bool([post for post in posts if post.kind.startswith(EPHEMERAL)])
+
+
+def _kept(post: Post) -> int:
+    keep = post.extra.get("keep", 0)
+    return keep if isinstance(keep, int) else 0
+
+
+# --- a round as the messages a model reads, in units that may not be torn: a tool call stays with its results -----
+
+
+Message = dict[str, Any]
+
+#: What the chat format adds to each message, and once to the prompt: OpenAI's cookbook counts 3 and 3 for its models.
+MESSAGE_TOKENS = 4
+PROMPT_TOKENS = 3
+#: An image at high detail, at most; at low detail. Nothing is decoded to find out.
+IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
+
+#: The kinds of posts that ask somebody to approve of a call, and that answer; the first request by the first response.
+APPROVAL_REQUEST, APPROVAL_RESPONSE = "approval_request", "approval_response"
+NO_RESULT = "[No result was recorded for this tool call.]"
+
+
+@dataclass(frozen=True)  # no slots: messages are made when they are first asked for, and most units are never shown
+class Unit:
+    """Messages that stand or fall together."""
+
+    #: The post that each message comes from; None stands for the user's query.
+    posts: tuple[Post | None, ...]
+    make: Callable[[], Sequence[Message]]
+    #: Something the user said.
+    from_user: bool = False
+    #: A call that waits for its results, or for somebody's approval.
+    pending: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of its first post in the round; 0 for the query."""
+        return self.posts[0].number if self.posts[0] is not None else 0
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools that are called in it."""
+        post = self.posts[0]
+        return tuple(call.name for call in post.tool_calls) if post is not None else ()
+
+    @once
+    def messages(self) -> tuple[Message, ...]:
+        return tuple(self.make())
+
+
+def reading(unit: Unit, messages: tuple[Message, ...]) -> Unit:
+    """Return *unit* with other *messages*, one for each of its posts."""
+    return Unit(unit.posts, lambda: messages, unit.from_user, unit.pending)
+
+
+def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
+    """Return a round as *role* would send it to a model, in a form that providers accept.
+
+    A call is followed by all its results at once, wherever in the round they were recorded; a call that was left
+    unanswered gets a result that says so; a result that answers no call becomes a message that says what it is. Only
+    calls at the end of the *last* round, while that is open, may wait for their results: the host is about to run them.
+    """
+    units: list[Unit] = []
+    posts = list(round_.post_list)
+    asked = query_message(round_)
+    if asked is not None:
+        again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
+        source = again if again is not None and again.attachment_list else None  # what it carries is in the query then
+        units.append(Unit((source,), partial(_only, asked), from_user=True))
+    if not posts:
+        return units
+    answers = paired(posts, role)
+    taken = {place for found in answers.values() for place in found.values()}
+    newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
+    approvals = set() if round_.closed else _unapproved(posts)
+    for place, post in enumerate(posts):
+        pending = place in approvals
+        if place in answers:
+            results = {number: posts[at] for number, at in answers[place].items()}
+            waits = last and not round_.closed and place == newest
+            units.append(_call_unit(post, results, role, waits=waits, pending=pending))
+        elif place in taken:
+            continue
+        elif post.tool_call_id is not None or post.send_from == TOOL:
+            units.append(Unit((post,), partial(_orphan, post, role)))
+        elif post.send_from == FUNCTION and units and not units[-1].from_user:  # answers the call before it
+            units.append(_joined(units.pop(), Unit((post,), partial(_said, post, role))))
+        else:
+            units.append(Unit((post,), partial(_said, post, role), from_user=post.send_from == USER, pending=pending))
+    return units
+
+
+def _unapproved(posts: Sequence[Post]) -> set[int]:
+    """Return where the approvals were asked for that nobody has given or refused: the newest, one for each that lacks
+    a response."""
+    asked = [place for place, post in enumerate(posts) if post.kind == APPROVAL_REQUEST]
+    given = sum(post.kind == APPROVAL_RESPONSE for post in posts)
+    return set(asked[given:])
+
+
+def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> Unit:
+    """Return a message with calls and its *results*, by the call's number; unless it *waits*, a note for each other."""
+    answers = list({result.number: result for result in results.values()}.values())  # one may answer several calls
+    missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
+
+    def messages() -> Iterator[Message]:
+        yield from_post(post, role)
+        for found in answers:
+            yield from_post(found, role) if has_result_parts(found) else {**from_post(found, role), "role": TOOL}
+        for call_id in missing:
+            yield {"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT}
+
+    pending = pending or (waits and len(results) < len(post.tool_calls))
+    return Unit((post, *answers, *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
+
+
+def _joined(first: Unit, second: Unit) -> Unit:
+    return Unit((*first.posts, *second.posts), lambda: (*first.messages, *second.messages), pending=first.pending)
+
+
+def _only(message: Message) -> tuple[Message]:
+    return (message,)
+
+
+def _said(post: Post, role: str) -> tuple[Message]:
+    if is_summary(post):  # never in the assistant's voice, which would repeat it to the user as its own words
+        return ({"role": "user", "content": post.message},)
+    message = from_post(post, role)
+    if not message.get("tool_calls", True):  # an empty list, which providers refuse; and no content without one
+        del message["tool_calls"]
+        message["content"] = message.get("content") or ""
+    return (message,)
+
+
+def _orphan(post: Post, role: str) -> tuple[Message]:
+    content = from_post(post, role).get("content")
+    text = content if isinstance(content, str) else post.message
+    return ({"role": "user", "content": f"[Late result of a tool call]\n{text}"},)
+
+
+def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
+    """Return the tokens of one chat message: its texts, its calls, and what the format adds. An upper estimate:
+    providers do not say how they count ids, names and images."""
+    content = message.get("content")
+    if isinstance(content, str) and len(message) == 2 and "role" in message:  # as most are
+        return MESSAGE_TOKENS + count(content)
+    return MESSAGE_TOKENS + sum(map(count, _texts(message))) + _image_tokens(content)
+
+
+def _texts(message: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in message.items():
+        if key == "role" or value is None:
+            continue
+        if isinstance(value, str):
+            yield value
+        elif key == "content" and isinstance(value, list):
+            for part in value:
+                if not _is_image(part):
+                    yield (
+                        part["text"] if isinstance(part, Mapping) and isinstance(part.get("text"), str) else dump(part)
+                    )
+        elif key == "tool_calls" and isinstance(value, list):
+            for call in value:
+                asked = call.get("function") if isinstance(call, Mapping) else None
+                if isinstance(asked, Mapping) and isinstance(asked.get("arguments"), str):
+                    yield str(call.get("id"))
+                    yield str(asked.get("name"))
+                    yield asked["arguments"]
+                else:
+                    yield dump(call)
+        else:
+            yield dump(value)
+
+
+def dump(value: object) -> str:
+    """Return *value* as the JSON text that counts for it."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image", "image")
+
+
+def _image_tokens(content: object) -> int:
+    total = 0
+    for part in content if isinstance(content, list) else ():
+        if _is_image(part):
+            image = part.get("image_url")
+            small = isinstance(image, Mapping) and image.get("detail") == "low"
+            total += SMALL_IMAGE_TOKENS if small else IMAGE_TOKENS
+    return total

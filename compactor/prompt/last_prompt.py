@@ -1,0 +1,150 @@
+"""The agent's last prompt: what a summarizer may go on from, since the provider has most of it in its cache.
+
+Its messages are not kept but made again, from the snapshot that they were made from: so a prompt costs no memory, and
+whatever the host does to the messages that it was given, the same come out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from memory import Memory
+from memory.overlays import CompactedMessage
+from memory.rounds import Round
+
+from ..summarizers.base import Continued
+from ..tokens import TokenCounter
+from ..view import View
+from .accounting import Head
+from .groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, units_of
+
+#: At most so many messages stand between the head and the tail: a line about what strategies have dropped, and of the
+#: newest round in which the user speaks, where it is covered, his first words and his last.
+MOST_BETWEEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LastPrompt:
+    """A prompt that shows all of the tail, nothing shortened or left out. Its repr shows no conversation."""
+
+    #: What it was made from.
+    view: View = field(repr=False)
+    #: Its first messages: all that stand before the tail are among them.
+    first: tuple[Message, ...] = field(repr=False)
+    #: How many messages it has. Neither this nor the first ones reckon with the plan, which is not in the log.
+    length: int
+    #: How many messages stand before the plan, and that itself; None: none was shown.
+    plan: tuple[int, Message] | None = field(repr=False)
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    tool_choice: Any = None
+
+    def beginning(self, rounds: Sequence[Round]) -> list[Message] | None:
+        """Return its messages up to the end of the last of *rounds*, the first of the tail; None where it shows any
+        of them otherwise.
+
+        Of the last it need not show all: what was said there since, such as the agent's answer, is added.
+        """
+        view = self.view
+        messages = [dict(message) for message in self.first[: self.length - view.messages]]
+        if view.end + len(rounds) > view.total:
+            return None
+        for place, round_ in enumerate(rounds, view.end):
+            # As a round reads that is closed: every call has a result, or a line that says that there was none.
+            asked = [message for unit in units_of(round_, view.role, last=False) for message in unit.messages]
+            same = place < view.total - 1 and view.round(place) is round_  # as most are: they need not be made twice
+            shown = asked if same else [message for _, unit in view.units(place) for message in unit.messages]
+            whole = shown == asked or (round_ is rounds[-1] and shown == asked[: len(shown)])
+            if not whole:
+                return None
+            messages += asked
+        if self.plan is not None and self.plan[0] < len(messages):
+            messages.insert(self.plan[0], dict(self.plan[1]))
+        return messages
+
+    def tokens(self, messages: Sequence[Message], count: TokenCounter) -> int:
+        """Return what a request with these *messages*, and with the tools of this prompt, takes."""
+        tools = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in self.tools)
+        return PROMPT_TOKENS + tools + sum(count_message(message, count) for message in messages)
+
+
+def continued(
+    last: LastPrompt | None,
+    previous: CompactedMessage | None,
+    rounds: Sequence[Round],
+    instruction: str,
+    *,
+    model: str = "",
+    count: TokenCounter,
+    limit: int,
+) -> Continued | None:
+    """Return the question that *instruction* asks as a continuation of the agent's *last* prompt, cut behind *rounds*.
+    Where nobody has said whose it was, it was for *model*.
+
+    None unless that prompt shows *previous*, and behind it *rounds* word for word, of the last one the beginning; and
+    where it would take over *limit* tokens, or its tool choice leaves the model nothing but to call a tool.
+    """
+    if last is None or not rounds or last.tool_choice not in (None, "auto", "none"):
+        return None
+    if _said(last.view.compaction) != _said(previous):
+        return None
+    messages = last.beginning(rounds)
+    if messages is None:
+        return None
+    messages.append({"role": "user", "content": instruction})
+    if last.tokens(messages, count) > limit:
+        return None
+    return Continued(messages=messages, tools=last.tools, tool_choice=last.tool_choice, model=last.view.model or model)
+
+
+def _said(compaction: CompactedMessage | None) -> str:
+    return compaction.to_prompt() if compaction is not None else ""
+
+
+_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
+
+
+def remember(
+    memory: Memory,
+    view: View,
+    head: Head,
+    messages: Sequence[Message],
+    *,
+    whole: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
+    tool_choice: Any = None,
+) -> None:
+    """Take note that *head* and *view* became *messages*, its role's prompt, which goes with *tools* and *tool_choice*.
+
+    Unless they show the *whole* tail, nothing can go on from them, nor from those before.
+    """
+    prompts = _prompts.setdefault(memory, {})
+    if not whole:
+        prompts.pop(view.role, None)
+        return
+    plan, found = head.plan, None
+    if plan is not None:
+        found = next(((n, dict(message)) for n, message in enumerate(messages) if message is plan), None)
+    first = messages[: len(head.messages()) + MOST_BETWEEN + 1]
+    prompts[view.role] = LastPrompt(
+        replace(view),  # the same, without what it has worked out: the messages of the open round
+        first=tuple([dict(message) for message in first if message is not plan]),
+        length=len(messages) - (found is not None),
+        plan=found,
+        tools=tuple(tools),
+        tool_choice=tool_choice,
+    )
+
+
+def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
+    """Return what *role*'s newest prompt from *memory* was; None where none is known, or something was erased since:
+    then it is forgotten, with all that it knew."""
+    prompts = _prompts.get(memory, {}) if isinstance(memory, Memory) else {}
+    found = prompts.get(role)
+    if found is not None and isinstance(memory, Memory) and found.view.rounds.redactions != memory.snapshot.redactions:
+        prompts.pop(role, None)
+        return None
+    return found

@@ -1,0 +1,379 @@
+"""What a large post reads as: its beginning, and a line with its size and the reference that reloads it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memory.messages import ASSISTANT, FUNCTION, KEPT, result_of_text, text_of
+from memory.overlays import Reduction
+from memory.references import cut_after, cut_before, post_reference
+from memory.rounds import USER, Post, Round, ToolCall
+
+from ..config import whole_number
+from ..tokens import TokenCounter
+from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, count_message
+
+
+def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:
+    """Return *message* with each text of more than *limit* tokens clipped to its head and tail around a reference.
+
+    The same object where nothing is that long. A tool call's arguments stay valid JSON.
+    """
+    changed: Message = {}
+    content = message.get("content")
+    if _is_over(limit, content, count):
+        if isinstance(content, list) and any(map(_is_call_or_result, content)):  # neither may go without the other
+            changed["content"] = [_clip_part(part, limit, ref, count) for part in content]
+        else:
+            changed["content"] = clip_text(_text_of(content), limit, ref, count)
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and any(_is_over(limit, _arguments(call), count) for call in calls):
+        changed["tool_calls"] = [_clip_call(call, limit, ref, count) for call in calls]
+    return {**message, **changed} if changed else message
+
+
+def _is_over(limit: int, content: Any, count: TokenCounter) -> bool:
+    """Return whether *content* is more than *limit* tokens; only as much of a long text is counted as it takes."""
+    if not isinstance(content, str):
+        return count_message({"content": content}, count) > limit
+    return count(content[: 8 * limit]) > limit or (len(content) > 8 * limit and count(content) > limit)
+
+
+def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
+    """Return head and tail of *text*, about *limit* tokens with the line between them that says what is missing."""
+    mark = f"\n[... {{}} of {len(text):,} characters left out; reload {ref} ...]\n"
+    room = max(limit - count(mark) - 4, 0)
+    head = _fitting(text, room * 2 // 3, count)
+    tail = _fitting(text[len(head) :], room // 3, count, from_end=True)
+    missing = len(text) - len(head) - len(tail)
+    return head + mark.format(f"{missing:,}") + tail if missing else text
+
+
+def _fitting(text: str, tokens: int, count: TokenCounter, *, from_end: bool = False) -> str:
+    """Return a beginning, or end, of *text* of at most *tokens*; only a few times as much of it is looked at."""
+    length = min(len(text), 6 * tokens)
+    while length:
+        part = text[cut_after(text, len(text) - length) :] if from_end else text[: cut_before(text, length)]
+        found = count(part)
+        if found <= tokens:
+            return part
+        length = min(length - 1, length * tokens // found)
+    return ""
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message's content, with a mark for each part that is none."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(map(_text_of_part, content))
+
+
+def _text_of_part(part: Any) -> str:
+    if not isinstance(part, Mapping):
+        return str(part)
+    return part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type')}]"
+
+
+def _is_call_or_result(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result")
+
+
+def _clip_part(part: Any, limit: int, ref: str, count: TokenCounter) -> Any:
+    """Return a *part* of a content with what is longer than *limit* tokens in it clipped."""
+    if not isinstance(part, Mapping):
+        return clip_text(str(part), limit, ref, count)
+    clipped = dict(part)
+    for key in ("text", "thinking", "output", "content"):
+        if key in part and part[key] is not None and _is_over(limit, part[key], count):
+            clipped[key] = clip_text(_text_of(part[key]), limit, ref, count)
+    for key in ("input", "arguments"):
+        if key in part and _is_over(limit, text := json.dumps(part[key], ensure_ascii=False, default=str), count):
+            clipped[key] = _left_out(text, ref)
+    return clipped
+
+
+def _left_out(arguments: str, ref: str) -> dict[str, str]:
+    return {"left_out": f"{len(arguments):,} characters; reload {ref}"}
+
+
+def _arguments(call: Any) -> str:
+    asked = call.get("function") if isinstance(call, Mapping) else None
+    arguments = asked.get("arguments") if isinstance(asked, Mapping) else None
+    return arguments if isinstance(arguments, str) else ""
+
+
+def _clip_call(call: Any, limit: int, ref: str, count: TokenCounter) -> Any:
+    arguments = _arguments(call)
+    if not _is_over(limit, arguments, count):
+        return call
+    shown = json.dumps(_left_out(arguments, ref))
+    return {**call, "function": {**call["function"], "arguments": shown}}
+
+
+# --- what a large post reads as: its beginning, and a line with its size and the reference that reloads it --------
+
+
+#: The key of what says how much of a call's arguments is left out.
+LEFT_OUT = "left_out"
+#: Instructions, however long; they are offloaded only where a rule names their kind.
+_INSTRUCTIONS = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRule:
+    """Which posts are large, and how much of one is still shown."""
+
+    #: A post whose whole text, attachments included, is longer reads shorter. In characters; in tokens with ``tokens``.
+    threshold: int = 5_120
+    #: The length of the beginning that is shown, in the same measure; 0: only the line with the reference.
+    preview: int = 200
+    tokens: bool = False
+    #: ``tool_result``, ``assistant``, ``attachment:<type>`` or a host's ``Post.kind``; None: all.
+    kinds: tuple[str, ...] | None = None
+    #: Whose posts are of the kind ``assistant``.
+    role: str = ASSISTANT
+    #: Whether what the user said is offloaded as well.
+    users_too: bool = False
+    #: What is longer is left to another rule; None: nothing is.
+    up_to: int | None = None
+    #: Whether what was offloaded before is shortened further.
+    again: bool = False
+    #: The length of the end that is shown, in the same measure: errors stand there.
+    ending: int = 0
+    #: Whether the arguments of tool calls are offloaded as well, each by itself; they stay valid JSON.
+    arguments: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "preview", "ending"):
+            whole_number(name, getattr(self, name))
+
+    def applied(
+        self, round_: Round, post: Post | None, count: TokenCounter, *, cost: int | None = None
+    ) -> Reduction | None:
+        """Return the ``offloaded`` reduction of a large *post*, None for the round's query. None for any other post.
+
+        None also where it would not be shorter, in tokens; where *post* is an overlay's, unless ``again``; where its
+        round is in no log, so that nothing reloads it; and where it holds what is no text, an image say, which no
+        reference gives back. *cost* is what its message takes, where that was counted before.
+        """
+        text, arguments = self.large_text(round_, post, count), self._large_arguments(round_, post, count)
+        if text is None and not arguments:
+            return None
+        reference = post_reference(round_, post)
+        if text is None:
+            shown: str | None = None
+        else:
+            before = count(text) if cost is None else cost
+            shown = self._shorten(text, before, reference, count, again=post is not None and OVERLAY in post.extra)
+            shown = shown if count(shown) < before else None
+        if shown is None and not arguments:
+            return None
+        left = {str(number): left_out(call, self.preview, reference) for number, call in arguments.items()}
+        said = "" if post is None else text_of(post)
+        extra = {ARGUMENTS: left} if left else {}
+        return Reduction.over(round_, [post], "offloaded", said if shown is None else shown, extra=extra)
+
+    def _shorten(self, text: str, tokens: int, reference: str, count: TokenCounter, *, again: bool) -> str:
+        """Return what is shown of *text*, of so many *tokens*; *again*: how long it was at first is not known."""
+        measure = count if self.tokens else None
+        head = cut_beginning(text, self.preview, measure)
+        tail = end_of(text[len(head) :], self.ending, measure)
+        if not head and not tail and again:
+            return f"[Left out; reload {reference}]"
+        if not head and not tail:
+            return f"[{len(text):,} characters left out; reload {reference}]"
+        size = size_of(len(text) - len(head) - len(tail), max(tokens - count(head) - count(tail), 1))
+        return "\n".join(part for part in (head, kept_line(size, reference), tail) if part)
+
+    def _large_arguments(self, round_: Round, post: Post | None, count: TokenCounter) -> dict[int, str]:
+        """Return the arguments of *post*'s calls that are large, by the call's number."""
+        if not self.arguments or post is None or not post.tool_calls or not self._covers(round_, post):
+            return {}
+        return {
+            number: call.arguments
+            for number, call in enumerate(post.tool_calls)
+            if len(call.arguments) > self.threshold or (self.tokens and count(call.arguments) > self.threshold)
+        }
+
+    def large_text(self, round_: Round, post: Post | None, count: TokenCounter) -> str | None:
+        """Return the whole text of *post* where the rule covers it and it is large; else None."""
+        text = round_.user_query if post is None else text_of(post)
+        if not text or (not self.tokens and len(text) <= self.threshold) or not self._covers(round_, post):
+            return None
+        size = count(text) if self.tokens else len(text)
+        return text if self.threshold < size and (self.up_to is None or size <= self.up_to) else None
+
+    def _covers(self, round_: Round, post: Post | None) -> bool:
+        extra = round_.extra if post is None else post.extra
+        if not round_.number or not only_text(extra):
+            return False
+        if OVERLAY in extra and not (self.again and extra[OVERLAY] == "offloaded"):
+            return False
+        if post is None or post.send_from == USER:
+            return self.users_too
+        if self.kinds is None:
+            return post.send_from not in _INSTRUCTIONS
+        return any(is_kind(post, kind, self.role) for kind in self.kinds)
+
+
+def left_out(arguments: str, preview: int, reference: str) -> str:
+    """Return what stands for a call's *arguments*: JSON with their beginning, their size and the reference."""
+    shown = {LEFT_OUT: f"{len(arguments):,} characters; reload {reference}"}
+    if begins := cut_beginning(arguments, preview):
+        shown["begins"] = begins
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def is_kind(post: Post, kind: str, role: str) -> bool:
+    """Return whether *post* is of that kind: ``tool_result``, ``assistant`` (what *role* said itself, with calls or
+    without), ``attachment:<type>``, or the host's own ``Post.kind``."""
+    if kind == "tool_result":
+        return is_result(post)
+    if kind == "assistant":
+        return post.send_from == role and not is_result(post)
+    if kind.startswith(ATTACHMENT):
+        return any(attachment.type == kind.removeprefix(ATTACHMENT) for attachment in post.attachment_list)
+    return post.kind == kind
+
+
+def is_result(post: Post) -> bool:
+    """Return whether *post* is what a tool gave, also in the form that came before tool calls."""
+    return post.tool_call_id is not None or post.send_from == FUNCTION
+
+
+def only_text(extra: Mapping[str, Any]) -> bool:
+    """Return whether what has this ``extra`` came in as text alone: then its reference gives back all of it."""
+    kept = extra.get(KEPT)
+    content = kept.get("content") if isinstance(kept, Mapping) else None
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return True
+    return all(map(_is_text, content)) or result_of_text(content) is not None
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, str) or (
+        isinstance(part, Mapping) and any(isinstance(part.get(key), str) for key in ("text", "refusal"))
+    )
+
+
+def kept_line(what: str, reference: str) -> str:
+    """Return the line that stands where *what* stood."""
+    return f"[{what}, left out here and kept in full; reload {reference}]"
+
+
+def size_of(characters: int, tokens: int) -> str:
+    """Return how long a text is, in words."""
+    return f"{characters:,} characters, about {_rounded(tokens):,} tokens"
+
+
+def _rounded(number: int) -> int:
+    """Return *number* to two digits: models count tokens each in their own way."""
+    digits = len(str(number))
+    return round(number, min(2 - digits, 0))
+
+
+def end_of(text: str, length: int, count: TokenCounter | None = None) -> str:
+    """Return at most the last *length* characters of *text*, or *length* tokens by *count*, cut between characters."""
+    size = min(len(text), length if count is None else 6 * length)
+    while size:
+        shown = text[cut_after(text, len(text) - size) :]
+        if count is None or (found := count(shown)) <= length:
+            return shown
+        size = min(size - 1, size * length // found)
+    return ""
+
+
+def cut_beginning(text: str, length: int, count: TokenCounter | None = None) -> str:
+    """Return at most the first *length* characters of *text*, or *length* tokens by *count*, cut between characters.
+
+    Neither the halves of a surrogate pair are torn apart, nor what readers see as one: letters and their marks, flags,
+    joined emoji. Only a few times as much of *text* is looked at as is returned.
+    """
+    if count is None:
+        return text[: cut_before(text, length)]
+    size = min(len(text), 6 * length)
+    while size:
+        shown = text[: cut_before(text, size)]
+        found = count(shown)
+        if found <= length:
+            return shown
+        size = min(size - 1, size * length // found)
+    return ""
+
+
+# --- what compaction wrote into messages, taken off for whoever chooses lines of them: nobody said it -------------
+
+
+#: Heads what the user forbade in a message that reads shorter.
+FORBIDS = "[In it the user forbids, word for word:]"
+#: One of these is in each line that stands for what is left out.
+_WORDS = ("kept in full", "left out; reload ", "Left out; reload ", "left out now; reload ")
+#: No such line is longer, in characters.
+_LONGEST = 600
+
+_RELOAD = r"reload r\d{1,12}(?:-r\d{1,12}|\.p\d{1,12}(?:-p\d{1,12})?)?"
+_CHARACTERS = r"\d{1,3}(?:,\d{3})* characters"
+_SIZE = rf"{_CHARACTERS}, about [\d,]{{1,20}} tokens"
+_IN_FILE = rf" in the file .+; (?:{_RELOAD}|read_file gives it, grep searches it)"
+_CALLS = "tool calls that were made already and are not to be made again, and of their results"
+#: Every form of such a line, strictly: others may say in brackets, too, that something is kept in full.
+_FORMS = (
+    rf"(?:{_SIZE}|.{{1,200}}, {_CHARACTERS}), left out here and kept in full(?:; {_RELOAD}|{_IN_FILE}| by the host)",
+    rf"Summary of (?:{_CALLS}|the {_SIZE}, that .{{1,200}} here), kept in full; {_RELOAD}",
+    rf"(?:Left out|{_CHARACTERS} left out|Was to be seen once, and is left out now); {_RELOAD}",
+    rf"\.\.\. [\d,]{{1,20}} of {_CHARACTERS} left out; {_RELOAD} \.\.\.",
+    r"Left out here to save space, and kept in full: .{1,400}\(reload .{1,60}\)\.",
+)
+_LINE = re.compile(rf"\[(?:{'|'.join(_FORMS)})\]")
+
+
+def as_said(round_: Round) -> Round:
+    """Return *round_* without the lines that compaction put into it; the same object where there are none.
+
+    What the user said stays as it is, unless an overlay has shortened it.
+    """
+    query = without_marks(round_.user_query) if OVERLAY in round_.extra else round_.user_query
+    posts = tuple(map(_post_as_said, round_.post_list))
+    if query == round_.user_query and all(map(lambda new, old: new is old, posts, round_.post_list)):
+        return round_
+    return round_.model_copy(update={"user_query": query, "post_list": posts})
+
+
+def without_marks(text: str) -> str:
+    """Return *text* without the lines that say what is left out of it, or what it stands for."""
+    if not any(words in text for words in (*_WORDS, FORBIDS)):
+        return text
+    return "\n".join(line for line in text.split("\n") if not _is_mark(line))
+
+
+def _is_mark(line: str) -> bool:
+    if len(line) > _LONGEST or not (line.startswith("[") and line.endswith("]")):
+        return False
+    return line == FORBIDS or _LINE.fullmatch(line) is not None
+
+
+def _post_as_said(post: Post) -> Post:
+    if post.send_from == USER and OVERLAY not in post.extra:
+        return post
+    message, calls = without_marks(post.message), tuple(map(_call_as_said, post.tool_calls))
+    if message == post.message and calls == post.tool_calls:
+        return post
+    return post.model_copy(update={"message": message, "tool_calls": calls})
+
+
+def _call_as_said(call: ToolCall) -> ToolCall:
+    """Return *call* with the beginning of its arguments where only that is left of them."""
+    if not call.arguments.startswith(f'{{"{LEFT_OUT}": '):
+        return call
+    try:
+        left = json.loads(call.arguments)
+    except ValueError:
+        return call
+    begins = left.get("begins", "")
+    if left.keys() - {LEFT_OUT, "begins"} or not isinstance(begins, str):
+        return call
+    return call.model_copy(update={"arguments": f"{begins}…"})

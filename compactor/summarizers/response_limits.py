@@ -1,0 +1,151 @@
+"""The limits of one call: its time as a whole, and the bytes it may receive.
+
+httpx knows only limits for each single read and write: a server that sends a byte now and then, in the headers or in
+the body of an error too, outlives them. So every read and write is cut to what is left.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from .base import SummarizerError
+
+#: No summary is as long as this; an answer that is would only fill the memory.
+MAX_ANSWER_BYTES = 10_000_000
+
+TOO_LARGE = f"the answer is larger than {MAX_ANSWER_BYTES // 1_000_000} MB: check that base_url= is right"
+
+
+def too_slow(seconds: float) -> str:
+    return f"no whole answer within {seconds:g} s: raise timeout=, or choose a faster model="
+
+
+#: Bytes that are decompressed at once: a few of them may stand for very many.
+_PIECE = 65_536
+
+
+class Limit:
+    """What one call may still take: time, and bytes from the network."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._end = clock() + seconds
+        self._received = 0
+
+    def left(self) -> float:
+        """Return the seconds left, always above 0; raise ``SummarizerError`` where there are none."""
+        left = self._end - self._clock()
+        if left <= 0:
+            raise SummarizerError(too_slow(self._seconds))
+        return left
+
+    def receive(self, count: int) -> None:
+        self._received += count
+        if self._received > MAX_ANSWER_BYTES:
+            raise SummarizerError(TOO_LARGE)
+
+
+#: The limit of the call that runs in this thread.
+current: ContextVar[Limit | None] = ContextVar("limit", default=None)
+
+
+def _within(timeout: float | None) -> float | None:
+    limit = current.get()
+    if limit is None:
+        return timeout
+    return limit.left() if timeout is None else min(timeout, limit.left())
+
+
+class _LimitedStream:
+    """A connection whose every wait ends with the call it is for."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        received: bytes = self._stream.read(max_bytes, timeout=_within(timeout))
+        if limit := current.get():
+            limit.receive(len(received))
+        return received
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        # In pieces: a server that reads slowly holds up a long write just as one that writes slowly does a read.
+        for start in range(0, len(buffer), 16_384):
+            self._stream.write(buffer[start : start + 16_384], timeout=_within(timeout))
+
+    def start_tls(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
+        return _LimitedStream(self._stream.start_tls(*args, timeout=_within(timeout), **more))
+
+
+class _LimitedBackend:
+    """Makes limited connections."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def connect_tcp(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
+        return _LimitedStream(self._backend.connect_tcp(*args, timeout=_within(timeout), **more))
+
+
+def limit_connections(http_client: Any) -> None:
+    """Limit every connection that *http_client* makes.
+
+    httpx has no public place for this. Where its inside has changed, nothing happens, and what is left is the check
+    between the pieces of a body.
+    """
+    for transport in (getattr(http_client, "_transport", None), *getattr(http_client, "_mounts", {}).values()):
+        pool: Any = getattr(transport, "_pool", None)
+        if hasattr(pool, "_network_backend"):
+            pool._network_backend = _LimitedBackend(pool._network_backend)
+
+
+def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
+    """Have a *response* whose body is still to be read raise ``SummarizerError`` where that is larger than *most*, also
+    decompressed: a few bytes from the network may stand for gigabytes, in an error as in an answer.
+
+    For a response of httpx, whichever of its versions openai uses.
+    """
+    coding, stream = response.headers.get("content-encoding", "").strip().lower(), response.stream
+    if coding in ("gzip", "x-gzip", "deflate"):
+        del response.headers["content-encoding"]  # or it would be decompressed once more
+        pieces = _decompressed(stream)
+    else:
+        # Compressed in another way, it is decompressed by httpx, and little by little.
+        pieces = (chunk[at : at + 1024] for chunk in stream for at in range(0, len(chunk), 1024)) if coding else stream
+
+    def bounded() -> Iterator[bytes]:
+        left = most
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise SummarizerError(TOO_LARGE)
+            yield piece
+
+    base = next(kind for kind in type(stream).__mro__ if kind.__name__ == "SyncByteStream")
+    response.stream = type(
+        "BoundStream", (base,), {"__iter__": lambda _: bounded(), "close": lambda _: stream.close()}
+    )()
+
+
+def _decompressed(chunks: Any) -> Iterator[bytes]:
+    """Give what *chunks* of gzip or zlib stand for, in pieces. Raises ``SummarizerError`` for what is neither."""
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        for chunk in chunks:
+            left = chunk
+            while left and not decoder.eof:
+                yield decoder.decompress(left, _PIECE)
+                left = decoder.unconsumed_tail
+        while piece := decoder.decompress(decoder.unconsumed_tail, _PIECE):
+            yield piece
+    except zlib.error as error:
+        raise SummarizerError("the answer cannot be decompressed: check that base_url= is right") from error

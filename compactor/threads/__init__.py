@@ -1,1 +1,0 @@
-"""Time and threads: who works, who waits, and for how long."""
