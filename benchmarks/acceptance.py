@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compactor.acceptance.checks import Source, accept
+from compactor.acceptance.checks import Source, check_summary
 from compactor.acceptance.content import identifiers
 from compactor.errors import SummaryRejected
 from compactor.tokens import count_tokens
@@ -63,7 +63,7 @@ class Case:
 def check_of(answer: str, case: Case, source: Source | None = None) -> str:
     """Return the name of the check that refuses *answer*; empty where it may be shown."""
     try:
-        accept(answer, source or case.source, target_tokens=None, count=count_tokens)
+        check_summary(answer, source or case.source, target_tokens=None, count=count_tokens)
     except SummaryRejected as rejected:
         return rejected.check
     return ""

@@ -76,40 +76,40 @@ def write(task: Task, pipe: Connection) -> None:
     log.CHECKPOINT_EVERY = CHECKPOINT_EVERY
     turn = threading.Lock()  # the compactor tells as well
 
-    def tell(what: str, id_: str = "", tag: str = "") -> None:
+    def emit(what: str, id_: str = "", tag: str = "") -> None:
         with turn:
             pipe.send_bytes(f"{what}\n{id_}\n{tag}".encode())
 
     def heard(event: Event) -> None:
         if isinstance(event, Published):
-            tell("published", str(event.generation), "reused" if event.reused else "")
+            emit("published", str(event.generation), "reused" if event.reused else "")
 
     with suppress(BrokenPipeError):  # the parent has come to an end
-        tell("began")
+        emit("began")
         try:
-            _write(task, tell, heard)
+            _write(task, emit, heard)
         except StoreError as error:
-            tell("fault", type(error).__name__)
+            emit("fault", type(error).__name__)
 
 
-def _write(task: Task, tell: Any, heard: Any) -> None:
+def _write(task: Task, emit: Any, heard: Any) -> None:
     store = open_store(task.url)
     memory = Memory(task.session, store=store, take_over=True)
     paid = PaidSummarizer(task.paid, task.name)
 
     def summarizer(request: SummaryRequest) -> str:
-        tell("asked")
+        emit("asked")
         return paid(request)
 
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard) as compactor:
         for number in range(1, task.rounds + 1) if task.rounds else count(1):
-            write_round(memory, f"{task.name}.{number}", tell)
+            write_round(memory, f"{task.name}.{number}", emit)
             if number % 4 == 0:
                 memory.search(WORDS[0])  # which hands over to the text index what is not there yet
         compactor.wait_idle(PATIENCE)
         compactor.compact_now(PATIENCE)
     store.close()
-    tell("ended")
+    emit("ended")
 
 
 @dataclass
@@ -234,8 +234,8 @@ class Crashes:
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
-    def _expect(self, holds: bool, where: str, fault: str) -> None:
-        if not holds:
+    def _expect(self, is_due: bool, where: str, fault: str) -> None:
+        if not is_due:
             self.faults.append(f"{where}: {fault}")
 
     def _check(self, session: str, told: Told, paid: Path, before: Found) -> Found:

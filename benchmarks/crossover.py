@@ -27,10 +27,10 @@ SYSTEM, SUMMARY, ROUND, RETAINED = 3_000, 2_000, 500, 8
 COVERED = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
 #: Of the agent's model, which also summarises: what is cached, and what is written to the cache.
 LISTS = (
-    Prices(cached=0.1, written=1.0, output=4.0),
-    Prices(cached=0.25, written=1.0, output=4.0),
-    Prices(cached=0.5, written=1.0, output=4.0),
-    Prices(cached=0.1, written=1.25, output=5.0),
+    Prices(cached_input=0.1, cache_write=1.0, output=4.0),
+    Prices(cached_input=0.25, cache_write=1.0, output=4.0),
+    Prices(cached_input=0.5, cache_write=1.0, output=4.0),
+    Prices(cached_input=0.1, cache_write=1.25, output=5.0),
 )
 
 
@@ -98,7 +98,7 @@ def separately(prices: Prices, read: float) -> float:
 
 def behind(prices: Prices, cached: float, new: float) -> float:
     """Return the same for one that reads so many *cached* tokens and *new* ones, from the agent's model."""
-    return prices.cached * cached + prices.written * new + prices.output * SUMMARY
+    return prices.cached_input * cached + prices.cache_write * new + prices.output * SUMMARY
 
 
 def breaks_even(prices: Prices, one: Asked) -> float:

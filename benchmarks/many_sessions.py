@@ -147,9 +147,9 @@ class Measured:
     stop_seconds: float
 
 
-def measure(sessions: int, threads: int, concurrent: int, latency: float) -> Measured:
+def measure(sessions: int, threads: int, max_concurrency: int, latency: float) -> Measured:
     _one(latency=0.0)  # what is loaded once belongs to no session
-    empty, model, limits = resident(), Model(latency), Limits(concurrent)
+    empty, model, limits = resident(), Model(latency), Limits(max_concurrency)
     memories = [Memory(f"session-{number}") for number in range(sessions)]
     for number, memory in enumerate(memories):
         add_rounds(memory, number)
@@ -324,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.one is not None:
-        one = measure(arguments.one, arguments.threads, arguments.concurrent, arguments.latency)
+        one = measure(arguments.one, arguments.threads, arguments.max_concurrency, arguments.latency)
         print(json.dumps({name: getattr(one, name) for name in Measured.__slots__}))
         return
     print_table([in_a_process(sessions, arguments) for sessions in arguments.sessions])

@@ -15,8 +15,8 @@ from concurrent.futures import Executor, Future
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, cheapest, compose
-from compactor.events import Held, Prepared, Published
+from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, compose, cost_optimal
+from compactor.events import Deferred, Prepared, Published
 from compactor.prompt.groups import count_message
 from compactor.publication import CACHE_SECONDS
 from compactor.testing import FakeClock
@@ -70,7 +70,7 @@ class Provider:
         pairs = zip(before, messages, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         tokens = [count_message(message, count_tokens) for message in messages]
-        self.cost += self._prices.cached * sum(tokens[:same]) + self._prices.written * sum(tokens[same:])
+        self.cost += self._prices.cached_input * sum(tokens[:same]) + self._prices.cache_write * sum(tokens[same:])
         self._before, self._sent_at = messages, now
 
 
@@ -90,7 +90,7 @@ def converse(publish: str, every: int, turns: int = TURNS) -> Outcome:
     config = CompactorConfig(threshold=turns, max_tokens=BUDGET, retain_recent=4, target_tokens=400)
     compactor = ContextCompactor.for_role(
         memory, "assistant", config, summarize,
-        trigger=cheapest(prices), publish=publish, executor=AtOnce(), clock=clock, on_event=events.append,
+        trigger=cost_optimal(prices), publish=publish, executor=AtOnce(), clock=clock, on_event=events.append,
     )  # fmt: skip
     with compactor:
         for turn in range(1, turns + 1):
@@ -104,15 +104,15 @@ def converse(publish: str, every: int, turns: int = TURNS) -> Outcome:
     read, said = (sum(usage[kind] for usage in usages) for kind in ("input_tokens", "output_tokens"))
     summarizer = prices.summarizer_input * read + prices.summarizer_output * said
     published = sum(isinstance(event, Published) for event in events)
-    reasons = Counter(event.reason for event in events if isinstance(event, Held) and event.shows)
+    reasons = Counter(event.reason for event in events if isinstance(event, Deferred) and event.shows)
     return Outcome(provider.cost, summarizer, published, reasons, peak)
 
 
 def main() -> None:
-    print("| a pause after every | when_ready | when_cheapest | | shown, and why | longest prompt |")
+    print("| a pause after every | when_ready | deferred | | shown, and why | longest prompt |")
     print("|---|--:|--:|--:|---|---|")
     for every in EVERY:
-        ready, held = converse("when_ready", every), converse("when_cheapest", every)
+        ready, held = converse("immediately", every), converse("deferred", every)
         costs = [one.agent + one.summarizer for one in (ready, held)]
         why = ", ".join(f"{times} {reason}" for reason, times in sorted(held.reasons.items()))
         pause = f"{every} turns" if every else "none"

@@ -60,16 +60,16 @@ FACTS, INSTRUCTIONS = 12, 6
 #: Facts told all along, where a conversation has none of its own.
 ALONG = 50
 #: The longest request to the summarizer: that of the comparison, and the one that is used where nothing else is said.
-LONG, USUAL = 100_000, 24_000
+LONG, DEFAULT_TRAITS = 100_000, 24_000
 
 #: The comparison's, the second with more turns: a compaction covers one at the least.
 CONVERSATIONS: Mapping[str, Callable[[], Scenario]] = {"chat": chat, "tools": lambda: tools(108), "airline": airline}
 #: Each is played so often, with other sentences planted; and no more often where that takes long.
-SEEDS, MOST_SEEDS = 3, {"tools": 2}
+SEEDS, MAX_SEEDS = 3, {"tools": 2}
 STRATEGIES: dict[str, tuple[Strategy, int]] = {
     "full rewrite": (compact_rounds, LONG),
     "notes and changes": (compact_notes, LONG),
-    "the same, requests up to 24k": (compact_notes, USUAL),
+    "the same, requests up to 24k": (compact_notes, DEFAULT_TRAITS),
 }
 PLAIN: dict[str, Method] = {
     "ExtractiveSummarizer": ours,
@@ -291,7 +291,7 @@ def measured(
         except Absent as absent:
             print(f"{name} is left out: {absent}", file=sys.stderr, flush=True)
             continue
-        talks = [conversation(scenario, seed) for seed in range(min(seeds, MOST_SEEDS.get(name, seeds)))]
+        talks = [conversation(scenario, seed) for seed in range(min(seeds, MAX_SEEDS.get(name, seeds)))]
         for label, (strategy, longest) in STRATEGIES.items():
             if longest >= LONG or _fits(talks[0], longest, after):
                 runs = [by_model(talk, strategy, seed, after, longest=longest) for seed, talk in enumerate(talks)]

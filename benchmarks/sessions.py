@@ -47,19 +47,19 @@ def text_of(tag: str) -> str:
     return " ".join((tag, *rng.choices(WORDS, k=rng.choice(LENGTHS))))
 
 
-def write_round(memory: Memory, tag: str, tell: Tell = lambda *_: None) -> None:
+def write_round(memory: Memory, tag: str, emit: Tell = lambda *_: None) -> None:
     """Write a round with a tool call, its result and an answer, and *tell* of each as soon as it is written."""
     round_ = memory.create_round(text_of(f"{tag}.query"))
-    tell("round", round_.id, f"{tag}.query")
+    emit("round", round_.id, f"{tag}.query")
     for part, fields in (
         ("call", {"send_from": ROLE, "send_to": "User", "tool_calls": (_call(f"{tag}.call"),)}),
         ("result", {"send_from": "tool", "send_to": ROLE, "tool_call_id": f"{tag}.call"}),
         ("answer", {"send_from": ROLE, "send_to": "User"}),
     ):
         post = memory.add_post(round_, message=text_of(f"{tag}.{part}"), **cast("dict[str, Any]", fields))
-        tell("post", post.id, f"{tag}.{part}")
+        emit("post", post.id, f"{tag}.{part}")
     memory.finish_round(round_)
-    tell("finished", round_.id, f"{tag}.query")
+    emit("finished", round_.id, f"{tag}.query")
 
 
 def _call(tag: str) -> ToolCall:
@@ -137,8 +137,8 @@ class Found:
     covered: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def expect(self, holds: bool, fault: str) -> None:
-        if not holds:
+    def expect(self, is_due: bool, fault: str) -> None:
+        if not is_due:
             self.faults.append(fault)
 
 
@@ -155,7 +155,7 @@ def found_in(store: Store, session: str, rng: random.Random) -> Found:
     _look_at_rounds(found, memory)
     _look_at_compactions(found, log, memory)
     here, there = memory.snapshot, replayed.snapshot
-    for name in ("number", "header", "settled_count", "live", "failed", "journals", "prepared", "pins", "usages"):
+    for name in ("number", "header", "closed_prefix", "live", "failed", "journals", "prepared", "pins", "usages"):
         found.expect(getattr(here, name) == getattr(there, name), f"opened by its checkpoint, {name} is another")
     found.expect(found.rounds == list(replayed.conversation.rounds), "opened by its checkpoint, rounds are others")
     if found.rounds:
@@ -198,7 +198,7 @@ def _look_at_rounds(found: Found, memory: Memory) -> None:
             found.expect(post.id not in found.posts, f"round {place}: a post that is there twice")
             found.posts[post.id] = part
     found.expect(all(times == 1 for times in tags.values()), "a round is there twice")
-    settled = memory.snapshot.settled_count
+    settled = memory.snapshot.closed_prefix
     found.expect(all(round_.closed for round_ in found.rounds[:settled]), "an open round counts as settled")
 
 

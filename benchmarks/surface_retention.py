@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from compactor.acceptance.content import identifiers, unknown
 
-__all__ = ["LEAST_SHARE", "WINDOW", "Fact", "Precision", "content_words", "kept", "precision", "share_kept"]
+__all__ = ["MIN_SHARE", "WINDOW", "Fact", "Precision", "content_words", "kept", "precision", "share_kept"]
 
 #: All gold words stand in a stretch of so many words, and with them this share of the question's content words.
-WINDOW, LEAST_SHARE = 40, 1 / 3
+WINDOW, MIN_SHARE = 40, 1 / 3
 
 _WORDS = re.compile(r"\w+")
 _NUMBERS = re.compile(r"(?<![\w.,:-])\d+(?:[.,:]\d+)*(?![\w-])")
@@ -61,7 +61,7 @@ def kept(fact: Fact, summary: str) -> bool:
     starts = {place for _, places in gold for place in places} | {place for places in asked for place in places}
     return any(
         all(_within(start, places, length) for length, places in gold)
-        and sum(_within(start, places) for places in asked) >= LEAST_SHARE * len(asked)
+        and sum(_within(start, places) for places in asked) >= MIN_SHARE * len(asked)
         for start in starts
     )
 

@@ -126,7 +126,7 @@ def _write(task: Task, memory: Memory, seen: Seen) -> None:
         elif event.name.endswith((".failed", ".rejected")):
             seen.failures.append(f"{event.name}: {event.facts()}")
 
-    def tell(what: str, id_: str, tag: str) -> None:
+    def emit(what: str, id_: str, tag: str) -> None:
         if what == "post":
             seen.posts[id_] = tag
 
@@ -134,7 +134,7 @@ def _write(task: Task, memory: Memory, seen: Seen) -> None:
     with ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard) as compactor:
         began = time.monotonic()
         for number in range(1, task.rounds + 1):
-            write_round(memory, f"{task.name}.{number}", tell)
+            write_round(memory, f"{task.name}.{number}", emit)
         seen.seconds = time.monotonic() - began
         compactor.wait_idle(PATIENCE)
 
@@ -190,8 +190,8 @@ def run(url: str, rounds: int, folder: Path, *, writers: int = 2, followers: int
 def _compare(result: Result, total: int) -> None:
     found, faults = result.found, result.faults
 
-    def expect(holds: bool, fault: str) -> None:
-        if not holds:
+    def expect(is_due: bool, fault: str) -> None:
+        if not is_due:
             faults.append(fault)
 
     order, digest = [round_.id for round_ in found.rounds], digest_of(found.rounds)

@@ -15,7 +15,7 @@ from memory.overlays import CompactedMessage, CompactionProvider
 from .background import CompactorStatus, ContextCompactor
 from .compose import BudgetStatus, OverBudget, Prompt, Report, budget_status, compose
 from .config import CompactorConfig, ConfigError, Settings
-from .cost import Prices, cheapest, when_cheapest
+from .cost import Prices, cost_optimal, deferred
 from .cost.limits import Limits, LimitsStatus
 from .cycle import Strategy
 from .errors import (
@@ -82,13 +82,14 @@ __all__ = [
     "View",
     "after_rounds",
     "budget_status",
-    "cheapest",
     "compact_notes",
     "compact_rounds",
     "compact_view",
     "compose",
     "compress_tool_runs",
+    "cost_optimal",
     "count_tokens",
+    "deferred",
     "drop",
     "log_events",
     "offload_large",
@@ -97,5 +98,4 @@ __all__ = [
     "over_usage",
     "pin_system",
     "when",
-    "when_cheapest",
 ]

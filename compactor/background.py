@@ -29,7 +29,7 @@ from .host_rounds import rounds_for
 from .journal import FailuresKept, Keeping, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.groups import count_message
-from .publication import Holding, Publication, budget_in, prices_in, publication_of
+from .publication import Deferral, Publication, budget_in, prices_in, publication_of
 from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer
@@ -45,7 +45,7 @@ class CompactorStatus:
 
     state: State
     #: The reason for the last cycle that did nothing; None when the last one did something, or there was none.
-    why_idle: Skip | None
+    skip_reason: Skip | None
     #: What failed last, in our words, or the class of the error where it is not ours; None after a success.
     last_error: str | None
     #: Failures since the last success.
@@ -61,8 +61,8 @@ class ContextCompactor:
 
     *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a callable
     ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
-    offline. *publish* says when a compaction that is ready is shown: ``"when_ready"``, at once; ``"when_cheapest"``,
-    when *prices* make it worth while (by default those of a trigger that has some); or what ``when_cheapest()`` gives,
+    offline. *publish* says when a compaction that is ready is shown: ``"immediately"``, at once; ``"deferred"``,
+    when *prices* make it worth while (by default those of a trigger that has some); or what ``deferred()`` gives,
     or any callable like that. *executor*: cycles run there, and no thread of the compactor's own is started. *limits*
     on calls and spend may be shared by any number of them. *rng* gives the jitter, from 0 to 1. *plan* gives the
     agent's plan, as text or a ``Plan``. Making one starts nothing.
@@ -78,7 +78,7 @@ class ContextCompactor:
         trigger: Condition | None = None,
         strategies: Sequence[Strategy] | None = None,
         plan: Callable[[], object] | None = None,
-        publish: Publication | str = "when_ready",
+        publish: Publication | str = "immediately",
         prices: Prices | None = None,
         executor: Executor | None = None,
         journal: Journal | None = None,
@@ -139,7 +139,7 @@ class ContextCompactor:
         self._journal: Journal = (
             journal if journal is not None else LocalJournal(lambda: rounds_for(getter(), role), clock.now)
         )
-        self._keeping = Keeping(self._journal, role, self._events.tell, rounds_now)
+        self._keeping = Keeping(self._journal, role, self._events.emit, rounds_now)
         self._forget_failures()
         self._forget_failures = self._events.add_hook(FailuresKept(self._keeping))
         if rounds_now is not None:
@@ -152,11 +152,11 @@ class ContextCompactor:
             trigger=when(self._trigger).within(self.config) if self._trigger else default_trigger(self.config),
             strategies=self._strategies,
             ledger=self._ledger if self._ledger is not None else Ledger(role, self._count),
-            emit=self._events.tell,
+            emit=self._events.emit,
             monotonic=clock.monotonic,
             header_tokens=self._header_tokens,
             plan=self.current_plan,
-            holding=Holding(self._publication, self._keeping, clock.now, self._events.tell)
+            holding=Deferral(self._publication, self._keeping, clock.now, self._events.emit)
             if self._publication
             else None,
         )
@@ -227,7 +227,7 @@ class ContextCompactor:
         model = self.config.model
         if self._runner.start() and model and (encoding_for(model) is None or window_of(model) is None):
             encoding = encoding_for(model) or DEFAULT_ENCODING
-            self._events.tell(ModelUnknown(role=self.role, model=model, encoding=encoding))
+            self._events.emit(ModelUnknown(role=self.role, model=model, encoding=encoding))
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.
@@ -255,10 +255,10 @@ class ContextCompactor:
         """Return the published compaction; never blocks."""
         return self._keeping.current()
 
-    def publish_held(self) -> bool:
+    def publish_deferred(self) -> bool:
         """Show the compaction that is prepared and held back, if it makes prompts shorter; return whether another one
         is shown now. Asks no model: ``compose`` calls it where a prompt is too long."""
-        return self._runner.publish_held()
+        return self._runner.publish_deferred()
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
@@ -292,7 +292,7 @@ class ContextCompactor:
         after = self._journal.read()
         if after.generation != before.generation and after.held_round_id is not None:
             end = current.end_index if current else 0
-            self._events.tell(Reverted(role=self.role, generation=after.generation, end=end))
+            self._events.emit(Reverted(role=self.role, generation=after.generation, end=end))
         return current
 
     def history(self) -> tuple[CompactionRecord, ...]:
@@ -304,7 +304,7 @@ class ContextCompactor:
         generation, compaction, runner = self._journal.read().generation, self.get_compaction(), self._runner
         return CompactorStatus(
             state=runner.state,
-            why_idle=runner.why_idle,
+            skip_reason=runner.skip_reason,
             last_error=runner.last_error,
             failures=runner.failures,
             circuit_open=runner.circuit_open,

@@ -24,7 +24,7 @@ from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import Fitted, Head, Ledger, Reduced, ledger_of
 from .prompt.fit import GRID, Ladder, published_reductions, whole
-from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, Unit, count_message, dump, is_summary
+from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, MessageGroup, count_message, dump, is_summary
 from .prompt.last_prompt import remember
 from .prompt.shorten import is_result
 from .tokens import TokenCounter, counter_for
@@ -196,13 +196,13 @@ def header_of(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any
 
 def _shows_held(memory: Memory, role: str) -> bool:
     """Have a compaction published that was held back, and return whether another one is shown now."""
-    publish_held = getattr(memory.provider(role), "publish_held", None)
-    if publish_held is None:
+    publish_deferred = getattr(memory.provider(role), "publish_deferred", None)
+    if publish_deferred is None:
         return False
     try:
-        return publish_held() is True
+        return publish_deferred() is True
     except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: there is still the ladder)
-        memory.tell(ProviderFailed(session=memory.session_id, role=role, error=describe(error)))
+        memory.emit(ProviderFailed(session=memory.session_id, role=role, error=describe(error)))
         return False
 
 
@@ -217,7 +217,7 @@ def _plan(memory: Memory, role: str, plan: object) -> Message | None:
             plan = plan()
         text = plan_text(plan) if plan is not False and is_pending(plan) else None
     except Exception as error:  # noqa: BLE001  (the host's; a plan that is missing must not stop the chat)
-        memory.tell(PlanFailed(role=role, error=type(error).__name__))
+        memory.emit(PlanFailed(role=role, error=type(error).__name__))
         return None
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None
 
@@ -277,9 +277,9 @@ def budget_status(
     view = View(rounds, compaction, ledger, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:
-        for round_, unit in view.units(place):
-            for post, tokens in zip(unit.posts, view.costs(round_, unit), strict=True):
-                by_kind[_kind(post, unit, role)] += tokens
+        for round_, group in view.groups(place):
+            for post, tokens in zip(group.posts, view.costs(round_, group), strict=True):
+                by_kind[_kind(post, group, role)] += tokens
     conversation = by_kind.total()
     return BudgetStatus(
         PROMPT_TOKENS + header + view.compaction_tokens + conversation,
@@ -291,7 +291,7 @@ def budget_status(
     )
 
 
-def _kind(post: Post | None, unit: Unit, role: str) -> str:
+def _kind(post: Post | None, group: MessageGroup, role: str) -> str:
     if post is None:
         return "user"
     if is_summary(post):
@@ -300,7 +300,7 @@ def _kind(post: Post | None, unit: Unit, role: str) -> str:
         return post.kind
     if is_result(post):
         return "tool_result"
-    if unit.from_user or post.send_from == USER:
+    if group.from_user or post.send_from == USER:
         return "user"
     if post.send_from == role:
         return "assistant"

@@ -119,10 +119,10 @@ class CompactorConfig(BaseModel):
     backoff_initial: Seconds = 1.0
     #: No wait between two attempts is longer, in seconds, while the circuit is closed.
     backoff_max: Seconds = Field(60.0, validate_default=True)
-    #: This many failures in a row open the circuit: no attempts for ``circuit_reset`` seconds.
-    circuit_failures: int = Field(5, ge=1)
+    #: This many failures in a row open the circuit: no attempts for ``circuit_breaker_reset`` seconds.
+    circuit_breaker_failures: int = Field(5, ge=1)
     #: Seconds that an open circuit stays open; then one attempt decides.
-    circuit_reset: Seconds = 60.0
+    circuit_breaker_reset: Seconds = 60.0
     #: Tools whose calls and results no strategy offloads, drops or summarises, by name: those that load skills, say. A
     #: compaction covers them with their round; ``memory.pin`` keeps a text even then.
     exempt_tools: Names = ()

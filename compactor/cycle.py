@@ -20,10 +20,10 @@ from .config import CompactorConfig
 from .cost.limits import Place
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
+    Deferred,
     Discarded,
     Evaluated,
     Exhausted,
-    Held,
     IndexingFailed,
     PlanFailed,
     Published,
@@ -39,8 +39,8 @@ from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message, count_message
 from .prompt.last_prompt import last_prompt_of
-from .publication import Decision, Holding, ahead_of, is_same, newest_place, reaching_ahead
-from .summarize import USUAL, Ask, CycleWork, Traits
+from .publication import Decision, Deferral, ahead_of, is_same, newest_place, reaching_ahead
+from .summarize import DEFAULT_TRAITS, Ask, CycleWork, Traits
 from .summarizers.base import Summary, SummaryRequest
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
@@ -63,14 +63,14 @@ class Desk:
     ledger: Ledger
     emit: Callable[[Event], None]
     #: Says when a compaction is shown that is prepared; None: at once.
-    holding: Holding | None = None
+    holding: Deferral | None = None
 
     @property
     def role(self) -> str:
         return self.ledger.role
 
 
-class Pass:
+class StrategyPass:
     """One pass of the strategies over one snapshot of the log.
 
     A compaction is published when it is made, or, where the cycle is ``holding`` them, prepared: then strategies go on
@@ -96,7 +96,7 @@ class Pass:
         self.found_too_little = False
 
     @property
-    def is_holding(self) -> bool:
+    def has_deferred(self) -> bool:
         return self._held is not None
 
     @property
@@ -122,7 +122,7 @@ class Pass:
         moment = holding.moment(self.view, held)
         made = holding.decision(self.view, self.base, moment, needed=needed)
         desk.emit(
-            Held(
+            Deferred(
                 role=desk.role,
                 generation=self.base,
                 shows=made.show,
@@ -133,16 +133,16 @@ class Pass:
                 summary=moment.summary,
                 retained=moment.retained,
                 calls=moment.calls,
-                forgone=moment.forgone,
+                missed_saving=moment.missed_saving,
                 saving=made.saving,
                 price=made.price,
                 idle=moment.idle,
-                look_in=made.look_in,
+                recheck_in=made.recheck_in,
             )
         )
         return made if made.show else None
 
-    def publish_held(self) -> None:
+    def publish_deferred(self) -> None:
         """Publish what is held, if anything is. Raises ``Overtaken`` where somebody else did so just now."""
         if self._held is not None:
             self._publish_furthest(self._desk.keeping.prepared(self.base), self._work if self.has_prepared else None)
@@ -222,9 +222,9 @@ class Pass:
     def is_still_due(self) -> bool:
         """Return whether the trigger holds after what was published; strategies hear what is exceeded still."""
         verdict = self._desk.trigger.verdict(self.ahead)
-        if self._work is not None and verdict.holds:
+        if self._work is not None and verdict.is_due:
             self._work.look(verdict)
-        return verdict.holds
+        return verdict.is_due
 
     def end(self, *, forced: bool) -> None:
         """Tell where all strategies were not enough. Raises the first failure then, so that it is tried again later."""
@@ -304,7 +304,7 @@ class Pass:
     ) -> bool:
         """Publish the rounds up to *end* folded in without a model, behind the compaction that is shown; return whether
         that made prompts shorter. What is held is shown first."""
-        self.publish_held()
+        self.publish_deferred()
         made, before = fold_in(self.view, end, target_tokens, summarize), self.view
         if made is None:
             return False
@@ -383,8 +383,8 @@ class _RoundRead:
     def of(cls, view: View, place: int) -> _RoundRead:
         posts = view.rounds[place].post_list
         messages: dict[int, list[tuple[Message, int]]] = {}
-        for round_, unit in view.units(place):
-            for post, message, tokens in zip(unit.posts, unit.messages, view.costs(round_, unit), strict=True):
+        for round_, group in view.groups(place):
+            for post, message, tokens in zip(group.posts, group.messages, view.costs(round_, group), strict=True):
                 messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
         return cls([post.number for post in posts], [post.id for post in posts], messages)
 
@@ -455,7 +455,7 @@ class Cycle(Desk):
         ask: Ask,
         allowed: Callable[[], str | None],
         *,
-        traits: Traits = USUAL,
+        traits: Traits = DEFAULT_TRAITS,
         forced: bool = False,
         place: Place | None = None,
     ) -> CompactedMessage | None:
@@ -497,12 +497,12 @@ class Cycle(Desk):
         try:
             while True:
                 try:
-                    passing = self._look(work, allowed, forced=forced, prepared_at=prepared_at)
+                    current_pass = self._look(work, allowed, forced=forced, prepared_at=prepared_at)
                 except Overtaken:
                     continue
-                if not passing.has_prepared or forced:
-                    return passing.published
-                prepared_at = passing.base  # it is weighed with what has happened while it was made
+                if not current_pass.has_prepared or forced:
+                    return current_pass.published
+                prepared_at = current_pass.base  # it is weighed with what has happened while it was made
         finally:
             if lease.is_held and allowed() != "late":
                 lease.release()
@@ -522,23 +522,23 @@ class Cycle(Desk):
         *,
         forced: bool,
         prepared_at: int | None,
-    ) -> Pass:
+    ) -> StrategyPass:
         state, view = self._seen()
         if isinstance(view.rounds, Rounds):
             _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
-        passing = Pass(self, view, state.generation, allowed)
-        due = passing.weigh() if self.config.enabled else None
-        if prepared_at == state.generation and not passing.is_holding:  # or it would be made again and again
+        current_pass = StrategyPass(self, view, state.generation, allowed)
+        due = current_pass.weigh() if self.config.enabled else None
+        if prepared_at == state.generation and not current_pass.has_deferred:  # or it would be made again and again
             raise StaleCompaction("rounds_changed")
         if due is not None and due.over is None and not forced:
-            passing.publish_held()
-            return passing
-        verdict = self._why(passing.ahead, state, due, forced=forced)
+            current_pass.publish_deferred()
+            return current_pass
+        verdict = self._why(current_pass.ahead, state, due, forced=forced)
         if verdict is not None:
-            passing.begin(work_on(verdict))
-            passing.publish_prepared()
-            self._make(passing, state.generation, due, forced=forced)
-        return passing
+            current_pass.begin(work_on(verdict))
+            current_pass.publish_prepared()
+            self._make(current_pass, state.generation, due, forced=forced)
+        return current_pass
 
     def _why(self, view: View, state: JournalState, due: Decision | None, *, forced: bool) -> Verdict | None:
         """Return why strategies are to run; None with a reason not to, which is told."""
@@ -550,27 +550,27 @@ class Cycle(Desk):
             return None
         return verdict
 
-    def _make(self, passing: Pass, generation: int, due: Decision | None, *, forced: bool) -> None:
+    def _make(self, current_pass: StrategyPass, generation: int, due: Decision | None, *, forced: bool) -> None:
         """Let strategies run until the trigger no longer holds; tell where that has changed nothing."""
         try:
             for strategy in self.strategies:
-                if passing.changed and not forced and not passing.is_still_due():
+                if current_pass.changed and not forced and not current_pass.is_still_due():
                     break
-                passing.apply(strategy)
+                current_pass.apply(strategy)
             else:
-                if forced or (due is not None and not passing.changed):  # nothing is left to extend it by
-                    passing.publish_held()
-                passing.end(forced=forced)
+                if forced or (due is not None and not current_pass.changed):  # nothing is left to extend it by
+                    current_pass.publish_deferred()
+                current_pass.end(forced=forced)
         except (LeasedElsewhere, LimitReached) as later:
             reason = Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED
-            self._skipped(reason, passing.ahead, generation, later.seconds)
+            self._skipped(reason, current_pass.ahead, generation, later.seconds)
             raise
-        if not passing.changed:
-            self._skipped(_why_nothing(passing), passing.ahead, generation)
-        elif passing.published is not None and isinstance(passing.view.rounds, Rounds):
-            _ = passing.view.sums  # lets go of what is covered now, rather than at the next look
+        if not current_pass.changed:
+            self._skipped(_why_nothing(current_pass), current_pass.ahead, generation)
+        elif current_pass.published is not None and isinstance(current_pass.view.rounds, Rounds):
+            _ = current_pass.view.sums  # lets go of what is covered now, rather than at the next look
 
-    def publish_held(self, *, needed: bool = True) -> bool:
+    def publish_deferred(self, *, needed: bool = True) -> bool:
         """Publish what is held and makes prompts shorter; return whether another compaction is shown now. *needed*: a
         prompt is too long; else only where it is due, and if prompts stay too long with it.
 
@@ -580,10 +580,10 @@ class Cycle(Desk):
         if self.holding is None or not self.config.enabled or not self.keeping.prepared(state.generation):
             return False
         state, view = self._seen()
-        passing = Pass(self, view, state.generation, _unless_exiting)
+        current_pass = StrategyPass(self, view, state.generation, _unless_exiting)
         try:
-            if passing.weigh(needed=needed) is not None:
-                passing.publish_held()
+            if current_pass.weigh(needed=needed) is not None:
+                current_pass.publish_deferred()
         except StaleCompaction:
             pass
         return self.journal.read().generation != state.generation
@@ -596,11 +596,11 @@ class Cycle(Desk):
         state, view = self._seen()
         if not self.config.enabled or view.total == 0 or _is_reverted(view, state.held_round_id):
             return False
-        passing = Pass(self, view, state.generation, _unless_exiting)
-        passing.weigh(needed=True)
-        verdict = self.trigger.verdict(passing.ahead)
-        end = passing.ahead.due_end(self.config, verdict.mark)
-        return verdict.holds and passing.fold_offline(end, self.config.target_tokens, self.offline)
+        current_pass = StrategyPass(self, view, state.generation, _unless_exiting)
+        current_pass.weigh(needed=True)
+        verdict = self.trigger.verdict(current_pass.ahead)
+        end = current_pass.ahead.due_end(self.config, verdict.mark)
+        return verdict.is_due and current_pass.fold_offline(end, self.config.target_tokens, self.offline)
 
     def newest_place(self) -> tuple[str, int]:
         """Return the newest round's id and the number of its newest post, now."""
@@ -623,21 +623,21 @@ class Cycle(Desk):
             return Skip.REVERTED, Verdict(False)
         verdict = Verdict(True) if forced else self.trigger.verdict(view)
         if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
-            verdict = replace(verdict, holds=True)
+            verdict = replace(verdict, is_due=True)
         self.emit(
             routine_event(
                 Evaluated,
                 role=self.role,
                 generation=state.generation,
-                holds=verdict.holds,
+                is_due=verdict.is_due,
                 forced=forced,
                 rounds=view.total,
                 tail=view.tail_length,
             )
         )
-        if verdict.weighed is not None:
-            self.emit(changed(verdict.weighed, role=self.role, generation=state.generation))
-        return (None if verdict.holds else Skip.BELOW_TRIGGER), verdict
+        if verdict.cost_evaluation is not None:
+            self.emit(changed(verdict.cost_evaluation, role=self.role, generation=state.generation))
+        return (None if verdict.is_due else Skip.BELOW_TRIGGER), verdict
 
     def index_texts(self) -> bool:
         """Do a step of what makes old rounds quick to search; return whether there is more to do."""
@@ -678,8 +678,8 @@ def _is_reverted(view: View, held_round_id: str | None) -> bool:
     return end is not None and end >= view.total
 
 
-def _why_nothing(passing: Pass) -> Skip:
-    return Skip.TOO_LITTLE if passing.found_too_little else _nothing_to_cover(passing.ahead)
+def _why_nothing(current_pass: StrategyPass) -> Skip:
+    return Skip.TOO_LITTLE if current_pass.found_too_little else _nothing_to_cover(current_pass.ahead)
 
 
 def _nothing_to_cover(view: View) -> Skip:

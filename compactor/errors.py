@@ -57,7 +57,7 @@ class LimitReached(CompactionTimeout):
         when = "a call has ended" if seconds is None else f"{math.ceil(seconds)} seconds have passed"
         super().__init__(
             f"the shared limits have no room for a call until {when}, and others may be before it; it is compacted when"
-            " its turn comes: give it more time, or raise concurrent= or spend_per_hour= of the Limits"
+            " its turn comes: give it more time, or raise concurrent= or max_spend_per_hour= of the Limits"
         )
         #: Until there is room for the first that waits; None: until a call has ended, which may be any time.
         self.seconds = seconds
@@ -71,8 +71,8 @@ class SpendExceeded(CompactionFailed):
 
     def __init__(self, cost: float, limit: float, unit: str) -> None:
         super().__init__(
-            f"one call costs about {cost:,.6g} {unit}, and spend_per_hour is {limit:,.6g} {unit}: raise that, or lower"
-            " summarizer_input_tokens or target_tokens"
+            f"one call costs about {cost:,.6g} {unit}, and max_spend_per_hour is {limit:,.6g} {unit}: raise that,"
+            " or lower summarizer_input_tokens or target_tokens"
             + ("" if unit == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)")
         )
         self.cost = cost

@@ -22,15 +22,16 @@ from .timers import Clock
 
 __all__ = [
     "CompactionEvent",
+    "CostEvaluated",
+    "Deferred",
     "Discarded",
     "Evaluated",
     "EventLog",
     "Exhausted",
     "Failed",
-    "Held",
     "IndexingFailed",
-    "KeepingFailed",
     "ModelUnknown",
+    "PersistFailed",
     "PlanFailed",
     "Prepared",
     "PublicationFailed",
@@ -43,7 +44,6 @@ __all__ = [
     "Started",
     "Stopped",
     "StrategyFailed",
-    "Weighed",
     "log_events",
     "logger_to",
     "routine_event",
@@ -75,7 +75,7 @@ class EventLog:
         """Call *hook* with each event from now on; return a function that stops that."""
         return self._hooks.add(hook)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Keep *event*, stamped with the clock's time, and tell it to the hooks, on this thread."""
         event = changed(event, at=self._clock.now())
         with self._lock:
@@ -128,7 +128,7 @@ class _OwnCode:
 # --- every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error
 
 
-#: Why ``cheapest`` holds, or does not.
+#: Why ``cost_optimal`` holds, or does not.
 Why = Literal["grown", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
 
 
@@ -176,22 +176,22 @@ class Evaluated(CompactionEvent):
 
     name: ClassVar[str] = "compaction.evaluated"
     level: ClassVar[str] = "debug"
-    holds: bool
+    is_due: bool
     forced: bool = False
     #: Visible rounds in all, and behind the compaction's end.
     rounds: int
     tail: int
 
 
-class Weighed(CompactionEvent):
-    """The trigger ``cheapest`` has weighed what a compaction costs against what it saves. In tokens, but for prices."""
+class CostEvaluated(CompactionEvent):
+    """``cost_optimal`` compared the cost of a compaction with its saving. In tokens, except prices."""
 
-    name: ClassVar[str] = "compaction.weighed"
+    name: ClassVar[str] = "compaction.cost_evaluated"
     level: ClassVar[str] = "debug"
-    holds: bool
+    is_due: bool
     #: It holds: what is new has ``grown`` enough, the ``budget`` is near, or a mark is passed that somebody has
     #: ``chosen``. Not: it is ``growing`` still, there is ``nothing_to_cover``, or the conversation ``ends_soon``.
-    why: Why
+    reason: Why
     #: What a compaction would newly cover now, and how much that should be where it costs least; None: any more is
     #: cheaper still.
     grown: int
@@ -270,10 +270,10 @@ class Prepared(CompactionEvent):
     sent_tokens: int = 0
 
 
-class Held(CompactionEvent):
+class Deferred(CompactionEvent):
     """It was weighed whether to show a compaction that is prepared, or to hold it. Tokens, but for times and prices."""
 
-    name: ClassVar[str] = "compaction.held"
+    name: ClassVar[str] = "compaction.deferred"
     level: ClassVar[str] = "debug"
     #: Whether it is shown now; where it makes prompts too long even so, it is extended first.
     shows: bool
@@ -290,13 +290,13 @@ class Held(CompactionEvent):
     retained: int
     #: Calls of the agent's model since it was prepared, and by how much their prompts were longer, all in all.
     calls: int
-    forgone: int
+    missed_saving: int
     #: What that has cost, and what a new beginning costs, where an uncached token costs 1.
     saving: float
     price: float
     #: Seconds since the newest post, and until it is looked at again if nothing happens before.
     idle: float
-    look_in: float | None = None
+    recheck_in: float | None = None
 
 
 class Rejected(CompactionEvent):
@@ -459,14 +459,14 @@ class IndexingFailed(CompactionEvent):
     error: str
 
 
-class KeepingFailed(CompactionEvent):
+class PersistFailed(CompactionEvent):
     """The journal failed at something that can be done without. Told when that begins, and when the error is another.
 
     ``answer``: one that was paid for is kept in this process alone; ``lease``: other processes may ask for the same;
     ``event``: it is not in the log.
     """
 
-    name: ClassVar[str] = "compaction.keeping_failed"
+    name: ClassVar[str] = "compaction.persist_failed"
     level: ClassVar[str] = "warning"
     what: Literal["answer", "lease", "event"]
     #: The class of the error.

@@ -20,7 +20,7 @@ from memory.rounds import Clock, freeze_mapping, utc_now
 from memory.visibility import Rounds
 
 from .errors import LeasedElsewhere
-from .events import Discarded, Exhausted, Failed, KeepingFailed, Published, StrategyFailed
+from .events import Discarded, Exhausted, Failed, PersistFailed, Published, StrategyFailed
 from .host_rounds import COVERED, HostRounds
 from .summarizers.base import SummaryRequest
 from .timers import interpreter_is_exiting
@@ -61,7 +61,7 @@ class LocalJournal:
             while self._published and rounds.has_lost(self._published[-1]):
                 *before, lost = self._published
                 self._published, generation = tuple(before), self._state.generation + 1
-                self._tell("withdrawn", lost, generation)
+                self._emit("withdrawn", lost, generation)
             if generation == self._state.generation:
                 return False
             self._state = JournalState(generation, self._published[-1] if self._published else None, held_round_id)
@@ -99,7 +99,7 @@ class LocalJournal:
             )
             self._published = (*self._published, published)
             self._state = JournalState(base + 1, published)
-            self._tell("published", published, base + 1, tuple(round_ids))
+            self._emit("published", published, base + 1, tuple(round_ids))
         return published
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
@@ -114,7 +114,7 @@ class LocalJournal:
             self._published = self._published[:-1]
             before = self._published[-1] if self._published else None
             self._state = JournalState(generation + 1, before, rounds[-1].id if len(rounds) else "")
-            self._tell("reverted", current, generation + 1)
+            self._emit("reverted", current, generation + 1)
         return before
 
     def history(self) -> tuple[CompactionRecord, ...]:
@@ -126,7 +126,7 @@ class LocalJournal:
                 for one in self._history
             )
 
-    def _tell(
+    def _emit(
         self,
         happened: Literal["published", "reverted", "withdrawn"],
         what: CompactedMessage,
@@ -156,7 +156,7 @@ class LocalJournal:
 
 
 #: So many answers that the journal did not take are kept in this process.
-MOST_UNWRITTEN = 8
+MAX_UNWRITTEN = 8
 
 
 What = Literal["answer", "lease", "event"]
@@ -166,7 +166,7 @@ class Keeping:
     """All that a compactor asks of its journal beyond ``Journal``; of one that has no more than that, the least.
 
     One a compactor; what a journal can do is decided here, once. What it fails at stops nothing where that can be done
-    without, whatever it raises: *tell* hears of it as ``KeepingFailed``, when it begins and when the error is another.
+    without, whatever it raises: *tell* hears of it as ``PersistFailed``, when it begins and when the error is another.
     *rounds_now* returns the visible rounds without blocking, where somebody can.
     """
 
@@ -174,7 +174,7 @@ class Keeping:
         self,
         journal: Journal,
         role: str,
-        tell: Callable[[Event], object],
+        emit: Callable[[Event], object],
         rounds_now: Callable[[], Rounds] | None = None,
     ) -> None:
         self._journal = journal
@@ -185,7 +185,7 @@ class Keeping:
         #: Whether the journal keeps any: a host's own may know of compactions alone.
         self.keeps_reductions = bool(getattr(journal, "keeps_reductions", False))
         self._role = role
-        self._tell = tell
+        self._emit = emit
         #: What the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
         self._after_fork()
@@ -207,7 +207,7 @@ class Keeping:
                 self._lasting.prepare(answer)
                 return
         with self._lock:
-            self._unwritten = (*self._unwritten, answer)[-MOST_UNWRITTEN:]
+            self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
 
     def answer(self, digest: str, kind: str, base: int) -> CompactionPrepared | None:
         """Return the newest answer to the request of that *digest* that was made from generation *base*, if any."""
@@ -312,7 +312,7 @@ class Keeping:
             before = self._failing.get(what, "")
             self._failing[what] = error
         if error and error != before:
-            self._tell(KeepingFailed(role=self._role, what=what, error=error))
+            self._emit(PersistFailed(role=self._role, what=what, error=error))
 
 
 def digest_of(request: SummaryRequest) -> str:

@@ -43,7 +43,7 @@ class Moment:
     calls: int
     #: By how many tokens their prompts were longer than they had to be, all in all, those included since something
     #: was prepared that this one has taken in.
-    forgone: int
+    missed_saving: int
     #: Seconds since the newest post.
     idle: float
 
@@ -58,20 +58,20 @@ class Decision:
     saving: float = 0.0
     price: float = 0.0
     #: Seconds until it is to be looked at again, if nothing happens before.
-    look_in: float | None = None
+    recheck_in: float | None = None
     #: Where even with it the prompt is too long: the tokens that it is over. It is extended before it is shown.
     over: int | None = None
 
     def __post_init__(self) -> None:
-        if self.look_in is not None and not self.look_in > 0:  # or it would be looked at without end
-            raise ValueError(f"look_in is a number of seconds above 0, or None, not {self.look_in!r}")
+        if self.recheck_in is not None and not self.recheck_in > 0:  # or it would be looked at without end
+            raise ValueError(f"recheck_in is a number of seconds above 0, or None, not {self.recheck_in!r}")
 
 
 Publication = Callable[[Moment], Decision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhenCheapest:
+class DeferredPublication:
     """Show it when the provider's cache has forgotten the prompt, when the budget needs it, or when what longer prompts
     have cost since it was prepared comes to the price of a new beginning; never where it makes nothing shorter.
 
@@ -91,8 +91,8 @@ class WhenCheapest:
 
     def __call__(self, moment: Moment) -> Decision:
         prices = self.prices
-        saving = prices.cached * moment.forgone
-        price = (moment.summary + moment.retained) * max(prices.written - prices.cached, 0.0)
+        saving = prices.cached_input * moment.missed_saving
+        price = (moment.summary + moment.retained) * max(prices.cache_write - prices.cached_input, 0.0)
         left = self.cache_seconds - max(moment.idle, 0.0)
         over = self.budget if self.budget is not None and moment.ahead > self.budget else None
 
@@ -107,15 +107,17 @@ class WhenCheapest:
             return now("cold")
         if saving >= price:
             return now("repaid")
-        look_in = left if left < math.inf else None
-        return Decision(show=False, reason="saving", saving=saving, price=price, look_in=look_in)
+        recheck_in = left if left < math.inf else None
+        return Decision(show=False, reason="saving", saving=saving, price=price, recheck_in=recheck_in)
 
 
-def when_cheapest(
+def deferred(
     prices: Prices | None = None, *, cache_seconds: float = CACHE_SECONDS, budget: int | None = None
-) -> WhenCheapest:
-    """Return what a compactor takes as ``publish=``, with other numbers than ``publish="when_cheapest"`` has."""
-    return WhenCheapest(prices=prices if prices is not None else Prices(), cache_seconds=cache_seconds, budget=budget)
+) -> DeferredPublication:
+    """Return what a compactor takes as ``publish=``, with other numbers than ``publish="deferred"`` has."""
+    return DeferredPublication(
+        prices=prices if prices is not None else Prices(), cache_seconds=cache_seconds, budget=budget
+    )
 
 
 def prices_in(trigger: object) -> Prices | None:
@@ -136,15 +138,15 @@ def publication_of(publish: object, prices: Prices | None, budget: int | None) -
 
     Raises ``ValueError`` and ``TypeError`` for what is none.
     """
-    if publish == "when_ready":
+    if publish == "immediately":
         return None
-    if publish == "when_cheapest":
-        return when_cheapest(prices, budget=budget)
-    if isinstance(publish, WhenCheapest):
+    if publish == "deferred":
+        return deferred(prices, budget=budget)
+    if isinstance(publish, DeferredPublication):
         return publish if publish.budget is not None else replace(publish, budget=budget)
     if isinstance(publish, str):
         raise ValueError(  # noqa: TRY004  (a word is right, this one is not)
-            f'publish is "when_ready" or "when_cheapest", or what when_cheapest() gives, not {publish!r}'
+            f'publish is "immediately" or "deferred", or what deferred() gives, not {publish!r}'
         )
     if not callable(publish):
         raise TypeError(f"publish is a word or a callable Moment -> Decision, not {type(publish).__name__}")
@@ -212,7 +214,7 @@ def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:
     return newest.id, newest.post_list[-1].number if newest.post_list else 0
 
 
-class Holding:
+class Deferral:
     """What one compactor holds until *publication* says that it is to be shown. Any number of threads may ask.
 
     *tell* hears of what was held and is lost.
@@ -223,12 +225,12 @@ class Holding:
         publication: Publication,
         keeping: Keeping,
         now: Callable[[], datetime],
-        tell: Callable[[Event], object],
+        emit: Callable[[Event], object],
     ) -> None:
         self._publication = publication
         self._keeping = keeping
         self._now = now
-        self._tell = tell
+        self._emit = emit
         self._after_fork()
         renewed_after_fork(self)
 
@@ -245,7 +247,7 @@ class Holding:
             before, self._furthest = self._furthest, furthest
         if before is not None and all(one.prepared != before for one in found) and not _is_shown(before, view):
             reason = "rounds_changed" if before.base == base else "generation"
-            self._tell(Discarded(role=view.role, generation=base, reason=reason))
+            self._emit(Discarded(role=view.role, generation=base, reason=reason))
         return found
 
     def forget(self) -> None:
@@ -266,7 +268,9 @@ class Holding:
             summary=ahead_of(view, furthest.compaction).compaction_tokens,
             retained=_retained(view, furthest),
             calls=calls[-1],
-            forgone=sum(max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, since, strict=True)),
+            missed_saving=sum(
+                max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, since, strict=True)
+            ),
             idle=self._idle(view),
         )
 
@@ -280,9 +284,9 @@ class Holding:
             if not isinstance(made, Decision):
                 raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(made).__name__}")
         except Exception as error:  # noqa: BLE001  (the host's: compacting goes on without it)
-            self._tell(PublicationFailed(role=view.role, generation=base, error=type(error).__name__))
+            self._emit(PublicationFailed(role=view.role, generation=base, error=type(error).__name__))
             made = Decision(show=shorter, reason="failed")
-        return replace(made, show=True, reason="budget", over=None, look_in=None) if needed and shorter else made
+        return replace(made, show=True, reason="budget", over=None, recheck_in=None) if needed and shorter else made
 
     def _idle(self, view: View) -> float:
         """Return the seconds since the newest post."""

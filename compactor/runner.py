@@ -20,10 +20,20 @@ from memory.overlays import CompactedMessage
 from .cost.limits import UNLIMITED, Limits, Place, Turn
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from .events import Discarded, EventLog, Failed, Held, Published, Reduced, Skip, Skipped, Stopped
+from .events import Deferred, Discarded, EventLog, Failed, Published, Reduced, Skip, Skipped, Stopped
 from .summarize import traits_of
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
-from .timers import Backoff, BoundedCalls, Call, Clock, DaemonThread, Later, Waiters, bounded, interpreter_is_exiting
+from .timers import (
+    Backoff,
+    BoundedCalls,
+    Call,
+    Clock,
+    CompletionWaiters,
+    DaemonThread,
+    Timer,
+    bounded,
+    interpreter_is_exiting,
+)
 
 
 class Indexing:
@@ -108,7 +118,7 @@ class Run:
     #: What the summarizer was asked for last.
     asked: RequestKind | None = None
     #: Seconds until what is held is to be looked at again, if nothing happens before.
-    look_in: float | None = None
+    recheck_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> O
 
 
 #: The events from which a runner learns.
-_INSTRUCTIVE = (Skipped, Published, Held, Reduced)
+_INSTRUCTIVE = (Skipped, Published, Deferred, Reduced)
 
 
 class State(StrEnum):
@@ -199,15 +209,15 @@ class Runner:
         self._pending = True  # something happened that no cycle has looked at
         self._run: Run | None = None
         self._restart = False  # start() came while stopping
-        self._waiters = Waiters(self._wake)
+        self._waiters = CompletionWaiters(self._wake)
         self._backing_off_from: Run | None = None  # tells a back-off that is over from one that was cut short
         self._calls.renew(self._wake)
         self._discards = 0  # results in a row that were no longer current
         self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
         self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
         self._due = False  # it is to look, whether or not its turn has come to ask a model
-        self._look = Later(self._clock, self._wake, self._look_again)  # a lease expires, or what is held may be shown
-        self._rest = Later(self._clock, self._wake, self._go_on)  # the end of the back-off
+        self._look = Timer(self._clock, self._wake, self._look_again)  # a lease expires, or what is held may be shown
+        self._rest = Timer(self._clock, self._wake, self._go_on)  # the end of the back-off
         self._why_idle: Skip | None = None
         self._last_error: str | None = None
         self._thread: DaemonThread | None = None
@@ -272,12 +282,12 @@ class Runner:
             run = self._claim()
         self._dispatch(run)
 
-    def publish_held(self) -> bool:
+    def publish_deferred(self) -> bool:
         """Publish what is held and makes prompts shorter; return whether another compaction is shown now.
 
         On whatever thread: a back-off goes on, and when a run is to look again is not changed.
         """
-        published = self._outside.publish_held()
+        published = self._outside.publish_deferred()
         if published:
             self.notify(published=True)
         return published
@@ -307,7 +317,7 @@ class Runner:
         return self._state
 
     @property
-    def why_idle(self) -> Skip | None:
+    def skip_reason(self) -> Skip | None:
         return self._why_idle
 
     @property
@@ -460,17 +470,17 @@ class Runner:
         """Return the seconds to back off, or None; tell what was discarded or failed."""
         self._discards = outcome.discards
         if error is None:
-            self._look.call_in(run.look_in)  # None: when something happens, which is looked at as ever
+            self._look.call_in(run.recheck_in)  # None: when something happens, which is looked at as ever
             if run.reduced:
                 with self._lock:
                     self._succeeded()
             return None
         if isinstance(error, LeasedElsewhere):
-            self._look.call_in(error.seconds if run.look_in is None else min(error.seconds, run.look_in))
+            self._look.call_in(error.seconds if run.recheck_in is None else min(error.seconds, run.recheck_in))
             return None
         if isinstance(error, LimitReached):
-            self._without_model(partial(self._outside.publish_held, needed=False))
-            self._look.call_in(run.look_in)
+            self._without_model(partial(self._outside.publish_deferred, needed=False))
+            self._look.call_in(run.recheck_in)
             self._turn.wait(error)
             return None
         generation = self._cycle.journal.read().generation
@@ -491,7 +501,7 @@ class Runner:
         )
         if self._backoff.circuit_open and run.asked in ("rounds", "changes"):
             self._without_model(self._outside.fold_offline)
-        self._without_model(partial(self._outside.publish_held, needed=False))
+        self._without_model(partial(self._outside.publish_deferred, needed=False))
         return delay
 
     def _without_model(self, publish: Callable[[], bool]) -> None:
@@ -622,7 +632,7 @@ class Runner:
         if isinstance(event, _INSTRUCTIVE):
             with self._lock:
                 self._learn_from(event)
-        self._events.tell(event)
+        self._events.emit(event)
 
     def _learn_from(self, event: Event) -> None:
         """Called with the lock held."""
@@ -631,8 +641,8 @@ class Runner:
         elif isinstance(event, Published):
             self._indexing.due()
             self._succeeded()
-        elif isinstance(event, Held) and self._run is not None:
-            self._run.look_in = event.look_in
+        elif isinstance(event, Deferred) and self._run is not None:
+            self._run.recheck_in = event.recheck_in
         elif isinstance(event, Reduced) and self._run is not None:
             self._run.reduced = True  # a success only if what came after it did not fail
 

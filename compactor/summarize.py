@@ -13,7 +13,7 @@ from memory.overlays import CompactedMessage, Origin
 from memory.rounds import Round
 from prompts import escape_tags
 
-from .acceptance.checks import CHECKS, Reading, Source, accept
+from .acceptance.checks import CHECKS, AnswerParser, Source, check_summary
 from .acceptance.prohibitions import Heard, carried, in_force, lost, restored
 from .config import CompactorConfig
 from .errors import LimitReached, SummaryRejected
@@ -52,7 +52,7 @@ TOO_LONG = frozenset({"larger", "no_progress", "oversized"})
 _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
 #: So many of them are named.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 #: What the heading of the user's instructions takes, at most.
 _HEADING_TOKENS = 8
 #: So often an extract is made shorter, so that the user's prohibitions have room beside it.
@@ -76,7 +76,7 @@ class Traits:
 
 
 #: Of one that says nothing: it costs something, and takes all that it may be asked.
-USUAL = Traits()
+DEFAULT_TRAITS = Traits()
 
 
 class Answer(NamedTuple):
@@ -96,9 +96,9 @@ class Answer(NamedTuple):
 def traits_of(summarizer: object) -> Traits:
     """Return what *summarizer* says of itself, by the attributes of these names."""
     return Traits(
-        deterministic=bool(getattr(summarizer, "deterministic", USUAL.deterministic)),
-        takes_changes=bool(getattr(summarizer, "takes_changes", USUAL.takes_changes)),
-        takes_continued=bool(getattr(summarizer, "takes_continued", USUAL.takes_continued)),
+        deterministic=bool(getattr(summarizer, "deterministic", DEFAULT_TRAITS.deterministic)),
+        takes_changes=bool(getattr(summarizer, "takes_changes", DEFAULT_TRAITS.takes_changes)),
+        takes_continued=bool(getattr(summarizer, "takes_continued", DEFAULT_TRAITS.takes_continued)),
     )
 
 
@@ -109,11 +109,11 @@ def accepted(
     count: TokenCounter,
     *,
     attempts: int,
-    standing: Sequence[str] = (),
+    prohibitions: Sequence[str] = (),
     room: int = 0,
-    reading: Reading | None = None,
+    reading: AnswerParser | None = None,
     length_setting: str = "target_tokens",
-    tell: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
+    emit: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
 ) -> Answer:
     """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
 
@@ -121,14 +121,14 @@ def accepted(
     its number from 1, and the answer. *reading* and *length_setting* are those of ``accept``. Raises what *ask* raises,
     and the last ``SummaryRejected``, with what all of them took.
     """
-    source = replace(source, beside=(*source.beside, *standing))
+    source = replace(source, beside=(*source.beside, *prohibitions))
     asked, attempt = request, 1
     usage: Mapping[str, int] | None = None
     while True:
         answer = ask(asked)
         usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
         try:
-            made = accept(
+            made = check_summary(
                 answer,
                 source,
                 target_tokens=request.target_tokens,
@@ -139,45 +139,45 @@ def accepted(
             )
             break
         except SummaryRejected as rejected:
-            tell(rejected, attempt, answer)
+            emit(rejected, attempt, answer)
             if attempt >= attempts:
                 rejected.usage = usage
                 raise
-            asked, attempt = asked_again(request, rejected), attempt + 1
+            asked, attempt = with_feedback(request, rejected), attempt + 1
     text, notes = made.summary.text, made.summary.notes
     extracted = isinstance(answer, Summary) and answer.extracted
     if not extracted and request.kind in ("rounds", "changes"):
         # Only here is known who wrote it: from now on, what stands below the heading is the user's.
         before = request.previous.summary if request.previous is not None else ""
-        heard = Heard(request.rounds, (*_instructions(request.previous), *standing), before)
+        heard = Heard(request.rounds, (*_instructions(request.previous), *prohibitions), before)
         notes = heard.attribute_notes(notes)
         text = rendered(notes) if notes else heard.attribute(text)
-    missing = lost(standing, (text,))
+    missing = lost(prohibitions, (text,))
     text, back = restored(text, missing, room, count)
     if back and notes:
         span = span_of(request.rounds, request.start_index, request.end_index)
         notes = with_sentences(notes, missing[-back:], span)
         text = rendered(notes)
     elif back and extracted:
-        text = _within(request, text, ask, standing, room, count)
+        text = _within(request, text, ask, prohibitions, room, count)
     tokens = made.tokens if text == made.summary.text else count(text)
     if back and tokens >= source.previous_tokens + source.tokens:
         longer = SummaryRejected(
             "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
         )
         longer.usage, longer.tokens = usage, source.tokens
-        tell(longer, attempt, answer)
+        emit(longer, attempt, answer)
         raise longer
     summary = Summary(text, usage, made.summary.model, notes, extracted)
     return Answer(summary, tokens, back, made.unknown, made.said)
 
 
 def _within(
-    request: SummaryRequest, text: str, ask: Ask, standing: Sequence[str], room: int, count: TokenCounter
+    request: SummaryRequest, text: str, ask: Ask, prohibitions: Sequence[str], room: int, count: TokenCounter
 ) -> str:
     """Return *text*, extracted offline, or an extract that is shorter by what *standing* takes beyond the target."""
     target = request.target_tokens or 0
-    all_of_them = count("\n".join(standing)) + _HEADING_TOKENS + 2 * len(standing)
+    all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
     less = 0
     for attempt in range(_SHORTER):
         if not target or (over := count(text) - target) <= 0:
@@ -186,7 +186,7 @@ def _within(
         less = less + over if attempt < _SHORTER - 1 else all_of_them
         answer = ask(replace(request, target_tokens=max(1, target - less)))
         shorter = answer.text if isinstance(answer, Summary) else str(answer)
-        text, _ = restored(shorter, lost(standing, (shorter,)), room, count)
+        text, _ = restored(shorter, lost(prohibitions, (shorter,)), room, count)
     return text
 
 
@@ -197,13 +197,13 @@ def _instructions(previous: CompactedMessage | None) -> tuple[str, ...]:
     return (*carried(previous), *(note.text for note in notes if note.section == INSTRUCTIONS))
 
 
-def asked_again(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
+def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
     """Return *request* with what was wrong with its answer at the end of its last user message, in both its forms.
 
     No message is added: some providers refuse two of one role in a row, or a system message that is not the first. Who
     replied to the conversation is not asked as a part of it again.
     """
-    named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MOST_NAMED])
+    named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MAX_NAMED])
     fault = FAULTS.get(rejected.check, "it was no usable summary")
     is_told_length = rejected.check in TOO_LONG and request.target_tokens is not None
     length = f", in at most {request.target_tokens} tokens" if is_told_length else ""
@@ -232,7 +232,7 @@ def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, 
 
 
 def refusal_in(request: SummaryRequest) -> str:
-    """Return the note that ``asked_again`` has put at the end of *request*; empty where it has not."""
+    """Return the note that ``with_feedback`` has put at the end of *request*; empty where it has not."""
     said = str(request.messages[-1].get("content")) if request.messages else ""
     return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""
 
@@ -241,7 +241,7 @@ def refusal_in(request: SummaryRequest) -> str:
 
 
 #: At least so many tokens are there for sentences that a summary lost, however short it should be.
-_LEAST_ROOM = 128
+_MIN_ROOM = 128
 #: And so many where no length is wished for.
 _USUAL_ROOM = 500
 
@@ -261,7 +261,7 @@ class CycleWork:
     _emit: Callable[[Event], None]
     _monotonic: Callable[[], float]
     #: What the summarizer says of itself.
-    traits: Traits = USUAL
+    traits: Traits = DEFAULT_TRAITS
     #: Where accepted answers are kept, and found again; None: nowhere.
     keeping: Keeping | None = None
     #: Called with this and each request before it is made; what it raises goes out.
@@ -330,9 +330,9 @@ class CycleWork:
         request: SummaryRequest,
         source: Source,
         view: View,
-        standing: Sequence[str] | None = None,
+        prohibitions: Sequence[str] | None = None,
         becomes: Callable[[Summary], CompactedMessage] | None = None,
-        reading: Reading | None = None,
+        reading: AnswerParser | None = None,
         *,
         major: bool = False,
     ) -> Summary:
@@ -343,7 +343,7 @@ class CycleWork:
         span = {"role": view.role, "generation": generation, "strategy": self.strategy}
         span |= {"start": request.start_index, "end": request.end_index}
         attempts = 1 if request.kind == "changes" else self.traits.attempts(self.config)
-        judged = self._judged(request, source, view, standing, reading)
+        judged = self._judged(request, source, view, prohibitions, reading)
         digest = digest_of(request) if self.keeping is not None else ""
         made = found = self._found(digest, request, judged)
         if made is None:
@@ -351,7 +351,7 @@ class CycleWork:
             self._emit(Started(**span, tokens_before=before))
             sending = view.ledger.count(source.text) if source.sent is None else source.sent
             made = judged(
-                partial(self._counted, sending), attempts=attempts, tell=partial(self._refused, request, span, attempts)
+                partial(self._counted, sending), attempts=attempts, emit=partial(self._refused, request, span, attempts)
             )
             self.origin = Origin(digest, tuple(CHECKS), self.strategy)
             compaction = becomes(made.summary) if becomes is not None and self.keeping is not None else None
@@ -380,12 +380,12 @@ class CycleWork:
         request: SummaryRequest,
         source: Source,
         view: View,
-        standing: Sequence[str] | None,
-        reading: Reading | None,
+        prohibitions: Sequence[str] | None,
+        reading: AnswerParser | None,
     ) -> Callable[..., Answer]:
         """Return ``accepted``, with all that an answer to *request* is judged by."""
         pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
-        standing = in_force(request.previous, request.rounds) if standing is None else standing
+        prohibitions = in_force(request.previous, request.rounds) if prohibitions is None else prohibitions
         return partial(
             accepted,
             request=request,
@@ -395,8 +395,8 @@ class CycleWork:
                 previous=source.previous or previous,
             ),
             count=view.ledger.count,
-            standing=lost(standing, pinned) if request.kind in ("rounds", "changes") else (),
-            room=_USUAL_ROOM if request.target_tokens is None else max(_LEAST_ROOM, request.target_tokens // 2),
+            prohibitions=lost(prohibitions, pinned) if request.kind in ("rounds", "changes") else (),
+            room=_USUAL_ROOM if request.target_tokens is None else max(_MIN_ROOM, request.target_tokens // 2),
             reading=reading,
         )
 

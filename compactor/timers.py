@@ -40,7 +40,7 @@ class Backoff:
     @property
     def circuit_open(self) -> bool:
         """Whether attempts are rare now; each that is made then is a half-open circuit's trial."""
-        return self.failures >= self._config.circuit_failures
+        return self.failures >= self._config.circuit_breaker_failures
 
     def reset(self) -> None:
         """Take note of a success."""
@@ -55,7 +55,7 @@ class Backoff:
         """
         self.failures += 1
         if self.circuit_open:
-            delay = self._config.circuit_reset
+            delay = self._config.circuit_breaker_reset
         else:
             # 2.0**60 seconds is beyond every backoff_max; more would overflow.
             delay = min(self._config.backoff_initial * 2.0 ** min(self.failures - 1, 60), self._config.backoff_max)
@@ -82,7 +82,7 @@ class Waiter:
     error: BaseException | None = None
 
 
-class Waiters:
+class CompletionWaiters:
     """All of a compactor's. Everything but ``outcome`` is called with the lock of *wake* held, which guards them."""
 
     def __init__(self, wake: threading.Condition) -> None:
@@ -409,7 +409,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 #: With this many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
-MOST_ABANDONED = 4
+MAX_ABANDONED = 4
 
 T = TypeVar("T")
 
@@ -456,7 +456,7 @@ class BoundedCalls:
         """
         made = Call()
         with self._wake:
-            if self.in_flight >= MOST_ABANDONED:
+            if self.in_flight >= MAX_ABANDONED:
                 raise CompactionTimeout(f"{self.in_flight} calls that were given up have not ended; none is made now")
             self._in_flight.add(made)
         try:
@@ -475,7 +475,7 @@ class BoundedCalls:
 # --- one call to come: who asks for another has that one instead --------------------------------------------------
 
 
-class Later:
+class Timer:
     """Has *method* called once, some time from now, on another thread.
 
     Guarded by the lock of *wake*. What the method belongs to is held weakly: what nobody holds any more is not kept

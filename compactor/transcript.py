@@ -26,7 +26,7 @@ from .tokens import TokenCounter
 __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]
 
 #: The least room for conversation in one request; below it a summarizer would see little but its instructions.
-LEAST_ROOM = 64
+MIN_ROOM = 64
 #: Characters that the arguments of a call take beside its result.
 MAX_ARGUMENTS = 160
 #: Bytes of a name or an id in a tag, each of which may be a token; where there is little room, as long as providers let
@@ -76,7 +76,7 @@ class Room:
 
     @property
     def checked(self) -> int:
-        if self.tokens < LEAST_ROOM:
+        if self.tokens < MIN_ROOM:
             raise StepsTooSmall(
                 "the prompt and the previous summary leave no room for the conversation;"
                 " raise summarizer_input_tokens or lower target_tokens"
@@ -198,7 +198,7 @@ def _cost(post: Post, count: TokenCounter, tag: _Tag) -> int:
 
 def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
     """Give *text* in consecutive slices of at most *tokens* each, as they stand once their tags are escaped."""
-    tokens = max(tokens, LEAST_ROOM // 4)  # beside names and ids that are longer than they should be
+    tokens = max(tokens, MIN_ROOM // 4)  # beside names and ids that are longer than they should be
     start = 0
     while start < len(text):
         length = min(len(text) - start, 4 * tokens)

@@ -12,7 +12,7 @@ from memory.arguments import require_callable
 from .config import CompactorConfig, whole_number
 
 if TYPE_CHECKING:
-    from .events import Weighed
+    from .events import CostEvaluated
     from .view import View
 
 __all__ = [
@@ -39,16 +39,16 @@ _TOKENS: frozenset[Size] = frozenset({"tokens"})
 class Verdict:
     """What a trigger says of a view."""
 
-    holds: bool
+    is_due: bool
     #: The number of tokens that the prompt has passed, where that is why it holds.
     mark: int | None = None
     #: The numbers behind it, where it was weighed: an event that still lacks role and generation.
-    weighed: Weighed | None = None
+    cost_evaluation: CostEvaluated | None = None
     #: Which sizes are over their marks, so that a strategy can tell whether it helps; None: nobody knows.
     exceeds: frozenset[Size] | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
-        return self.holds
+        return self.is_due
 
 
 Condition = Callable[["View"], "bool | Verdict | Awaitable[bool]"]
@@ -71,7 +71,7 @@ class Trigger:
         return self._judge(view)
 
     def __call__(self, view: View) -> bool:
-        return self._judge(view).holds
+        return self._judge(view).is_due
 
     def __or__(self, other: Condition) -> Trigger:
         return _Either(self, when(other))
@@ -129,8 +129,8 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
     def judge(view: View) -> Verdict:
         counted = view.usage.input_tokens
         bound = n if view.as_composed else least
-        holds = (view.corrected_tokens if counted is None else counted) >= bound
-        return Verdict(holds, n if holds else None, exceeds=_TOKENS)
+        is_due = (view.corrected_tokens if counted is None else counted) >= bound
+        return Verdict(is_due, n if is_due else None, exceeds=_TOKENS)
 
     return Trigger(judge, f"over_usage({n})")
 
@@ -179,7 +179,7 @@ class _Either(Trigger):
 
     def _either(self, view: View) -> Verdict:
         said = [part.verdict(view) for part in self.parts]
-        holding = [verdict for verdict in said if verdict.holds]
+        holding = [verdict for verdict in said if verdict.is_due]
         return Verdict(bool(holding), _lowest(holding), _weighed(said), _exceeded(holding))
 
 
@@ -192,10 +192,10 @@ class _Both(Trigger):
 
     def _both(self, view: View) -> Verdict:
         said = [self.parts[0].verdict(view)]
-        if said[0].holds:
+        if said[0].is_due:
             said.append(self.parts[1].verdict(view))
-        holds = all(verdict.holds for verdict in said)
-        return Verdict(holds, _lowest(said) if holds else None, _weighed(said), _exceeded(said))
+        is_due = all(verdict.is_due for verdict in said)
+        return Verdict(is_due, _lowest(said) if is_due else None, _weighed(said), _exceeded(said))
 
 
 def _lowest(said: list[Verdict]) -> int | None:
@@ -208,5 +208,5 @@ def _exceeded(said: list[Verdict]) -> frozenset[Size] | None:
     return frozenset[Size]().union(*known) if len(known) == len(said) else None
 
 
-def _weighed(said: list[Verdict]) -> Weighed | None:
-    return next((verdict.weighed for verdict in said if verdict.weighed is not None), None)
+def _weighed(said: list[Verdict]) -> CostEvaluated | None:
+    return next((verdict.cost_evaluation for verdict in said if verdict.cost_evaluation is not None), None)

@@ -16,12 +16,12 @@ from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
 
-from .acceptance.checks import Reading, Source
-from .acceptance.prohibitions import STANDING, in_force, lost, restored
+from .acceptance.checks import AnswerParser, Source
+from .acceptance.prohibitions import PROHIBITIONS, in_force, lost, restored
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import KeptRound, Ledger, Sums, by_round, calls_in, is_pinned
-from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, Unit, overlaid, tells_of_drops, units_of
+from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarizers.base import Continued, Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
@@ -53,9 +53,9 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
     model_text, extracted, place = _parts(current)
     target = max(MIN_TOKENS, int(OFFLINE_SHARE * target_tokens)) if target_tokens is not None else None
     text = _extracted(view, extracted, rounds, target, summarize)
-    standing = in_force(current, rounds)
+    prohibitions = in_force(current, rounds)
     pinned = current.pinned if current is not None else ()
-    missing = lost(standing, (model_text, text, *pinned))
+    missing = lost(prohibitions, (model_text, text, *pinned))
     text, _ = restored(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
     return CompactedMessage(
         start_index=1,
@@ -67,7 +67,7 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
         notes=current.notes if current is not None else (),
         extra={
             **(current.extra if current is not None else {}),
-            **({STANDING: standing} if standing else {}),
+            **({PROHIBITIONS: prohibitions} if prohibitions else {}),
             OFFLINE: {**place, "rounds": place["rounds"] + len(rounds)},
         },
     )
@@ -167,9 +167,9 @@ class Work(Protocol):
         request: SummaryRequest,
         source: Source,
         view: View,
-        standing: Sequence[str] | None = None,
+        prohibitions: Sequence[str] | None = None,
         becomes: Callable[[Summary], CompactedMessage] | None = None,
-        reading: Reading | None = None,
+        reading: AnswerParser | None = None,
         *,
         major: bool = False,
     ) -> Summary:
@@ -270,9 +270,9 @@ class View:
     def _asked_tokens(self, end: int) -> int:
         """Return the tokens of the user's newest query where it lies within the first *end* rounds: it is shown all the
         same, as far as it was ever shown."""
-        if not self.end <= self.asked < end or any(unit.from_user for _, unit in self.growing):
+        if not self.end <= self.asked < end or any(group.from_user for _, group in self.growing):
             return 0
-        spoken = [sum(self.costs(round_, unit)) for round_, unit in self.units(self.asked) if unit.from_user]
+        spoken = [sum(self.costs(round_, group)) for round_, group in self.groups(self.asked) if group.from_user]
         return sum(spoken[:1]) + sum(spoken[1:][-1:])
 
     @property
@@ -296,7 +296,7 @@ class View:
     def messages(self) -> int:
         """Messages of the tail."""
         closed = self.sums[self.closed].messages - self.sums[min(self.end, self.closed)].messages
-        return closed + sum(len(unit.posts) for _, unit in self.growing)
+        return closed + sum(len(group.posts) for _, group in self.growing)
 
     @property
     def window(self) -> int:
@@ -320,13 +320,13 @@ class View:
             return found
         if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
             before = range(sums.start - 1, -1, -1)
-            asked = (place for place in before if any(unit.from_user for _, unit in self.units(place)))
+            asked = (place for place in before if any(group.from_user for _, group in self.groups(place)))
             sums.asked_before = next(asked, -1)
         return sums.asked_before
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        growing = sum([sum(self.costs(round_, unit)) for round_, unit in self.growing])
+        growing = sum([sum(self.costs(round_, group)) for round_, group in self.growing])
         return self.closed_tokens(end, self.closed) + growing
 
     def calls_behind(self, end: int) -> int:
@@ -360,19 +360,19 @@ class View:
     def round(self, place: int) -> Round:
         """Return a round as it reads now."""
         raw = self.rounds[place]
-        return overlaid(raw, self.reductions.of(raw.id), self.role)
+        return apply_overlays(raw, self.reductions.of(raw.id), self.role)
 
-    def units(self, place: int) -> list[tuple[Round, Unit]]:
+    def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         """Return the messages of one round as it reads now, in units that may not be torn, each with the round."""
         known = self._open_units.get(place) if place >= self.closed else None
         return list(known) if known is not None else self._made_units(place)
 
-    def _made_units(self, place: int) -> list[tuple[Round, Unit]]:
+    def _made_units(self, place: int) -> list[tuple[Round, MessageGroup]]:
         round_ = self.round(place)
-        return [(round_, unit) for unit in units_of(round_, self.role, last=place == self.total - 1)]
+        return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
 
     @once
-    def _open_units(self) -> Mapping[int, list[tuple[Round, Unit]]]:
+    def _open_units(self) -> Mapping[int, list[tuple[Round, MessageGroup]]]:
         """Those of the tail's rounds from the first open one on, by place: they are both counted and shown."""
         return {place: self._made_units(place) for place in range(max(self.closed, self.end), self.total)}
 
@@ -393,34 +393,34 @@ class View:
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
         from its results."""
-        return tuple(accumulate(len(unit.posts) for _, unit in self.units(place)))
+        return tuple(accumulate(len(group.posts) for _, group in self.groups(place)))
 
-    def costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
+    def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a unit."""
         if isinstance(self.rounds, Rounds):
-            return self.ledger.open_costs(round_, unit)
-        return self.ledger.costs(unit)  # nobody promises that another host's posts stay as they are
+            return self.ledger.open_costs(round_, group)
+        return self.ledger.costs(group)  # nobody promises that another host's posts stay as they are
 
-    def is_pinned(self, round_: Round, unit: Unit) -> bool:
+    def is_pinned(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether one of a unit's posts is pinned."""
-        return is_pinned(unit, self.pinned.get(round_.id, frozenset()))
+        return is_pinned(group, self.pinned.get(round_.id, frozenset()))
 
-    def reducible(self, round_: Round, unit: Unit) -> bool:
+    def reducible(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a strategy may reduce a unit: what a prompt may shorten, but for results that the role has yet
         to read, and what exempted tools were told and gave."""
-        return self.shortenable(round_, unit) and not (self.is_unread(round_, unit) or self._is_exempt(unit))
+        return self.shortenable(round_, group) and not (self.is_unread(round_, group) or self._is_exempt(group))
 
-    def shortenable(self, round_: Round, unit: Unit) -> bool:
+    def shortenable(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a prompt that is too long may shorten a unit: not what waits for something or is pinned, and
         not what was reloaded in the newest round, where the agent still works with it."""
-        return not (unit.pending or self.is_pinned(round_, unit) or self.read_back(round_, unit))
+        return not (group.pending or self.is_pinned(round_, group) or self.read_back(round_, group))
 
-    def is_unread(self, round_: Round, unit: Unit) -> bool:
+    def is_unread(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a unit has a result that came after the role spoke last, so that no model has read it."""
-        return any(post is not None and (round_.id, post.number) in self._unread for post in unit.posts)
+        return any(post is not None and (round_.id, post.number) in self._unread for post in group.posts)
 
-    def _is_exempt(self, unit: Unit) -> bool:
-        return bool(self.exempt_tools) and not self.exempt_tools.isdisjoint(unit.tools)
+    def _is_exempt(self, group: MessageGroup) -> bool:
+        return bool(self.exempt_tools) and not self.exempt_tools.isdisjoint(group.tools)
 
     @once
     def _unread(self) -> frozenset[tuple[str, int]]:
@@ -434,18 +434,18 @@ class View:
                     return frozenset(found)
         return frozenset(found)
 
-    def read_back(self, round_: Round, unit: Unit) -> bool:
+    def read_back(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a unit is what the agent reads back in the newest round."""
-        return round_.id == self._newest_id and not set(unit.tools).isdisjoint(RECALL_TOOLS)
+        return round_.id == self._newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
 
     @once
     def _newest_id(self) -> str:
         return self.rounds[self.total - 1].id if self.total else ""
 
     @once
-    def growing(self) -> Sequence[tuple[Round, Unit]]:
+    def growing(self) -> Sequence[tuple[Round, MessageGroup]]:
         """The units of the tail's rounds from the first open one on, each with its round."""
-        return [placed for units in self._open_units.values() for placed in units]
+        return [placed for groups in self._open_units.values() for placed in groups]
 
     @property
     def first_dropped(self) -> int:

@@ -34,7 +34,7 @@ from .overlays import (
     Ties,
     hides_words,
     is_over,
-    laid,
+    merge_reductions,
     newest_asked,
     ties_of,
 )
@@ -288,7 +288,7 @@ class RoleJournal:
 
         def records(now: Snapshot) -> Iterable[Record]:
             found = self._reduced(now, reduction, base)
-            if laid(now.reductions_of(self._role).of(found.round_id), found) is not None:
+            if merge_reductions(now.reductions_of(self._role).of(found.round_id), found) is not None:
                 yield ReductionPublished(role=self._role, reduction=found)
 
         return self._write_one(records)
@@ -421,7 +421,7 @@ class RoleJournal:
         covered = [now.state_of(round_id) for round_id in round_ids]
         last = now.numbers.get(compaction.end_round_id or "", 0)
         # Not past an open round, even one that another process opened: what is said in it is still to come.
-        if not 1 <= last <= now.settled_count or any(state != "finished" for state in covered):
+        if not 1 <= last <= now.closed_prefix or any(state != "finished" for state in covered):
             raise StaleCompaction("rounds_changed")
         if not changed(compaction, end_number=last).may_follow(state.current):
             raise StaleCompaction("behind")

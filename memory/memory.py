@@ -33,7 +33,7 @@ from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .hooks import Hooks, Notifications, describe, describe_error
 from .journal import SOLE, RoleJournal, withdrawals
-from .log.open_round import LiveRound
+from .log.open_round import OpenRound
 from .log.redaction import erased_places, place_of, redaction_of, references_of, unfinished, withdrawn
 from .log.session_log import Log
 from .log.state import Snapshot, without_failed
@@ -142,7 +142,7 @@ class Memory(Log):
         def records(now: Snapshot) -> Iterable[Record]:
             return [] if given and self._is_open_already(now, opened) else self._open(now, opened, given=given)
 
-        return self._write(records, lambda now: self._require(now, opened.round_id), made_at, tell=True)
+        return self._write(records, lambda now: self._require(now, opened.round_id), made_at, emit=True)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -178,7 +178,7 @@ class Memory(Log):
             added = changed(ready, number=taking.count + 1)
             return [_added(taking.opened.id, added)]
 
-        return self._write(records, lambda _now: added, made_at, tell=True)
+        return self._write(records, lambda _now: added, made_at, emit=True)
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
@@ -207,7 +207,7 @@ class Memory(Log):
                 without_failed(self._at_hand(ahead), number)  # raises where what is shown instead cannot be read
             return _failing(now, round_id)
 
-        return self._write(records, lambda now: self._require(now, round_id), tell=True)
+        return self._write(records, lambda now: self._require(now, round_id), emit=True)
 
     def append(self, message: Mapping[str, Any]) -> None:
         """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.
@@ -235,7 +235,7 @@ class Memory(Log):
             same = [one for one in now.header if (one.kind, one.send_to) == (post.kind, role)]
             return [] if same and same[-1].message == text else [HeaderAdded(post=post)]
 
-        self._write(records, _nothing, made_at, tell=True)
+        self._write(records, _nothing, made_at, emit=True)
 
     @classmethod
     def from_messages(
@@ -365,7 +365,7 @@ class Memory(Log):
         def records(now: Snapshot) -> Iterable[Record]:
             yield recorded.model_copy(update={"current": shown in (None, now.overlays_of(role))})
 
-        self._write(records, _nothing, tell=True)
+        self._write(records, _nothing, emit=True)
 
     def usage(self, role: str) -> Usage:
         """Return what is known of *role*'s usage by its provider's count; the same after a resume."""
@@ -488,7 +488,7 @@ class Memory(Log):
         return what stops that."""
         return self._event_hooks.add(callback)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Hand *event* to those who called ``on_event``."""
         self._event_hooks(event)
 
@@ -538,7 +538,7 @@ class Memory(Log):
     def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
         """Tell hooks of what was *erased* and *rounds* that were opened, and providers that something happened."""
         for references in erased:
-            self.tell(Redacted(at=self._clock(), session=self.session_id, references=references))
+            self.emit(Redacted(at=self._clock(), session=self.session_id, references=references))
 
         if self._providers or self._round_hooks:
             self._notifications.send(self._notify, rounds)
@@ -596,7 +596,7 @@ class Memory(Log):
                 return [*self._open(now, opening()), _added(round_id, parsed.posted(post_id, made_at, 1))]
             return [_added(newest.opened.id, parsed.posted(post_id, made_at, newest.count + 1))]
 
-        self._write(records, _nothing, made_at, tell=True)
+        self._write(records, _nothing, made_at, emit=True)
 
     def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
         """Return whether this Memory opened that very round before, and nothing was said in it yet."""
@@ -608,7 +608,7 @@ class Memory(Log):
         )
 
     def _open(
-        self, now: Snapshot, opened: RoundOpened, before: LiveRound | None = None, *, given: bool = False
+        self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
     ) -> list[Record]:
         """Return what opens a round, whose id was *given* or made here: first the end of *before*, and of this Memory's
         own, if they are open."""
@@ -629,7 +629,7 @@ class Memory(Log):
         return found
 
     @classmethod
-    def _require_open(cls, now: Snapshot, round_id: str) -> LiveRound:
+    def _require_open(cls, now: Snapshot, round_id: str) -> OpenRound:
         found = now.open_round(round_id)
         if found is None:
             number = cls._require(now, round_id).number

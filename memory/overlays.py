@@ -27,7 +27,7 @@ __all__ = [
     "UsageCounts",
     "hides_words",
     "is_over",
-    "laid",
+    "merge_reductions",
     "newest_asked",
     "ties_of",
     "without_posts",
@@ -272,7 +272,7 @@ class Origin(NamedTuple):
 # --- which of two overlays on a round stands, and what may not be covered at all: torn calls, and the newest query
 
 
-def laid(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
+def merge_reductions(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
     """Return a round's *live* reductions with *new* among them, in the order of their posts; None: *new* is ignored.
 
     It takes the place of those that it strictly contains. One that equals a live one, lies inside it or partly

@@ -98,11 +98,11 @@ def number_in(given: Mapping[str, Any], name: str, default: int | None, least: i
 PAGE, LONGEST_PAGE = 4_000, 19_500
 #: The longest pattern, how many characters are shown on either side of where it stands, and up to how many of its
 #: places are counted, so that one letter does not take seconds in a megabyte.
-LONGEST_PATTERN, AROUND, MOST_COUNTED = 200, 80, 1_000
+LONGEST_PATTERN, AROUND, MAX_COUNTED = 200, 80, 1_000
 #: So much of who says what follows.
 LONGEST_SPEAKER = 100
 #: Hits of a search where the model asked for no other number, and at most.
-HITS, MOST_HITS = 5, 20
+HITS, MAX_HITS = 5, 20
 
 _PAGED = {
     "offset": ("integer", False, "Character to start at, from 0 (the default). An answer says with which to go on."),
@@ -138,7 +138,7 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
         " by which context_reload gives it in full, and a part of its text.",
         {
             "query": ("string", True, "Words to look for, each taken literally, capitals or not: names, ids, topics."),
-            "limit": ("integer", False, f"Most messages to return: {HITS} by default, at most {MOST_HITS}."),
+            "limit": ("integer", False, f"Most messages to return: {HITS} by default, at most {MAX_HITS}."),
             "offset": ("integer", False, "How many of the best messages to pass over, from 0, which is the default."),
         },
     ),
@@ -228,7 +228,7 @@ class Recall:
         if not words:
             raise Refused("query is empty; give one or more words to look for")
         skip = number_in(given, "offset", 0, 0, HUGE)
-        limit = number_in(given, "limit", HITS, 1, MOST_HITS)
+        limit = number_in(given, "limit", HITS, 1, MAX_HITS)
         hits = self._memory.search(query, role=self._role, limit=HUGE)
         if not hits:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
@@ -304,7 +304,7 @@ def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -
             seen = place + len(pattern) + AROUND
         elif go_on is None:
             go_on = place
-        elif count >= MOST_COUNTED:
+        elif count >= MAX_COUNTED:
             break
     if not count:
         missing = "the pattern, which is literal text, does not stand there"
@@ -318,6 +318,6 @@ def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -
             break
         parts.append(part)
     more = f"; for more, give offset={go_on}" if go_on is not None else ""
-    places = f"{count}" if count < MOST_COUNTED else f"{MOST_COUNTED} or more"
+    places = f"{count}" if count < MAX_COUNTED else f"{MAX_COUNTED} or more"
     heading = f"[{ref}, {len(passage)} characters; places of the pattern from offset {start} on: {places}{more}]"
     return "\n\n".join([heading, *parts])

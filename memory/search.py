@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RECALL_TOOLS = ("context_reload", "read_rounds", "search_history")
 
 #: How much of a query is searched: characters, and words.
-LONGEST_QUERY, MOST_WORDS = 2_000, 32
+LONGEST_QUERY, MAX_WORDS = 2_000, 32
 #: Characters of a text that are shown, and of a name.
 SNIPPET, LONGEST_NAME = 240, 40
 
@@ -88,7 +88,7 @@ def words_of(query: str) -> tuple[str, ...]:
             words.update(dict.fromkeys(run[place : place + 2] for place in range(len(run) - 1)))
         if _UNSPACED.search(word):
             words.update(dict.fromkeys(filter(None, (rest.strip(_PUNCTUATION) for rest in _UNSPACED.split(word)))))
-    return tuple(words)[:MOST_WORDS]
+    return tuple(words)[:MAX_WORDS]
 
 
 def texts_of(round_: Round, role: str = "", *, apart_from: Collection[str] = RECALL_TOOLS) -> Iterator[StoredText]:
@@ -159,7 +159,7 @@ def _shown(round_: Round, number: int) -> tuple[str, str]:
 #: a second.
 BATCH = 25
 #: Rounds that a search hands over before it looks: those that are left cost it more than that each time.
-MOST_ROUNDS = 2_000
+MAX_ROUNDS = 2_000
 
 
 def found(
@@ -169,7 +169,7 @@ def found(
     words: Sequence[str],
     role: str = "",
     *,
-    most_rounds: int = MOST_ROUNDS,
+    most_rounds: int = MAX_ROUNDS,
 ) -> list[Hit]:
     """Return where any of *words* is in the texts that *role* sees, in rounds that have not failed: best match first.
 
@@ -184,7 +184,7 @@ def found(
         except (StoreBusy, StoreFull, StoreReadOnly):
             pass  # what is not in the index is searched in memory
         # Another process may have handed over rounds that are not settled in this snapshot, or that it does not know.
-        reach = min(store.texts_reach(session), snapshot.settled_count)
+        reach = min(store.texts_reach(session), snapshot.closed_prefix)
         texts, total, characters = store.find_texts(session, words, role)
         hits.extend(Hit._make(text) for text in texts if text.round <= reach)
     for round_ in _rounds_after(snapshot.rounds(include_failed=True), reach):
@@ -202,7 +202,7 @@ def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int 
     if not isinstance(store, SearchableStore):
         return True
     rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
-    settled = snapshot.settled_count
+    settled = snapshot.closed_prefix
     stop = settled if most_rounds is None else min(settled, reach + most_rounds)
     if reach < stop:
         _require_same(store, session, snapshot)

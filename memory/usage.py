@@ -48,9 +48,9 @@ def unreadable(round_id: str, place: int, number: int) -> Pinned:
 
 #: A count is corrected by whole steps, so that prompts do not wobble; more than so many say nothing about a tokenizer.
 STEP = 0.05
-MOST_STEPS = 40
+MAX_STEPS = 40
 #: Providers keep no prompts that are shorter, in tokens; and what they keep ends at a multiple of so many.
-LEAST_CACHED = 1_024
+MIN_CACHED = 1_024
 CACHED_STEP = 128
 #: What the newest prompt weighs in the share of tokens that were not in the cache.
 _WEIGHT = 1 / 16
@@ -85,12 +85,12 @@ class Usage:
         if cached_tokens is not None and told is not None and self.input_tokens is not None:
             # The prompt before had the same beginning: no overlay has changed since.
             cold += _WEIGHT * (_missed(min(self.input_tokens, input_tokens), cached_tokens) - cold)
-        return Usage(told, min(MOST_STEPS, max(self.steps, steps)), cold)
+        return Usage(told, min(MAX_STEPS, max(self.steps, steps)), cold)
 
 
 def _missed(known: int, cached_tokens: int) -> float:
     """Return the share of the *known* tokens that were not in the cache, of those that it might keep."""
-    if known < LEAST_CACHED:
+    if known < MIN_CACHED:
         return 0.0
     kept = known - known % CACHED_STEP
     return max(kept - cached_tokens, 0) / kept

@@ -43,7 +43,7 @@ class Rounds(Sequence[Round]):
         self._failed = () if include_failed else snapshot.failed
         self.role = role
         #: How many rounds at the beginning stay as they are for as long as ``epoch`` does.
-        self.settled = snapshot.settled_count - bisect_right(self._failed, snapshot.settled_count)
+        self.settled = snapshot.closed_prefix - bisect_right(self._failed, snapshot.closed_prefix)
 
     @property
     def epoch(self) -> int:

@@ -52,7 +52,7 @@ def test_the_table_has_a_column_for_each_size(
     asked: list[tuple[int, Any]] = []
 
     def in_a_process(sessions: int, arguments: Any) -> Measured:
-        asked.append((sessions, arguments.concurrent))
+        asked.append((sessions, arguments.max_concurrency))
         return measured[0]
 
     monkeypatch.setattr(many_sessions, "in_a_process", in_a_process)

@@ -10,7 +10,7 @@ from benchmarks import pauses
 @pytest.mark.parametrize(("every", "reason"), [(0, "repaid"), (3, "cold")])
 def test_the_same_compactions_are_shown_later(every: int, reason: str) -> None:
     """Without pauses when they are repaid, which costs more; with pauses when the cache is cold anyway."""
-    ready, held = (pauses.converse(publish, every, turns=35) for publish in ("when_ready", "when_cheapest"))
+    ready, held = (pauses.converse(publish, every, turns=35) for publish in ("immediately", "deferred"))
     assert (ready.published, ready.reasons) == (2, {})
     assert held.reasons[reason] >= 1
     assert held.summarizer == ready.summarizer

@@ -151,12 +151,12 @@ def test_the_settings_that_cost_least_are_weighed_as_they_are_described(
 ) -> None:
     """The block on costs asks nobody yet, and weighs with its own prices: a tenth for a token in the cache."""
     with reader(README, tmp_path, monkeypatch, said=[]) as server:
-        (block,) = (block for block in blocks(README, "python") if "cheapest" in block.text)
+        (block,) = (block for block in blocks(README, "python") if "cost_optimal" in block.text)
         names = block.run()
         assert server.requests == []
     assert set(ast.literal_eval(capsys.readouterr().out)) == {"nothing_to_cover"}
-    (weighed, *_) = (event for event in names["compactor"].events if event.name == "compaction.weighed")
-    assert (weighed.role, weighed.cached) == ("assistant", names["prices"].cached)
+    (cost_evaluation, *_) = (event for event in names["compactor"].events if event.name == "compaction.cost_evaluated")
+    assert (cost_evaluation.role, cost_evaluation.cached) == ("assistant", names["prices"].cached_input)
 
 
 def test_the_configuration_shown_gives_each_role_its_own(

@@ -26,7 +26,7 @@ def view_of(
 
 def messages_of(view: View) -> list[Message]:
     """Return the messages of the tail."""
-    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
+    return [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
 
 
 def reduced(

@@ -22,15 +22,15 @@ class PriceList:
 LISTS = (
     PriceList(
         "cached 0.1, write 1, output 4",
-        Prices(cached=0.1, written=1.0, output=4.0, summarizer_input=1.0, summarizer_output=4.0),
+        Prices(cached_input=0.1, cache_write=1.0, output=4.0, summarizer_input=1.0, summarizer_output=4.0),
     ),
     PriceList(
         "cached 0.25, write 1, output 4",
-        Prices(cached=0.25, written=1.0, output=4.0, summarizer_input=1.0, summarizer_output=4.0),
+        Prices(cached_input=0.25, cache_write=1.0, output=4.0, summarizer_input=1.0, summarizer_output=4.0),
     ),
     PriceList(
         "cached 0.1, write 1.25, output 5",
-        Prices(cached=0.1, written=1.25, output=5.0, summarizer_input=1.0, summarizer_output=5.0),
+        Prices(cached_input=0.1, cache_write=1.25, output=5.0, summarizer_input=1.0, summarizer_output=5.0),
     ),
 )
 
@@ -57,11 +57,11 @@ def cost_of(log: Iterable[Answered], prices: Prices) -> Cost:
     """
     agent_input = agent_output = asked = answered = 0.0
     for one in log:
-        read, new = one.cached * prices.cached, one.input - one.cached
+        read, new = one.cached * prices.cached_input, one.input - one.cached
         if one.by == "agent":
-            agent_input += read + new * prices.written
+            agent_input += read + new * prices.cache_write
             agent_output += one.output * prices.output
         elif one.status == 200:
-            asked += read + new * (prices.written if one.cached else prices.summarizer_input)
+            asked += read + new * (prices.cache_write if one.cached else prices.summarizer_input)
             answered += one.output * prices.summarizer_output
     return Cost(agent_input, agent_output, asked, answered)

@@ -22,9 +22,9 @@ from compactor import (
     count_tokens,
     offload_large,
 )
-from compactor.cost import Prices, cheapest
-from compactor.events import Failed, Prepared, Published, Weighed
-from compactor.publication import when_cheapest
+from compactor.cost import Prices, cost_optimal
+from compactor.events import CostEvaluated, Failed, Prepared, Published
+from compactor.publication import deferred
 from compactor.strategies.compact_notes import compact_notes
 from compactor.summarizers.base import Style
 from compactor.testing import FakeClock
@@ -61,7 +61,7 @@ class Ours(Adapter):
         )
         self._continues = float(style != "separate")
         self._published: list[Published] = []
-        self._weighed: list[Weighed] = []
+        self._weighed: list[CostEvaluated] = []
         self._asked: list[range] = []
         self._failures = 0
         self._compactor.on_event(self._note)
@@ -72,7 +72,7 @@ class Ours(Adapter):
             self._published.append(event)
         elif isinstance(event, Prepared) and not event.major and not event.reused:
             self._asked.append(range(event.start - 1, event.end))
-        elif isinstance(event, Weighed):
+        elif isinstance(event, CostEvaluated):
             self._weighed.append(event)
         elif isinstance(event, Failed):
             self._failures += 1
@@ -107,7 +107,7 @@ class Ours(Adapter):
     def measures(self) -> dict[str, float]:
         made = self._published
         minor = [one for one in made if not one.major]
-        sizes = [one for one in self._weighed if one.holds]
+        sizes = [one for one in self._weighed if one.is_due]
         found: dict[str, float] = {
             "continues": self._continues,
             "compactions": len(made),
@@ -166,7 +166,7 @@ def _cheapest(
         prices = Prices(**setting.options["prices"])
         more: dict[str, Any] = {"strategies": strategies} if strategies else {}
         if held:
-            more["publish"] = when_cheapest(prices, budget=setting.budget)
+            more["publish"] = deferred(prices, budget=setting.budget)
         return Ours(
             setting,
             f"ours, {name}",
@@ -177,7 +177,7 @@ def _cheapest(
                 model=setting.model,
             ),
             style,
-            trigger=cheapest(prices, budget=int(USED * setting.budget), style=style, delta_tokens=notes),
+            trigger=cost_optimal(prices, budget=int(USED * setting.budget), style=style, delta_tokens=notes),
             **more,
         )
 

@@ -172,17 +172,17 @@ def in_own_voice(text: str) -> bool:
 
 
 #: Makes a summary of an answer that is none itself; raises ``SummaryRejected`` where that cannot be done.
-Reading = Callable[[str], Summary]
+AnswerParser = Callable[[str], Summary]
 
 #: A summary may grow by at most this share of the new rounds that it takes in.
-LEAST_SAVING = 0.9
+MIN_SAVING = 0.9
 #: Nobody can be expected to say fewer tokens than these in less, with all that such a summary has to hold.
 MIN_TOKENS = 32
 #: A summary may be this many times as long as it was asked to be: models count badly.
-MOST_OVER_TARGET = 2.0
+MAX_OVER_TARGET = 2.0
 #: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
-MOST_INVENTED = 3
-MOST_INVENTED_SHARE = 0.25
+MAX_INVENTED = 3
+MAX_INVENTED_SHARE = 0.25
 # A summary is an echo where too much of it is copied in runs of words. How much that is depends on how much of the
 # source the copied words are; ``_is_copied`` has the rules, and ``benchmarks/acceptance.py`` measures them.
 #: First rule: more than this share of the summary is copied, and that is more than this share of the source.
@@ -197,7 +197,7 @@ MOSTLY_COPIED = 0.7
 MANY_COPIED = 80
 MANY_COPIED_OF_SOURCE = 0.08
 #: The same in more than this many runs, whatever their share of the source.
-MOST_COPIED = 400
+MAX_COPIED_RUNS = 400
 #: Third rule: one stretch of the source is more than this share of the summary,
 MAX_STRETCH = 0.6
 #: and goes over at least this many posts, or has more than this many words.
@@ -241,7 +241,7 @@ class Source:
         return Terms(self.previous)
 
 
-class Accepted(NamedTuple):
+class CheckedSummary(NamedTuple):
     #: The answer without the tags around it; or what was read in that.
     summary: Summary
     tokens: int
@@ -260,7 +260,7 @@ class _Candidate:
     kind: RequestKind
     target_tokens: int | None
     count: TokenCounter
-    reading: Reading | None = None
+    reading: AnswerParser | None = None
     length_setting: str = "target_tokens"
 
     @property
@@ -330,16 +330,16 @@ class _Fault(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-def accept(
+def check_summary(
     answer: object,
     source: Source,
     *,
     target_tokens: int | None,
     count: TokenCounter,
     kind: RequestKind = "rounds",
-    reading: Reading | None = None,
+    reading: AnswerParser | None = None,
     length_setting: str = "target_tokens",
-) -> Accepted:
+) -> CheckedSummary:
     """Return the summarizer's *answer* without the tags around it, its tokens, and what in it is of unknown origin.
 
     With *reading*, the summary that it makes of that. Errors tell to change *length_setting*, by which the host sets
@@ -356,7 +356,7 @@ def accept(
             raise rejected
     assert made.summary is not None  # noqa: S101  (the first check)
     summary = replace(made.read, usage=made.summary.usage, model=made.summary.model)
-    return Accepted(summary, made.tokens, made.unknown, made.said)
+    return CheckedSummary(summary, made.tokens, made.unknown, made.said)
 
 
 def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
@@ -421,7 +421,7 @@ def _is_copied(made: _Candidate) -> bool:
     if copied.share > MAX_COPIED and copied.of_source > most:
         return True
     if copied.share > MOSTLY_COPIED and (
-        copied.runs > MOST_COPIED or (copied.runs > MANY_COPIED and copied.of_source > MANY_COPIED_OF_SOURCE)
+        copied.runs > MAX_COPIED_RUNS or (copied.runs > MANY_COPIED and copied.of_source > MANY_COPIED_OF_SOURCE)
     ):
         return True
     long = copied.posts >= MIN_STRETCH_POSTS or copied.stretch_words > MIN_STRETCH_WORDS
@@ -453,7 +453,7 @@ def _larger(made: _Candidate) -> _Fault | None:
 
 
 def _no_progress(made: _Candidate) -> _Fault | None:
-    most = made.source.previous_tokens + made.source.tokens * LEAST_SAVING
+    most = made.source.previous_tokens + made.source.tokens * MIN_SAVING
     return _replaces(made) if made.tokens > most else None
 
 
@@ -464,10 +464,10 @@ def _replaces(made: _Candidate) -> _Fault:
 
 def _oversized(made: _Candidate) -> _Fault | None:
     target = made.target_tokens
-    if target is None or made.tokens <= MOST_OVER_TARGET * target:
+    if target is None or made.tokens <= MAX_OVER_TARGET * target:
         return None
     return _Fault(
-        f"the summary has {made.tokens} tokens, over {MOST_OVER_TARGET:g} times the {target} it was asked for;"
+        f"the summary has {made.tokens} tokens, over {MAX_OVER_TARGET:g} times the {target} it was asked for;"
         f" raise {made.length_setting}, or state the length in the prompt"
     )
 
@@ -485,7 +485,7 @@ def _invented(made: _Candidate) -> _Fault | None:
     found, among = len(made.unknown), len(made.names)
     if made.is_extracted:  # it makes up nothing, but names the beginnings of what is too long
         return None
-    if found <= MOST_INVENTED or found <= MOST_INVENTED_SHARE * among:
+    if found <= MAX_INVENTED or found <= MAX_INVENTED_SHARE * among:
         return None
     why = f"{found} of the {among} identifiers in the summary stand nowhere in what it was made from"
     return _Fault(why, made.unknown)

@@ -227,7 +227,7 @@ def _identifiers(text: str) -> list[str]:
 
 
 #: So many are looked at; a summary of more is no summary.
-MOST_IDENTIFIERS = 500
+MAX_IDENTIFIERS = 500
 #: What is longer is a blob; what is shorter, and no path or code, names nothing.
 _LONGEST, _SHORTEST = 200, 4
 
@@ -281,7 +281,7 @@ def identifiers(text: str) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for name in _found(text):
         found.setdefault(name.casefold(), name)
-        if len(found) == MOST_IDENTIFIERS:
+        if len(found) == MAX_IDENTIFIERS:
             break
     return tuple(found.values())
 

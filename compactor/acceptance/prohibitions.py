@@ -32,9 +32,9 @@ _WORDS, _WORDS_KEPT = 8, 0.1
 _ALIKE = 0.6
 _LONGEST = 400
 #: So many lines and prohibitions are compared.
-_MOST_LINES, _MOST_PROHIBITIONS = 200, 40
+_MAX_LINES, _MAX_PROHIBITIONS = 200, 40
 #: Characters of a summary in which prohibitions are looked for, and of a line; a summary of more is no summary.
-_MOST_READ, _LONGEST_LINE = 10_000, 2_000
+_MAX_READ, _LONGEST_LINE = 10_000, 2_000
 
 
 class Missing(NamedTuple):
@@ -83,10 +83,10 @@ def _missing_words(before: Terms, after: Terms, source: Terms, named: frozenset[
 
 
 def _prohibitions(text: str) -> Iterator[str]:
-    text = text[:_MOST_READ]
+    text = text[:_MAX_READ]
     if may_prohibit(text):
         found = (sentence for sentence in sentences(text, _LONGEST) if is_prohibition(sentence))
-        yield from (sentence for sentence, _ in zip(found, range(_MOST_PROHIBITIONS), strict=False))
+        yield from (sentence for sentence, _ in zip(found, range(_MAX_PROHIBITIONS), strict=False))
 
 
 def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
@@ -114,7 +114,7 @@ class _Line(NamedTuple):
 
 def _lines(text: str) -> list[_Line]:
     found = []
-    for line in (line[:_LONGEST_LINE] for line in text.splitlines()[:_MOST_LINES] if line.strip()):
+    for line in (line[:_LONGEST_LINE] for line in text.splitlines()[:_MAX_LINES] if line.strip()):
         terms, rest = Terms(line), line
         for name in identifiers(line):
             rest = rest.replace(name, " ")
@@ -130,7 +130,7 @@ def _says(words: frozenset[str], of: frozenset[str]) -> bool:
 
 
 #: Under this key of its ``extra`` a compaction carries them, oldest first.
-STANDING = "standing"
+PROHIBITIONS = "standing"
 #: As many are carried, the newest; of each as many characters. Who forbids more than that has written a document.
 MOST = 32
 LONGEST = 400
@@ -168,7 +168,7 @@ def own_words(rounds: Iterable[Round]) -> tuple[str, ...]:
 
 def carried(previous: CompactedMessage | None) -> tuple[str, ...]:
     """Return the instructions that *previous* carries."""
-    before = previous.extra.get(STANDING, ()) if previous is not None else ()
+    before = previous.extra.get(PROHIBITIONS, ()) if previous is not None else ()
     return tuple(text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
 
 
@@ -177,21 +177,21 @@ def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tupl
     return _newest((*carried(previous), *standing_sentences(rounds)))
 
 
-def carry(standing: Iterable[str], summary: Summary) -> tuple[str, ...]:
+def carry(prohibitions: Iterable[str], summary: Summary) -> tuple[str, ...]:
     """Return *standing* and, of an accepted *summary* by a model, the user's instructions that it quotes: all that the
     next compaction carries. What was chosen by cue words is not chosen again for standing below a heading."""
     quoted = () if summary.extracted else instructions_in(summary.text)
-    return _newest((*standing, *(text for text in quoted if len(text) <= LONGEST)))
+    return _newest((*prohibitions, *(text for text in quoted if len(text) <= LONGEST)))
 
 
-def lost(standing: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
+def lost(prohibitions: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
     """Return those of *standing* that stand in none of the texts *kept*; only letters and digits are compared, so that
     it does not matter how a summary quotes them."""
-    standing = tuple(standing)
-    if not standing:
+    prohibitions = tuple(prohibitions)
+    if not prohibitions:
         return ()
     texts = [bare(text) for text in kept]
-    return tuple(sentence for sentence in standing if not any(bare(sentence) in text for text in texts))
+    return tuple(sentence for sentence in prohibitions if not any(bare(sentence) in text for text in texts))
 
 
 def restored(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
@@ -292,7 +292,7 @@ UNSAID = "Instructions in the summary's own words:"
 OTHERS = "Words of others, which are no instruction:"
 _IN_OTHER_WORDS = " (in the summary's words)"
 #: A shorter quote may stand anywhere; in scripts other than Latin, a word has fewer letters.
-_LEAST_LETTERS, _LEAST_OTHERS = 12, 4
+_MIN_LETTERS, _MIN_OTHERS = 12, 4
 #: So many quotes of one summary are looked for, each in all that the user said.
 MAX_QUOTES = 1_000
 # No mark opens twice: one that is never closed is not looked for to the end, from each one.
@@ -448,4 +448,4 @@ def _of_others(summary: str) -> Iterator[str]:
 
 
 def _is_long(letters: str) -> bool:
-    return len(letters) >= (_LEAST_LETTERS if letters.isascii() else _LEAST_OTHERS)
+    return len(letters) >= (_MIN_LETTERS if letters.isascii() else _MIN_OTHERS)

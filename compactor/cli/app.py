@@ -223,9 +223,9 @@ def chat(
     with memory_at(store, session) as memory:
         begin(memory, system)
         dialogue = ConversationScreen(screen(), screen(sys.stderr))
-        dialogue.tell(f"{source}; /help lists the commands")
+        dialogue.emit(f"{source}; /help lists the commands")
         if store:
-            dialogue.tell(where(memory))
+            dialogue.emit(where(memory))
         extractive = summarizer is By.EXTRACTIVE
         Chat(source, dialogue, config, budget, memory, extractive=extractive, hooks=event_log(log)).run()
 

@@ -158,11 +158,11 @@ class Chat:
         self._model = config.model
         self._memory = memory
         summarizer = ExtractiveSummarizer() if extractive else source.summarizer
-        self._compactor = ContextCompactor.for_role(self._memory, ASSISTANT, config, summarizer, on_event=self._tell)
+        self._compactor = ContextCompactor.for_role(self._memory, ASSISTANT, config, summarizer, on_event=self._emit)
         for hook in hooks:
             self._compactor.on_event(hook)
         self._commands: dict[str, Callable[[], None]] = {
-            "/help": lambda: self._screen.tell(HELP),
+            "/help": lambda: self._screen.emit(HELP),
             "/prompt": self._show_prompt,
             "/compact": self._compact,
             "/revert": self._revert,
@@ -179,11 +179,11 @@ class Chat:
                 elif said and self._keep("user", said):
                     self._answer()
         except KeyboardInterrupt:
-            self._screen.tell("")
+            self._screen.emit("")
         finally:
             self._compactor.stop(timeout=0.5)
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         if text := sentence(event):
             self._screen.note(text)
 
@@ -223,7 +223,7 @@ class Chat:
 
     def _retry(self) -> None:
         if answered(self._memory):
-            self._screen.tell("nothing waits for an answer")
+            self._screen.emit("nothing waits for an answer")
             return
         self._answer()
 
@@ -235,7 +235,7 @@ class Chat:
     def _command(self, said: str) -> None:
         known = self._commands.get(said.split(maxsplit=1)[0].lower())
         if known is None:
-            self._screen.tell(f"{one_line(said, 40)} is no command; these are:\n{HELP}")
+            self._screen.emit(f"{one_line(said, 40)} is no command; these are:\n{HELP}")
         else:
             try:
                 known()
@@ -253,7 +253,7 @@ class Chat:
         left_out = prompt.report.omitted_rounds
         status = self._compactor.status()
         whole, messages = counted(len(rounds), "round"), counted(len(prompt.messages), "message")
-        self._screen.tell(
+        self._screen.emit(
             f"{whole}: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as they were said"
             + (f", {len(left_out)} of these left out" if left_out else "")
             + f"\n{messages}, {counted(prompt.tokens, 'token')} of at most {self._budget:,}"
@@ -267,12 +267,12 @@ class Chat:
             self._screen.complain(in_options(str(error)))
             return
         if made is None:
-            self._screen.tell("nothing to compact yet: the newest rounds stay as they are")
+            self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
 
     def _revert(self) -> None:
         shown = self._compactor.status().generation
         if self._compactor.get_compaction() is None:
-            self._screen.tell("there is no summary to go back from")
+            self._screen.emit("there is no summary to go back from")
             return
         try:
             self._compactor.revert(shown)

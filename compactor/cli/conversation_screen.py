@@ -67,7 +67,7 @@ class ConversationScreen:
             else:
                 self._print_note(text)
 
-    def tell(self, text: str) -> None:
+    def emit(self, text: str) -> None:
         with self._lock:
             self._console.print(visible(text))
 

@@ -238,5 +238,5 @@ def shortened(results: Sequence[Replayed]) -> dict[str, Rung]:
 def _as_figures(strategies: Mapping[str, Saving], ladder: Mapping[str, Rung]) -> dict[str, Any]:
     return {
         "strategies": {name: saving.figures() for name, saving in strategies.items()},
-        "ladder": {name: rung.figures() for name, rung in ladder.items()},
+        "ladder": {name: level.figures() for name, level in ladder.items()},
     }

@@ -68,7 +68,7 @@ def table(results: Sequence[Replayed], console: Console) -> None:
         summary.add_row(name, value)
     console.print(summary)
     console.print(savings_tables.strategies(saved(results)))
-    if any(rung.prompts for rung in shortened(results).values()):
+    if any(level.prompts for level in shortened(results).values()):
         console.print(savings_tables.ladder(shortened(results)))
     if sums["failures"]:
         console.print(

@@ -76,11 +76,11 @@ def rungs_of(prompt: Prompt) -> dict[str, Rung]:
         if reduced.published:  # the strategy that made it tells of it
             continue
         found[reduced.by].append(reduced.tokens_before - reduced.tokens_after)
-    rungs = {name: Rung(int(bool(saved)), len(saved), sum(saved)) for name, saved in found.items()}
+    levels = {name: Rung(int(bool(saved)), len(saved), sum(saved)) for name, saved in found.items()}
     if report.omitted_rounds:
-        rest = report.tokens_before - report.tokens_after - sum(rung.tokens_saved for rung in rungs.values())
-        rungs["left_out"] = Rung(1, len(report.omitted_rounds), rest)
-    return rungs
+        rest = report.tokens_before - report.tokens_after - sum(level.tokens_saved for level in levels.values())
+        levels["left_out"] = Rung(1, len(report.omitted_rounds), rest)
+    return levels
 
 
 SumsT = TypeVar("SumsT", bound=_Sums)

@@ -33,14 +33,14 @@ def strategies(savings: Mapping[str, Saving]) -> Table:
     return table
 
 
-def ladder(rungs: Mapping[str, Rung]) -> Table:
+def ladder(levels: Mapping[str, Rung]) -> Table:
     """Return a row for each rung: what it had to do anew for each prompt where overlays were not enough."""
     table = Table(title="what prompts still had shortened", title_justify="left")
     table.add_column("rung", overflow="fold")
     for name in ("prompts", "times", "tokens saved"):
         table.add_column(name, justify="right")
-    for name, rung in rungs.items():
-        table.add_row(LADDER[name], f"{rung.prompts:,}", f"{rung.times:,}", f"{rung.tokens_saved:,}")
+    for name, level in levels.items():
+        table.add_row(LADDER[name], f"{level.prompts:,}", f"{level.times:,}", f"{level.tokens_saved:,}")
     return table
 
 

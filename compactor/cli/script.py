@@ -70,9 +70,9 @@ def _table(rows: int, figures: random.Random) -> str:
         return ""
     lines = ["\n       store_id         day  units    net_eur  promo_days"]
     for _ in range(rows):
-        units = figures.randint(90, 1400)
+        groups = figures.randint(90, 1400)
         day = f"2025-{figures.randint(1, 10):02}-{figures.randint(1, 28):02}"
-        money = units * figures.uniform(6.1, 7.4)
+        money = groups * figures.uniform(6.1, 7.4)
         index, store = figures.randint(10, 7103), figures.randint(1, 48)
-        lines.append(f"{index:<6} {store:>8}  {day}  {units:>5}  {money:>9.2f}  {figures.randint(0, 7):>10}")
+        lines.append(f"{index:<6} {store:>8}  {day}  {groups:>5}  {money:>9.2f}  {figures.randint(0, 7):>10}")
     return "\n".join(lines)

@@ -135,7 +135,7 @@ def export_(
         require(there, session)
         entries = exchange.export(there, session, to, force=force)
     if to != "-":
-        _tell(
+        _emit(
             as_json,
             {"session": session, "entries": entries, "file": to},
             f"{counted(entries, 'entry', 'entries')} written to {to}",
@@ -158,7 +158,7 @@ def import_(
     JSON: {"session", "entries"}.
     """
     session, entries = exchange.import_into(store, file, name)
-    _tell(
+    _emit(
         as_json,
         {"session": session, "entries": entries},
         f"{counted(entries, 'entry', 'entries')} read; session {session}",
@@ -174,7 +174,7 @@ def purge_(session: Session, store: Store = None, yes: Yes = False, as_json: AsJ
     """
     with opened(store, write=True) as there:
         facts = sessions.purge(there, session, yes=yes)
-    _tell(as_json, {"purged": facts.figures()}, f"session {facts.session} is erased: {facts}")
+    _emit(as_json, {"purged": facts.figures()}, f"session {facts.session} is erased: {facts}")
 
 
 @app.command("expire", short_help="Erase what is old.")
@@ -202,11 +202,11 @@ def expire_(
             raise CannotRun(f"there is no folder {one_line(files, 80)}; give the store_dir that chats write to")
         sessions.confirm(f"{one_line(files, 80)}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
-        _tell(as_json, {"files": removed}, f"{counted(removed, 'file')} erased")
+        _emit(as_json, {"files": removed}, f"{counted(removed, 'file')} erased")
         return
     with opened(store, write=True) as there:
         gone = sessions.expire(there, age, yes=yes)
-    _tell(as_json, {"expired": gone}, f"{counted(len(gone), 'session')} erased")
+    _emit(as_json, {"expired": gone}, f"{counted(len(gone), 'session')} erased")
 
 
 @app.command("revert", short_help="Go back to a role's summary before.")
@@ -229,7 +229,7 @@ def revert_(
         reverted = revert(Memory(session, store=there), role, yes=yes)
     end = reverted["last_covered_round"]
     said = f"the summary covers rounds 1-{end} again" if end else "all rounds are as they were said again"
-    _tell(as_json, {"session": session, "role": role} | reverted, f"reverted: {said}")
+    _emit(as_json, {"session": session, "role": role} | reverted, f"reverted: {said}")
 
 
 @app.command("diff", short_help="Compare a role's summary with the one before.")
@@ -273,7 +273,7 @@ def _age(text: str) -> timedelta:
     return timedelta(**{_UNITS[unit]: int(number)})
 
 
-def _tell(as_json: bool, document: Mapping[str, Any], said: str) -> None:
+def _emit(as_json: bool, document: Mapping[str, Any], said: str) -> None:
     if as_json:
         _print(document)
     else:

@@ -26,7 +26,7 @@ from .terminal import CannotRun, counted, one_line
 #: So many of the newest rounds are looked through for who speaks in them.
 _LOOKED_THROUGH = 200
 #: A tail of more rounds is not counted: that would mean to read it all.
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 #: Those who speak in a session without being an agent.
 _NO_AGENTS = frozenset({USER, TOOL, FUNCTION, "system", "developer"})
 
@@ -75,7 +75,7 @@ def facts_of_role(memory: Memory, role: str, model: str = "") -> tuple[RoleFacts
     count = counter_for(model)
     header = sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
     view = View(rounds, compaction, ledger_of(memory, role, count), header, model)
-    counted = view.tail_length <= MOST_COUNTED
+    counted = view.tail_length <= MAX_COUNTED
     made_at = compaction.created_at if compaction is not None else None
     facts = RoleFacts(
         role=role,

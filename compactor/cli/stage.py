@@ -105,7 +105,7 @@ class Agent:
             "raw_tokens_of_all_prompts": self.raw_sent,
             "tokens_of_all_prompts": self.sent,
             "strategies": {name: saving.figures() for name, saving in self.watch.savings.items()},
-            "ladder": {name: rung.figures() for name, rung in self.ladder.items()},
+            "ladder": {name: level.figures() for name, level in self.ladder.items()},
         }
 
 

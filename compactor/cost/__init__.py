@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from ..publication import Decision, Moment, Publication, WhenCheapest, when_cheapest
-from .cost_optimal import Cheapest, Sizes, best_interval, cheapest, cost_per_token, price_of_compaction
+from ..publication import Decision, DeferredPublication, Moment, Publication, deferred
+from .cost_optimal import CostOptimal, Sizes, best_interval, cost_optimal, cost_per_token, price_of_compaction
 from .prices import Prices
 
 __all__ = [
-    "Cheapest",
+    "CostOptimal",
     "Decision",
+    "DeferredPublication",
     "Moment",
     "Prices",
     "Publication",
     "Sizes",
-    "WhenCheapest",
     "best_interval",
-    "cheapest",
+    "cost_optimal",
     "cost_per_token",
+    "deferred",
     "price_of_compaction",
-    "when_cheapest",
 ]

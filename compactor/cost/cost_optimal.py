@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prompts import ABOVE, contract
 
 from ..config import CompactorConfig, number, whole_number
-from ..events import Weighed, Why, routine_event
+from ..events import CostEvaluated, Why, routine_event
 from ..prompt.groups import PROMPT_TOKENS
 from ..summarizers.base import Style
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
@@ -20,7 +20,7 @@ from .prices import Prices
 #: A call weighs half as much as one that is so many calls newer; older than four times that, it is not looked at.
 HALF_LIFE = 32
 #: No more rounds are looked at, also where the model was called in none of them.
-MOST_ROUNDS = 4 * HALF_LIFE
+MAX_ROUNDS = 4 * HALF_LIFE
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _per_call(view: View, in_open_rounds: int) -> float:
     # What nobody has answered is a part of a call's tokens: counted without the call, each would seem to bring more.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     costs, first = sums.costs, sums.start
-    for place in range(view.closed - 1, max(view.end, view.closed - MOST_ROUNDS) - 1, -1):
+    for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
         cost, weight = costs[place - first], 0.5 ** (seen / HALF_LIFE)
         tokens += weight * cost.tokens
         calls += weight * cost.calls
@@ -94,10 +94,12 @@ def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate")
     """Return what one compaction costs, C, beside reading what is new: the new beginning of the prompt, and asking."""
     kept = sizes.summary + sizes.retained
     answer = sizes.summary if sizes.delta is None else sizes.delta
-    rewritten = max(kept * (prices.written - prices.cached), 0)
+    rewritten = max(kept * (prices.cache_write - prices.cached_input), 0)
     answered = prices.summarizer_output * answer
     if style == "continue":
-        return rewritten + prices.cached * (sizes.system + kept) + prices.written * sizes.instruction + answered
+        return (
+            rewritten + prices.cached_input * (sizes.system + kept) + prices.cache_write * sizes.instruction + answered
+        )
     return rewritten + prices.summarizer_input * (sizes.summary + sizes.instruction) + answered
 
 
@@ -106,20 +108,20 @@ def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> fl
 
     Infinite where cached tokens cost nothing: any longer prompt is cheaper still.
     """
-    if not prices.cached:
+    if not prices.cached_input:
         return math.inf
-    return math.sqrt(2 * sizes.per_call * price_of_compaction(prices, sizes, style) / prices.cached)
+    return math.sqrt(2 * sizes.per_call * price_of_compaction(prices, sizes, style) / prices.cached_input)
 
 
 def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return what a token of the conversation costs in all where every *interval* of them are compacted: J(W)."""
-    read = prices.cached if style == "continue" else prices.summarizer_input
+    read = prices.cached_input if style == "continue" else prices.summarizer_input
     always = sizes.system + sizes.summary + sizes.retained
     return (
-        prices.written
+        prices.cache_write
         + read
-        - prices.cached / 2
-        + prices.cached * (always + interval / 2) / sizes.per_call
+        - prices.cached_input / 2
+        + prices.cached_input * (always + interval / 2) / sizes.per_call
         + price_of_compaction(prices, sizes, style) / interval
     )
 
@@ -141,7 +143,7 @@ CallsLeft = float | Callable[[View], "float | None"] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On what terms ``cheapest`` weighs: see there."""
+    """On what terms ``cost_optimal`` weighs: see there."""
 
     prices: Prices
     least: int
@@ -163,7 +165,7 @@ class Terms:
                 number(name, calls)
 
 
-def cheapest(
+def cost_optimal(
     prices: Prices | str | None = None,
     *,
     least: int = 1_500,
@@ -172,7 +174,7 @@ def cheapest(
     delta_tokens: int | None = None,
     latency_calls: float | None = None,
     calls_left: CallsLeft = None,
-) -> Cheapest:
+) -> CostOptimal:
     """Hold when a compaction would newly cover as many tokens as make the conversation cheapest: W* = √(2rC/c).
 
     What that takes is estimated from the conversation as it runs: how fast it grows, how long its system messages and
@@ -205,14 +207,14 @@ def cheapest(
         latency_calls=latency_calls,
         calls_left=calls_left,
     )
-    return Cheapest(terms)
+    return CostOptimal(terms)
 
 
-class Cheapest(Trigger):
-    """What ``cheapest`` gives. It measures latencies, so that each compactor has one of its own: see ``within``."""
+class CostOptimal(Trigger):
+    """What ``cost_optimal`` gives. It measures latencies, so that each compactor has one of its own: see ``within``."""
 
     def __init__(self, terms: Terms, config: CompactorConfig | None = None, chosen: Trigger | None = None) -> None:
-        super().__init__(self._weigh, f"cheapest(least={terms.least}, style={terms.style!r})")
+        super().__init__(self._weigh, f"cost_optimal(least={terms.least}, style={terms.style!r})")
         self.terms = terms
         self._config = config if config is not None else CompactorConfig()
         #: Holds where somebody has chosen that it does.
@@ -231,8 +233,8 @@ class Cheapest(Trigger):
         """What prompts may come to, where that was given."""
         return self.terms.budget
 
-    def within(self, config: CompactorConfig) -> Cheapest:
-        return Cheapest(self.terms, config, _chosen_in(config))
+    def within(self, config: CompactorConfig) -> CostOptimal:
+        return CostOptimal(self.terms, config, _chosen_in(config))
 
     def sizes(self, view: View) -> Sizes:
         """Return the sizes of the conversation as they are estimated now, which ``best_interval`` takes."""
@@ -245,15 +247,15 @@ class Cheapest(Trigger):
         best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
         tokens, ceiling = math.ceil(growth.tokens * view.usage.correction), self._ceiling(view, sizes)
         left = self._calls_left(view)
-        saved = prices.cached * (growth.grown + growth.summary - sizes.summary)
+        saved = prices.cached_input * (growth.grown + growth.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
-        why, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
-        if why in HOLDING:
+        reason, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
+        if reason in HOLDING:
             self._note_asked(view, mark)
-        weighed = routine_event(
-            Weighed,
-            holds=why in HOLDING,
-            why=why,
+        cost_evaluation = routine_event(
+            CostEvaluated,
+            is_due=reason in HOLDING,
+            reason=reason,
             grown=growth.grown,
             best=float(best) if best < math.inf else None,  # the event is made as it is, and hosts give whole numbers
             floor=self.terms.least,
@@ -265,10 +267,10 @@ class Cheapest(Trigger):
             retained=round(sizes.retained),
             latency_calls=float(self._latency_calls),
             price=float(price),
-            cached=float(prices.cached),
+            cached=float(prices.cached_input),
             calls_left=float(left) if left is not None else None,
         )
-        return Verdict(weighed.holds, mark, weighed)
+        return Verdict(cost_evaluation.is_due, mark, cost_evaluation)
 
     def _decided(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
@@ -277,7 +279,7 @@ class Cheapest(Trigger):
         if passed is not None and view.due_end(self._config, passed) > view.end:
             return "budget", passed
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
-        if chosen.holds:
+        if chosen.is_due:
             return "chosen", chosen.mark
         if not grown:
             return "nothing_to_cover", None

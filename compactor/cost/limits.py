@@ -30,7 +30,7 @@ SPENT_TOGETHER = 60.0
 #: An answer is estimated at so many tokens where no length is wished for.
 USUAL_ANSWER = 500
 #: No timer is set for less: one that fires a rounding error too early would be set again without end.
-LEAST_WAIT = 0.001
+MIN_WAIT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LimitsStatus:
 
 
 class Limits:
-    """At most *concurrent* cycles that ask a model at once, and at most *spend_per_hour* in any sixty minutes.
+    """At most *max_concurrency* cycles that ask a model at once, and at most *max_spend_per_hour* in any sixty minutes.
 
     Give one to any number of compactors, ``ContextCompactor(limits=...)``; each process has its own. Spend is in
     dollars where *prices* know what a token costs (``Prices.of_model``), else in tokens: as many as the agent's model
@@ -62,22 +62,22 @@ class Limits:
 
     def __init__(
         self,
-        concurrent: int | None = None,
-        spend_per_hour: float | None = None,
+        max_concurrency: int | None = None,
+        max_spend_per_hour: float | None = None,
         prices: Prices | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if concurrent is None and spend_per_hour is None:
-            raise ValueError("these limits limit nothing: give concurrent=, spend_per_hour= or both")
-        if concurrent is not None:
-            whole_number("concurrent", concurrent, 1)
-        if spend_per_hour is not None and not 0 < number("spend_per_hour", spend_per_hour) < math.inf:
-            raise ConfigError(("spend_per_hour", f"must be above 0 and finite, not {spend_per_hour!r}"))
-        self.concurrent = concurrent
-        self.spend_per_hour = spend_per_hour
+        if max_concurrency is None and max_spend_per_hour is None:
+            raise ValueError("these limits limit nothing: give max_concurrency=, max_spend_per_hour= or both")
+        if max_concurrency is not None:
+            whole_number("max_concurrency", max_concurrency, 1)
+        if max_spend_per_hour is not None and not 0 < number("max_spend_per_hour", max_spend_per_hour) < math.inf:
+            raise ConfigError(("max_spend_per_hour", f"must be above 0 and finite, not {max_spend_per_hour!r}"))
+        self.max_concurrency = max_concurrency
+        self.max_spend_per_hour = max_spend_per_hour
         self.prices = prices if prices is not None else Prices()
         self._clock = clock if clock is not None else SYSTEM_CLOCK
-        self._hour = _Hour(math.inf if spend_per_hour is None else spend_per_hour)
+        self._hour = _Hour(math.inf if max_spend_per_hour is None else max_spend_per_hour)
         self._after_fork()
         renewed_after_fork(self)
 
@@ -106,17 +106,17 @@ class Limits:
         """Return what a call of that *usage* costs, in ``unit``."""
         read, prices = usage.get("input_tokens", 0), self.prices
         cached = min(usage.get("cached_tokens", 0), read)
-        tokens = prices.summarizer_input * (read - cached + prices.cached * cached)
+        tokens = prices.summarizer_input * (read - cached + prices.cached_input * cached)
         tokens += prices.summarizer_output * usage.get("output_tokens", 0)
         return tokens if prices.per_token is None else tokens * prices.per_token
 
     def _estimated(self, request: SummaryRequest, count: TokenCounter) -> float:
-        if self.spend_per_hour is None:
+        if self.max_spend_per_hour is None:
             return 0.0
         read = PROMPT_TOKENS + sum(count_message(message, count) for message in request.messages)
         cost = self.cost({"input_tokens": read, "output_tokens": request.target_tokens or USUAL_ANSWER})
-        if cost > self.spend_per_hour:
-            raise SpendExceeded(cost, self.spend_per_hour, self.unit)
+        if cost > self.max_spend_per_hour:
+            raise SpendExceeded(cost, self.max_spend_per_hour, self.unit)
         return cost
 
     # -- who is in ----------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Limits:
                 return turn
             if seconds is None or self._looks_at <= now + seconds:  # a call's end tells, or a timer does
                 return None
-            self._looks_at = now + max(seconds, LEAST_WAIT)
+            self._looks_at = now + max(seconds, MIN_WAIT)
             seconds = self._looks_at - now
         try:
             self._clock.call_later(seconds, partial(_look, weakref.ref(self)))
@@ -239,7 +239,7 @@ class Limits:
         self._serve()
 
     def _full(self) -> bool:
-        return self.concurrent is not None and len(self._inside) >= self.concurrent
+        return self.max_concurrency is not None and len(self._inside) >= self.max_concurrency
 
     def _seconds(self, cost: float, now: float) -> float | None:
         """Return the seconds until there is room for *cost* and for the first in line; None where calls that have not

@@ -24,9 +24,9 @@ class Prices:
     """
 
     #: A token that the agent's provider has in its cache.
-    cached: float = 0.1
+    cached_input: float = 0.1
     #: One that is written to that cache; 1 where writing costs nothing extra.
-    written: float = 1.0
+    cache_write: float = 1.0
     #: One that the agent's model answers.
     output: float = 4.0
     #: One that the summarizer reads, and one that it answers; where not given, the agent's own: 1, and ``output``.
@@ -59,8 +59,8 @@ class Prices:
         if not agent.input:
             raise ConfigError(("model", f"{model!r} reads for nothing, to which no price compares; give Prices(...)"))
         return cls(
-            cached=agent.cached / agent.input,
-            written=agent.written / agent.input,
+            cached_input=agent.cached / agent.input,
+            cache_write=agent.written / agent.input,
             output=agent.output / agent.input,
             summarizer_input=asked.input / agent.input,
             summarizer_output=asked.output / agent.input,
@@ -71,7 +71,11 @@ class Prices:
         """Return the prices where *share* of the tokens that might be in the cache is not, and is written anew."""
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
-        return self if not share else replace(self, cached=(1 - share) * self.cached + share * self.written)
+        return (
+            self
+            if not share
+            else replace(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
+        )
 
 
 class _Dollars(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 from memory.overlays import Overlay, Reduction
 from prompts import PromptTemplate, load
 
-from ..acceptance.checks import LEAST_SAVING
+from ..acceptance.checks import MIN_SAVING
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
@@ -123,7 +123,7 @@ def auto_context(
     ):
         whole_number(name, number, least)
     token_ratio = given_share("token_ratio", token_ratio)
-    ratio = given_share("current_round_compression_ratio", current_round_compression_ratio, LEAST_SAVING - 0.01)
+    ratio = given_share("current_round_compression_ratio", current_round_compression_ratio, MIN_SAVING - 0.01)
     plan_tools = given_names("plan_tools", plan_tools)
     prompts = custom_prompt if isinstance(custom_prompt, PromptConfig) else _prompt_config(custom_prompt)
 

@@ -40,7 +40,7 @@ LARGEST_SUMMARY = 0.25
 #: Under this key of its ``extra``, a reduction of ours says how many tokens it saved.
 SAVED = "saved_tokens"
 #: The least that a summary is given, in tokens: less would be scraps.
-_LEAST_TARGET = 64
+_MIN_TARGET = 64
 
 
 def context_offload(
@@ -90,7 +90,7 @@ def context_offload(
             ("chat_id", "store_dir needs one, so that no session reads another's files; memory.session_id will do")
         )
     given = given_config(config).merged(max_tokens=most)
-    largest = max(int(most * LARGEST_SUMMARY), _LEAST_TARGET)
+    largest = max(int(most * LARGEST_SUMMARY), _MIN_TARGET)
     target = largest if given.target_tokens is None else min(given.target_tokens, largest)
     kept = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
     changes: dict[str, Any] = {"target_tokens": target}

@@ -88,8 +88,8 @@ def selective(
             max_tokens=window,
             token_ratio=float(threshold_ratio),
             summary_attempts=whole_number("summary_retry_attempts", summary_retry_attempts) + 1,
-            circuit_failures=cooldown_failures,
-            circuit_reset=cooldown_seconds,
+            circuit_breaker_failures=cooldown_failures,
+            circuit_breaker_reset=cooldown_seconds,
         ),
         "trigger": over_usage(mark, max(1, int(mark * ENOUGH))),
         "strategies": (*drops, *((pin_system(),) if keep_system else ()), compact_rounds)

@@ -18,7 +18,16 @@ from memory.rounds import USER, Post, Round, thaw
 from memory.visibility import Rounds
 
 from ..tokens import TokenCounter
-from .groups import OVERLAY, Message, Unit, count_message, overlaid, reading, tells_of_drops, units_of
+from .groups import (
+    OVERLAY,
+    Message,
+    MessageGroup,
+    apply_overlays,
+    count_message,
+    group_messages,
+    reading,
+    tells_of_drops,
+)
 from .shorten import OffloadRule, is_result
 
 #: What shortened a text: a preview stands for it, or a line, or its head and tail do; published reductions also drop
@@ -65,17 +74,17 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PromptPart:
     """A unit of the tail, as it is shown, and what its messages cost."""
 
     round_: Round
-    unit: Unit
+    group: MessageGroup
     costs: tuple[int, ...]
     #: The newest query, and what is pinned: neither left out nor shortened.
     fixed: bool = False
     pinned: bool = False
     #: On how many rungs its texts were shortened: ``costs`` says so, and ``unit`` only once it is made.
-    rungs: int = 0
+    levels: int = 0
     reductions: tuple[Reduced, ...] = ()
 
     @property
@@ -85,20 +94,20 @@ class Piece:
     @property
     def stays(self) -> bool:
         """Whether it is left out only where it alone is too much; a call that waits may be clipped."""
-        return self.verbatim or self.unit.pending
+        return self.verbatim or self.group.pending
 
     @property
     def tokens(self) -> int:
         return sum(self.costs)
 
-    def reading(self, unit: Unit, costs: tuple[int, ...], places: Iterable[int], by: By) -> Piece:
+    def reading(self, group: MessageGroup, costs: tuple[int, ...], places: Iterable[int], by: By) -> PromptPart:
         """Return the piece with *unit* in the place of its own, whose messages at *places* are shorter *by* that."""
         known = {reduced.ref: reduced for reduced in self.reductions}
         for place in places:
-            ref = post_reference(self.round_, self.unit.posts[place])
+            ref = post_reference(self.round_, self.group.posts[place])
             before = known[ref].tokens_before if ref in known else self.costs[place]
             known[ref] = Reduced(ref, before, costs[place], by)
-        return replace(self, unit=unit, costs=costs, reductions=tuple(known.values()))
+        return replace(self, group=group, costs=costs, reductions=tuple(known.values()))
 
 
 @dataclass(slots=True)
@@ -106,22 +115,22 @@ class Draft:
     """What the tail becomes, in this order."""
 
     #: What stands before all that is shown and is shown all the same.
-    ahead: Sequence[Piece] = ()
+    ahead: Sequence[PromptPart] = ()
     #: The places of rounds that are shown as they are, whose costs the ledger has summed up; then units one by one.
     counted: range = field(default_factory=lambda: range(0))
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[PromptPart] = ()
     #: Places of the rounds that are left out, and the units of others.
     rounds: range = field(default_factory=lambda: range(0))
-    units: Sequence[Piece] = ()
+    groups: Sequence[PromptPart] = ()
     #: Whether a line tells of them.
     says_so: bool = True
 
     @property
-    def shown(self) -> list[Piece]:
+    def shown(self) -> list[PromptPart]:
         return [*self.ahead, *self.pieces]
 
 
-def ends(pieces: Sequence[Piece]) -> tuple[str, ...]:
+def ends(pieces: Sequence[PromptPart]) -> tuple[str, ...]:
     """Return the references of the first and the last post in *pieces*, as the log has them; none where there are none.
 
     Not those at their ends: a result that came late stands behind its call.
@@ -129,7 +138,7 @@ def ends(pieces: Sequence[Piece]) -> tuple[str, ...]:
     if not pieces:
         return ()
     numbers = [
-        (piece.round_.number, post.number if post is not None else 0) for piece in pieces for post in piece.unit.posts
+        (piece.round_.number, post.number if post is not None else 0) for piece in pieces for post in piece.group.posts
     ]
     return place_reference(*min(numbers)), place_reference(*max(numbers))
 
@@ -156,7 +165,7 @@ def note(rounds: Sequence[int], first_post: str = "", last_post: str = "", *, dr
 #: of large ones as well: so that of no small one less is shown than of a large one. The strategies are the same rules,
 #: run in the background.
 _LARGE = OffloadRule()
-RUNGS = (
+LEVELS = (
     _LARGE,
     OffloadRule(threshold=400, up_to=_LARGE.threshold, kinds=("tool_result",)),
     OffloadRule(threshold=120, preview=0, kinds=("tool_result",), again=True),
@@ -164,79 +173,83 @@ RUNGS = (
 
 
 #: The place of the heaviest.
-LAST = len(RUNGS) - 1
+LAST = len(LEVELS) - 1
 
 
 class Shortened(NamedTuple):
     """A unit some of whose messages read shorter, and what each of its messages costs then."""
 
-    unit: Unit
+    group: MessageGroup
     costs: tuple[int, ...]
     #: Which of its messages do, by their places.
     places: tuple[int, ...]
 
 
-def shortened(round_: Round, unit: Unit, costs: Sequence[int], rule: OffloadRule, count: TokenCounter) -> Shortened:
+def shortened(
+    round_: Round, group: MessageGroup, costs: Sequence[int], rule: OffloadRule, count: TokenCounter
+) -> Shortened:
     """Return *unit* with the texts that *rule* takes out of it replaced, none by a longer one."""
     messages: list[Message] = []
     after = list(costs)
     changed: list[int] = []
-    for place, post in enumerate(unit.posts):
-        if post is None or (place and post is unit.posts[0]):  # a call stands for each result that it lacks
+    for place, post in enumerate(group.posts):
+        if post is None or (place and post is group.posts[0]):  # a call stands for each result that it lacks
             continue
         reduction = rule.applied(round_, post, count, cost=costs[place])
         if reduction is None:
             continue
         if not messages:
-            messages = list(unit.messages)
+            messages = list(group.messages)
         message = {**messages[place], "content": reads(messages[place].get("content"), reduction.text)}
         tokens = count_message(message, count)
         if tokens < costs[place]:
             messages[place], after[place] = message, tokens
             changed.append(place)
     if not changed:
-        return Shortened(unit, tuple(costs), ())
-    return Shortened(reading(unit, tuple(messages)), tuple(after), tuple(changed))
+        return Shortened(group, tuple(costs), ())
+    return Shortened(reading(group, tuple(messages)), tuple(after), tuple(changed))
 
 
-def lighter(round_: Round, unit: Unit, costs: Sequence[int], count: TokenCounter) -> tuple[tuple[int, ...], ...]:
+def lighter(
+    round_: Round, group: MessageGroup, costs: Sequence[int], count: TokenCounter
+) -> tuple[tuple[int, ...], ...]:
     """Return what each of *unit*'s messages costs on each rung; *costs* are what they cost before the first."""
-    if not any(map(_may_be_long, unit.posts)):
-        return (tuple(costs),) * len(RUNGS)
+    if not any(map(_may_be_long, group.posts)):
+        return (tuple(costs),) * len(LEVELS)
     found: list[tuple[int, ...]] = []
-    for rule in RUNGS:
-        unit, costs, _ = shortened(round_, unit, costs, rule, count)
+    for rule in LEVELS:
+        group, costs, _ = shortened(round_, group, costs, rule, count)
         found.append(tuple(costs))
     return tuple(found)
 
 
-def shows_preview(unit: Unit) -> bool:
+def shows_preview(group: MessageGroup) -> bool:
     """Return whether the first rung, or a strategy before, has left but the beginning of a result in *unit*."""
-    results = [post for post in unit.posts if post is not None and is_result(post)]
+    results = [post for post in group.posts if post is not None and is_result(post)]
     return any(OVERLAY in post.extra or len(text_of(post)) > _LARGE.threshold for post in results)
 
 
 def _may_be_long(post: Post | None) -> bool:
     """Return whether a rule is worth asking: of most posts, none is."""
     return post is not None and (
-        len(post.message) > RUNGS[0].threshold or bool(post.attachment_list) or is_result(post)
+        len(post.message) > LEVELS[0].threshold or bool(post.attachment_list) or is_result(post)
     )
 
 
-def costs_by_rung(pieces: Sequence[Piece], count: TokenCounter) -> tuple[int, ...]:
+def costs_by_level(pieces: Sequence[PromptPart], count: TokenCounter) -> tuple[int, ...]:
     """Return the tokens of a round in *pieces* on each rung; what waits or is pinned is not shortened."""
-    totals = [0] * len(RUNGS)
+    totals = [0] * len(LEVELS)
     for piece in pieces:
-        unit, costs = piece.unit, piece.costs
-        stays = unit.pending or piece.pinned
-        by_rung = (costs,) * len(RUNGS) if stays else lighter(piece.round_, unit, costs, count)
-        totals = [total + sum(shorter) for total, shorter in zip(totals, by_rung, strict=True)]
+        group, costs = piece.group, piece.costs
+        stays = group.pending or piece.pinned
+        by_level = (costs,) * len(LEVELS) if stays else lighter(piece.round_, group, costs, count)
+        totals = [total + sum(shorter) for total, shorter in zip(totals, by_level, strict=True)]
     return tuple(totals)
 
 
-def is_pinned(unit: Unit, pinned: Collection[int]) -> bool:
+def is_pinned(group: MessageGroup, pinned: Collection[int]) -> bool:
     """Return whether one of *unit*'s posts is *pinned*, by number; 0 is the query."""
-    return bool(pinned) and any((post.number if post else 0) in pinned for post in unit.posts)
+    return bool(pinned) and any((post.number if post else 0) in pinned for post in group.posts)
 
 
 # --- what each closed round costs, summed up from a place on: so that no prompt pays for the length of the past ---
@@ -257,7 +270,7 @@ class RoundsByPlace(Protocol):
     def erased(self) -> Mapping[str, tuple[int, ...]]: ...
 
 
-class Overlaid(NamedTuple):
+class OverlayKey(NamedTuple):
     """What a round is overlaid with: a round whose is the same costs the same."""
 
     reductions: tuple[Reduction, ...]
@@ -267,7 +280,7 @@ class Overlaid(NamedTuple):
     erased: tuple[int, ...] = ()
 
 
-PLAIN = Overlaid((), frozenset())
+PLAIN = OverlayKey((), frozenset())
 
 
 class Cost(NamedTuple):
@@ -280,9 +293,9 @@ class Cost(NamedTuple):
     #: Whether the user speaks in it.
     from_user: bool
     #: Tokens on each rung of the ladder, and of what stays when the round is left out: what is pinned.
-    by_rung: tuple[int, ...]
+    by_level: tuple[int, ...]
     pinned: int
-    overlaid: Overlaid
+    apply_overlays: OverlayKey
     #: How often the role's model was called in it, going by what the role said itself.
     calls: int = 0
 
@@ -295,7 +308,7 @@ class Before(NamedTuple):
     #: The place of the newest round in which the user speaks; None where he does in none of these.
     asked: int | None = None
     #: For each rung of the ladder, and for what is pinned.
-    by_rung: tuple[int, ...] = (0,) * len(RUNGS)
+    by_level: tuple[int, ...] = (0,) * len(LEVELS)
     pinned: int = 0
     #: Of how many rounds posts were dropped.
     dropped: int = 0
@@ -350,9 +363,9 @@ class Sums:
                 last.tokens + cost.tokens,
                 last.messages + cost.messages,
                 asked,
-                tuple(map(add, last.by_rung, cost.by_rung)),
+                tuple(map(add, last.by_level, cost.by_level)),
                 last.pinned + cost.pinned,
-                last.dropped + tells_of_drops(cost.overlaid.reductions),
+                last.dropped + tells_of_drops(cost.apply_overlays.reductions),
                 last.calls + cost.calls,
             )
         )
@@ -397,7 +410,7 @@ def shared(
     old: Sums,
     rounds: RoundsByPlace,
     places: range,
-    overlaid_with: Callable[[str], Overlaid],
+    overlaid_with: Callable[[str], OverlayKey],
     cost_at: Callable[[int], Cost],
 ) -> Sums:
     """Return what *old* says of the rounds at *places* that are still there; those that read the same are not counted
@@ -409,7 +422,7 @@ def shared(
     known, place = old.costs[:-1], places.start
     if place >= old.start:
         for cost in known[place - old.start : places.stop - old.start]:
-            if rounds.end_of(cost.round_id) != place + 1 or overlaid_with(cost.round_id) != cost.overlaid:
+            if rounds.end_of(cost.round_id) != place + 1 or overlaid_with(cost.round_id) != cost.apply_overlays:
                 break
             place += 1
     sums, left = Sums(places.start), known
@@ -419,7 +432,7 @@ def shared(
         if sums.stop < places.stop and rounds.end_of(cost.round_id) == sums.stop + 1:
             if not sums.costs and rounds[sums.stop].id != cost.round_id:
                 continue  # it has failed, and the one before it, which ends there as well, is not known
-            sums.add(cost if overlaid_with(cost.round_id) == cost.overlaid else cost_at(sums.stop))
+            sums.add(cost if overlaid_with(cost.round_id) == cost.apply_overlays else cost_at(sums.stop))
     return sums
 
 
@@ -435,9 +448,9 @@ def by_round(pins: Iterable[tuple[str, int]]) -> dict[str, frozenset[int]]:
 
 
 #: Rounds of one role that are kept at most, and their tokens: beyond that they are read and made anew.
-MOST_ROUNDS, MOST_TOKENS = 256, 1_000_000
+MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
 #: Texts whose counts are remembered; more, and all are forgotten.
-MOST_TEXTS = 64
+MAX_TEXTS = 64
 
 
 def own(message: Mapping[str, Any]) -> Message:
@@ -454,14 +467,14 @@ class KeptRound:
 
     #: What the ledger counted: the round reads so for as long as this very object counts.
     cost: Cost
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PromptPart, ...]
     #: The same messages, and whether there is nothing in them but text.
     messages: tuple[Message, ...]
     plain: bool
 
     @classmethod
-    def of(cls, cost: Cost, pieces: Collection[Piece]) -> KeptRound:
-        messages = tuple([message for piece in pieces for message in piece.unit.messages])
+    def of(cls, cost: Cost, pieces: Collection[PromptPart]) -> KeptRound:
+        messages = tuple([message for piece in pieces for message in piece.group.messages])
         plain = {type(value) for message in messages for value in message.values()} <= {str}
         return cls(cost, tuple(pieces), messages, plain)
 
@@ -487,7 +500,7 @@ class KeptRounds:
         self._drop(kept.cost.round_id)
         self._rounds[kept.cost.round_id] = kept
         self._tokens += kept.cost.tokens
-        while len(self._rounds) > MOST_ROUNDS or (self._tokens > MOST_TOKENS and len(self._rounds) > 1):
+        while len(self._rounds) > MAX_ROUNDS or (self._tokens > MAX_TOKENS and len(self._rounds) > 1):
             self._drop(next(iter(self._rounds)))
 
     def limit_to(self, round_ids: Collection[str]) -> None:
@@ -516,7 +529,7 @@ class CountedTexts:
         key = len(text), hash(text)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= MOST_TEXTS:
+            if len(self._known) >= MAX_TEXTS:
                 self._known = {}
             found = self._known[key] = self._count(text)
         return found
@@ -530,9 +543,9 @@ COUNTED_AT_ONCE = 64
 #: At least as many costs of closed rounds are remembered as there are in the sums, twice, and so many.
 MIN_COSTS = 1_024
 #: Costs of open rounds' units that are remembered, and reports of reductions; more, and all are forgotten.
-MOST_OPEN_UNITS = 20_000
+MAX_OPEN_UNITS = 20_000
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
-MOST_COUNTERS = 8
+MAX_COUNTERS = 8
 
 #: A unit: its round's id, then of each of its posts the number and the hash of what it says.
 _UnitKey = tuple[object, ...]
@@ -606,16 +619,16 @@ class Ledger:
             return summed.sums
         pinned, erased = by_round(pins), rounds.erased
 
-        def overlaid_with(round_id: str) -> Overlaid:
+        def overlaid_with(round_id: str) -> OverlayKey:
             over, gone = reductions.of(round_id), erased.get(round_id, ())
             if not over and not gone and round_id not in pinned:
                 return PLAIN
-            return Overlaid(over, pinned.get(round_id, frozenset()), gone)
+            return OverlayKey(over, pinned.get(round_id, frozenset()), gone)
 
         def reads_so(cost: Cost) -> bool:
-            return overlaid_with(cost.round_id) == cost.overlaid
+            return overlaid_with(cost.round_id) == cost.apply_overlays
 
-        def read(place: int) -> tuple[Cost, list[Piece] | None]:
+        def read(place: int) -> tuple[Cost, list[PromptPart] | None]:
             known = self._costs.get(rounds.number_at(place)) if isinstance(rounds, Rounds) else None
             if known is not None and reads_so(known):
                 return known, None
@@ -673,53 +686,53 @@ class Ledger:
         """Return the rounds that *costs* are of, as they read in prompts; None where one must be read and made anew."""
         return self._kept.of(costs)
 
-    def _read(self, raw: Round, over: Overlaid) -> tuple[Cost, list[Piece]]:
+    def _read(self, raw: Round, over: OverlayKey) -> tuple[Cost, list[PromptPart]]:
         """Return what a closed round costs, and its units with their costs."""
-        round_ = overlaid(raw, over.reductions, self.role)
-        pieces: list[Piece] = []
+        round_ = apply_overlays(raw, over.reductions, self.role)
+        pieces: list[PromptPart] = []
         tokens = messages = pinned = 0
         from_user = False
-        for unit in units_of(round_, self.role):
+        for group in group_messages(round_, self.role):
             # What was counted while the round was open is not counted again.
-            costs = self._open.pop(_unit_key(round_, unit), ()) or self.costs(unit)
-            piece = Piece(round_, unit, costs, pinned=is_pinned(unit, over.pinned))
+            costs = self._open.pop(_unit_key(round_, group), ()) or self.costs(group)
+            piece = PromptPart(round_, group, costs, pinned=is_pinned(group, over.pinned))
             pieces.append(piece)
             tokens += sum(costs)
             messages += len(costs)
             pinned += sum(costs) if piece.pinned else 0
-            from_user = from_user or unit.from_user
-        by_rung = costs_by_rung(pieces, self.count)
+            from_user = from_user or group.from_user
+        by_level = costs_by_level(pieces, self.count)
         calls = calls_in(raw, self.role)
-        return Cost(round_.id, round_.number, tokens, messages, from_user, by_rung, pinned, over, calls), pieces
+        return Cost(round_.id, round_.number, tokens, messages, from_user, by_level, pinned, over, calls), pieces
 
-    def costs(self, unit: Unit) -> tuple[int, ...]:
+    def costs(self, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each of *unit*'s messages."""
-        return tuple([count_message(message, self.count) for message in unit.messages])
+        return tuple([count_message(message, self.count) for message in group.messages])
 
-    def open_costs(self, round_: Round, unit: Unit) -> tuple[int, ...]:
+    def open_costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the same for a unit of a round of the log that may still grow, and remember it."""
-        key = _unit_key(round_, unit)
+        key = _unit_key(round_, group)
         costs = self._open.get(key)
         if costs is None:
-            if len(self._open) >= MOST_OPEN_UNITS:
+            if len(self._open) >= MAX_OPEN_UNITS:
                 self._open = {}
-            costs = self._open[key] = self.costs(unit)
+            costs = self._open[key] = self.costs(group)
         return costs
 
-    def lighter_costs(self, round_: Round, unit: Unit, costs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    def lighter_costs(self, round_: Round, group: MessageGroup, costs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """Return the same on each rung of the ladder, and remember it; *costs* are those before the first rung."""
-        key = _unit_key(round_, unit)
+        key = _unit_key(round_, group)
         found = self._lighter.get(key)
         if found is None:
-            if len(self._lighter) >= MOST_OPEN_UNITS:
+            if len(self._lighter) >= MAX_OPEN_UNITS:
                 self._lighter = {}
-            found = self._lighter[key] = lighter(round_, unit, costs, self.count)
+            found = self._lighter[key] = lighter(round_, group, costs, self.count)
         return found
 
 
-def _unit_key(round_: Round, unit: Unit) -> _UnitKey:
+def _unit_key(round_: Round, group: MessageGroup) -> _UnitKey:
     """Return what tells a unit from all others, and from itself before it was overlaid or erased."""
-    posts = unit.posts
+    posts = group.posts
     if len(posts) == 1:
         return round_.id, _name(round_, posts[0])
     return round_.id, *[_name(round_, post) for post in posts]
@@ -743,7 +756,7 @@ def ledger_of(memory: Memory, role: str, count: TokenCounter) -> Ledger:
     key = _counter_key(count)
     found = ledgers.get(key)
     if found is None:
-        for oldest in list(ledgers)[: max(len(ledgers) + 1 - MOST_COUNTERS, 0)]:
+        for oldest in list(ledgers)[: max(len(ledgers) + 1 - MAX_COUNTERS, 0)]:
             ledgers.pop(oldest, None)
         found = ledgers.setdefault(key, Ledger(role, count))
     return found

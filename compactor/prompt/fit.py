@@ -12,18 +12,18 @@ from memory.overlays import PINNED, CompactedMessage, Reduction
 from memory.references import post_reference, posts_reference, range_reference
 from memory.rounds import Post, Round
 
-from ..acceptance.prohibitions import STANDING, lost, restored
+from ..acceptance.prohibitions import PROHIBITIONS, lost, restored
 from ..tokens import TokenCounter
 from ..view import View
 from .accounting import (
     LAST,
-    MOST_OPEN_UNITS,
-    RUNGS,
+    LEVELS,
+    MAX_OPEN_UNITS,
     By,
     Draft,
     Fitted,
     Head,
-    Piece,
+    PromptPart,
     Reduced,
     ends,
     note,
@@ -31,7 +31,7 @@ from .accounting import (
     shortened,
     shows_preview,
 )
-from .groups import ARGUMENTS, PROMPT_TOKENS, Message, Unit, count_message, reading
+from .groups import ARGUMENTS, PROMPT_TOKENS, Message, MessageGroup, count_message, reading
 from .shorten import clip_message, clip_text
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
@@ -63,8 +63,8 @@ class Ladder:
         self._limit = limit
         self._largest_step = step
         self._count = view.ledger.count
-        self._seen: dict[int, list[tuple[Round, Unit]]] = {}
-        self._known: dict[int, list[Piece]] = {}
+        self._seen: dict[int, list[tuple[Round, MessageGroup]]] = {}
+        self._known: dict[int, list[PromptPart]] = {}
         self._dropped_from = view.first_dropped
         #: Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self._dropped_from)
@@ -111,12 +111,12 @@ class Ladder:
         messages = [*self._head.messages(), *self._note(draft)]
         plan_at = len(messages)
 
-        def add(pieces: Iterable[Piece]) -> None:
+        def add(pieces: Iterable[PromptPart]) -> None:
             nonlocal plan_at
             for piece in pieces:
                 if piece.fixed:
                     plan_at = len(messages)
-                messages.extend(map(own, piece.unit.messages))
+                messages.extend(map(own, piece.group.messages))
 
         add(draft.ahead)
         for place, kept in zip(draft.counted, self._view.kept_among(draft.counted), strict=True):
@@ -132,66 +132,66 @@ class Ladder:
     def _note(self, draft: Draft) -> list[Message]:
         rounds = [*self._covered_omitted[:1], *self._covered_omitted[-1:]]
         rounds += [*self._view.sums.numbers(draft.rounds[:1]), *self._view.sums.numbers(draft.rounds[-1:])]
-        if not draft.says_so or not (rounds or draft.units or self._dropped_from):
+        if not draft.says_so or not (rounds or draft.groups or self._dropped_from):
             return []
-        first, last = ends(draft.units) or ("", "")
+        first, last = ends(draft.groups) or ("", "")
         return [note(rounds, first, last, dropped_from=self._dropped_from)]
 
     def _omitted(self, draft: Draft) -> tuple[int, ...]:
         """Return the log numbers of the rounds that are left out, some in part."""
         rounds = self._view.sums.numbers(draft.rounds)
-        return (*rounds, *dict.fromkeys(piece.round_.number for piece in draft.units))
+        return (*rounds, *dict.fromkeys(piece.round_.number for piece in draft.groups))
 
     # -- the tail in pieces -------------------------------------------------------------------------------------------
 
-    def _pieces(self, place: int) -> list[Piece]:
+    def _pieces(self, place: int) -> list[PromptPart]:
         """Return a round's units; what the user asks in the newest round where he speaks is fixed: his first words and
         his last."""
         if place not in self._known:
             self._known[place] = self._made_pieces(place)
         return self._known[place]
 
-    def _made_pieces(self, place: int) -> list[Piece]:
+    def _made_pieces(self, place: int) -> list[PromptPart]:
         kept = self._view.kept(place)
         pieces = list(kept.pieces) if kept is not None else self._new_pieces(place)
         if place == self._asked:
-            spoken = [number for number, piece in enumerate(pieces) if piece.unit.from_user]
+            spoken = [number for number, piece in enumerate(pieces) if piece.group.from_user]
             for number in {*spoken[:1], *spoken[-1:]}:
                 pieces[number] = replace(pieces[number], fixed=True)
         return pieces
 
-    def _new_pieces(self, place: int) -> list[Piece]:
+    def _new_pieces(self, place: int) -> list[PromptPart]:
         view = self._view
         return [
-            Piece(round_, unit, view.costs(round_, unit), pinned=view.is_pinned(round_, unit))
-            for round_, unit in self._units(place)
+            PromptPart(round_, group, view.costs(round_, group), pinned=view.is_pinned(round_, group))
+            for round_, group in self._units(place)
         ]
 
-    def _uncounted(self, place: int) -> list[Piece]:
+    def _uncounted(self, place: int) -> list[PromptPart]:
         """Return a round's units for their messages alone: the ledger knows what all of them cost."""
         if place == self._asked:
             return self._pieces(place)
         if not self._view.sums.cost(place).messages:  # all of it was dropped
             return []
-        return [Piece(round_, unit, ()) for round_, unit in self._units(place)]
+        return [PromptPart(round_, group, ()) for round_, group in self._units(place)]
 
-    def _units(self, place: int) -> list[tuple[Round, Unit]]:
+    def _units(self, place: int) -> list[tuple[Round, MessageGroup]]:
         if place not in self._seen:
-            self._seen[place] = self._view.units(place)
+            self._seen[place] = self._view.groups(place)
         return self._seen[place]
 
-    def _pieces_from(self, first: int) -> list[Piece]:
+    def _pieces_from(self, first: int) -> list[PromptPart]:
         return [piece for place in range(first, self._view.total) for piece in self._pieces(place)]
 
     def _newest_query(self) -> int:
         """Return the place of the newest round in which the user speaks; -1 where there is none in the tail."""
         view = self._view
         for place in range(view.total - 1, view.closed - 1, -1):
-            if any(unit.from_user for _, unit in self._units(place)):
+            if any(group.from_user for _, group in self._units(place)):
                 return place
         return view.asked
 
-    def _ahead(self, first: int) -> list[Piece]:
+    def _ahead(self, first: int) -> list[PromptPart]:
         """Return what stands before round *first* and is shown all the same: the newest query, and what is pinned."""
         view = self._view
         found = [piece for piece in self._pieces(self._asked) if piece.fixed] if 0 <= self._asked < first else []
@@ -199,7 +199,7 @@ class Ladder:
             place = (view.rounds.end_of(round_id) or 0) - 1
             if view.end <= place < first and view.rounds[place].id == round_id:
                 found += [piece for piece in self._pieces(place) if piece.pinned and not piece.fixed]
-        return sorted(found, key=lambda piece: (piece.round_.number, piece.unit.number))
+        return sorted(found, key=lambda piece: (piece.round_.number, piece.group.number))
 
     # -- the head -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Ladder:
         pinned = {**message, "content": "\n".join((PINNED, *compaction.pinned))} if compaction.pinned else None
         return self._put(replace(self._head, compaction=pinned))
 
-    def _least_unread(self, newest: Sequence[Piece], room: int) -> int:
+    def _least_unread(self, newest: Sequence[PromptPart], room: int) -> int:
         """Return the least that the results which the agent has yet to read take, with the line beside them; 0 where
         there are none, or not even *room* for that: an agent that never sees them calls for them again and again."""
         last = next((piece for piece in reversed(newest) if not piece.stays), None)
@@ -235,8 +235,8 @@ class Ladder:
         least = self._clipped_to(last, last.tokens, 0).tokens + self._note_tokens
         return least if least <= room else 0
 
-    def _is_unread(self, piece: Piece) -> bool:
-        return self._view.is_unread(piece.round_, piece.unit)
+    def _is_unread(self, piece: PromptPart) -> bool:
+        return self._view.is_unread(piece.round_, piece.group)
 
     def _clipped_compaction(self, limit: int, ref: str) -> Message | None:
         """Return the compaction's message in at most *limit* tokens, all that is pinned and was forbidden in it. None
@@ -244,11 +244,11 @@ class Ladder:
         compaction, message = self._view.compaction, self._head.compaction
         assert compaction is not None  # noqa: S101  (only then is there a message)
         assert message is not None  # noqa: S101  (as above)
-        standing = compaction.extra.get(STANDING, ())
+        prohibitions = compaction.extra.get(PROHIBITIONS, ())
         asked = limit + SHORTEST_CLIP - self._cost(_reading(message, compaction, ""))
         while asked >= SHORTEST_CLIP:
             text = clip_text(compaction.summary, asked, ref, self._count)
-            text, _ = restored(text, lost(standing, (text, *compaction.pinned)), limit, self._count)
+            text, _ = restored(text, lost(prohibitions, (text, *compaction.pinned)), limit, self._count)
             shorter = _reading(message, compaction, text)
             over = self._cost(shorter) - limit
             if over <= 0:
@@ -292,7 +292,7 @@ class Ladder:
             """Return what leaving out the rounds before *first* and clearing what is within the boundary takes off."""
             if first >= cleared:
                 return left_out(first) + light
-            lightest = sums[cleared].by_rung[-1] - sums[first].by_rung[-1]
+            lightest = sums[cleared].by_level[-1] - sums[first].by_level[-1]
             return left_out(first) + light + behind(cleared) - behind(first) - lightest
 
         first = start + bisect_left(places, mark, key=saved)
@@ -306,48 +306,48 @@ class Ladder:
         within = [pieces[number] for number in self._within(pieces, boundary)]
         return sum(piece.tokens - sum(self._lighter(piece)[-1]) for piece in within)
 
-    def _lighter(self, piece: Piece) -> tuple[tuple[int, ...], ...]:
-        return self._view.ledger.lighter_costs(piece.round_, piece.unit, piece.costs)
+    def _lighter(self, piece: PromptPart) -> tuple[tuple[int, ...], ...]:
+        return self._view.ledger.lighter_costs(piece.round_, piece.group, piece.costs)
 
     def _lighten(self, first: int, target: int, boundary: int) -> Draft:
         """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
         from there are shortened, rung by rung, the oldest first; then units are left out."""
         pieces = self._pieces_from(first)
         within = self._within(pieces, boundary)
-        for rung in range(len(RUNGS)):
+        for level in range(len(LEVELS)):
             # Nobody is to see less of a small result than of a large one: of that, all but a line goes first.
             ordered = (
-                sorted(within, key=lambda number: not shows_preview(pieces[number].unit)) if rung == LAST else within
+                sorted(within, key=lambda number: not shows_preview(pieces[number].group)) if level == LAST else within
             )
             for number in ordered:
                 if target <= 0:
                     break
                 piece = pieces[number]
-                costs = self._lighter(piece)[rung]
+                costs = self._lighter(piece)[level]
                 if costs != piece.costs:
                     target -= piece.tokens - sum(costs)
-                    pieces[number] = replace(piece, costs=costs, rungs=rung + 1)
+                    pieces[number] = replace(piece, costs=costs, levels=level + 1)
         draft = Draft(ahead=self._ahead(first), pieces=pieces, rounds=range(self._view.end, first))
         draft = self._leave_out(draft, target) if target > 0 else draft
         return replace(draft, pieces=[self._shortened(piece) for piece in draft.pieces])
 
-    def _shortened(self, piece: Piece) -> Piece:
+    def _shortened(self, piece: PromptPart) -> PromptPart:
         """Return *piece* with the texts that its costs already tell of."""
-        if not piece.rungs:
+        if not piece.levels:
             return piece
-        made = replace(piece, costs=self._view.costs(piece.round_, piece.unit), rungs=0)
-        for rule, by in list(zip(RUNGS, _DONE_BY, strict=True))[: piece.rungs]:
-            shorter = shortened(made.round_, made.unit, made.costs, rule, self._count)
+        made = replace(piece, costs=self._view.costs(piece.round_, piece.group), levels=0)
+        for rule, by in list(zip(LEVELS, _DONE_BY, strict=True))[: piece.levels]:
+            shorter = shortened(made.round_, made.group, made.costs, rule, self._count)
             made = made.reading(*shorter, by) if shorter.places else made
         return made
 
-    def _within(self, pieces: Sequence[Piece], boundary: int) -> list[int]:
+    def _within(self, pieces: Sequence[PromptPart], boundary: int) -> list[int]:
         """Return the places of those that may be shortened and lie within *boundary* tokens."""
         ends = accumulate(piece.tokens for piece in pieces)
         return [place for place, end in enumerate(ends) if end <= boundary and self._may_shorten(pieces[place])]
 
-    def _may_shorten(self, piece: Piece) -> bool:
-        return not (piece.fixed or piece.unit.from_user) and self._view.shortenable(piece.round_, piece.unit)
+    def _may_shorten(self, piece: PromptPart) -> bool:
+        return not (piece.fixed or piece.group.from_user) and self._view.shortenable(piece.round_, piece.group)
 
     def _leave_out(self, draft: Draft, target: int) -> Draft:
         """Return *draft* with its largest texts clipped, and its oldest units left out until it is *target* tokens
@@ -355,12 +355,12 @@ class Ladder:
         limit = max(int((self._limit - self._head_tokens) * LARGEST_SHARE), SHORTEST_CLIP)
         room = self._limit - self._head_tokens - self._note_tokens - _sum(draft.ahead)
         # What the agent has just read back is not taken from it again, but for lack of any room.
-        back = {number for number, piece in enumerate(draft.pieces) if self._view.read_back(piece.round_, piece.unit)}
+        back = {number for number, piece in enumerate(draft.pieces) if self._view.read_back(piece.round_, piece.group)}
         pieces = [piece if number in back else self._clipped(piece, limit) for number, piece in enumerate(draft.pieces)]
         room -= _sum(piece for piece in pieces if piece.verbatim)
         free = [number for number, piece in enumerate(pieces) if not piece.stays]
         free = [*(n for n in free[:-1] if n not in back), *(n for n in free[:-1] if n in back), *free[-1:]]
-        waiting = [number for number, piece in enumerate(pieces) if piece.unit.pending and not piece.verbatim]
+        waiting = [number for number, piece in enumerate(pieces) if piece.group.pending and not piece.verbatim]
         gone: list[int] = []
         for number in waiting:  # what waits before the newest
             pieces[number] = self._clipped_to(pieces[number], limit, room)
@@ -388,9 +388,9 @@ class Ladder:
             target -= piece.tokens
         left = set(gone)
         kept = [piece for number, piece in enumerate(pieces) if number not in left]
-        return replace(draft, pieces=kept, units=[pieces[number] for number in sorted(gone)])
+        return replace(draft, pieces=kept, groups=[pieces[number] for number in sorted(gone)])
 
-    def _clipped_to(self, piece: Piece, limit: int, room: int) -> Piece:
+    def _clipped_to(self, piece: PromptPart, limit: int, room: int) -> PromptPart:
         """Return *piece* with its texts clipped until it is at most *room* tokens, or as short as may be."""
         clipped = self._clipped(piece, limit)
         if clipped.tokens > room:  # begin where it might just fit: one call may have hundreds of results
@@ -401,13 +401,13 @@ class Ladder:
             clipped = self._clipped(piece, limit)
         return clipped
 
-    def _clipped(self, piece: Piece, limit: int) -> Piece:
+    def _clipped(self, piece: PromptPart, limit: int) -> PromptPart:
         """Return *piece* with each text of more than *limit* tokens clipped; as it is where it is not to be touched."""
         if piece.verbatim or piece.tokens <= limit:
             return piece
         piece = self._shortened(piece)
-        messages, costs, changed = list(piece.unit.messages), list(piece.costs), []
-        for place, (message, post) in enumerate(zip(messages, piece.unit.posts, strict=True)):
+        messages, costs, changed = list(piece.group.messages), list(piece.costs), []
+        for place, (message, post) in enumerate(zip(messages, piece.group.posts, strict=True)):
             if costs[place] <= limit:
                 continue
             shorter = clip_message(message, limit, post_reference(piece.round_, post), self._count)
@@ -415,7 +415,7 @@ class Ladder:
             if after < costs[place]:
                 messages[place], costs[place] = shorter, after
                 changed.append(place)
-        return piece.reading(reading(piece.unit, tuple(messages)), tuple(costs), changed, "clipped")
+        return piece.reading(reading(piece.group, tuple(messages)), tuple(costs), changed, "clipped")
 
 
 def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Message:
@@ -423,7 +423,7 @@ def _reading(message: Message, compaction: CompactedMessage, summary: str) -> Me
     return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
 
 
-def _sum(pieces: Iterable[Piece]) -> int:
+def _sum(pieces: Iterable[PromptPart]) -> int:
     return sum(piece.tokens for piece in pieces)
 
 
@@ -469,7 +469,7 @@ def _in_tail(view: View) -> Iterator[tuple[Round, Reduced, str]]:
             key = (round_id, reduction.first_number, reduction.last_number, redactions, hash(reduction.text))
             told = known.get(key)
             if told is None:
-                if len(known) >= MOST_OPEN_UNITS:
+                if len(known) >= MAX_OPEN_UNITS:
                     known.clear()
                 told = known[key] = _told(round_, reduction, view.ledger.count)
             yield round_, told, reduction.text
@@ -514,9 +514,9 @@ def whole(view: View, head: Head, limit: int, tool_tokens: int) -> Fitted | None
     if head.compaction is not None:
         tokens += count_message(head.compaction, ledger.recounted)
     asked = last.asked is not None and last.asked >= start
-    for round_, unit in view.growing:
-        tokens += sum(view.costs(round_, unit))
-        asked = asked or unit.from_user
+    for round_, group in view.growing:
+        tokens += sum(view.costs(round_, group))
+        asked = asked or group.from_user
     if not asked or tokens > limit:
         return None
     messages = head.messages()
@@ -524,6 +524,6 @@ def whole(view: View, head: Head, limit: int, tool_tokens: int) -> Fitted | None
         if kept is None:
             return None
         messages += kept.own_messages()
-    for _, unit in view.growing:
-        messages += map(own, unit.messages)
+    for _, group in view.growing:
+        messages += map(own, group.messages)
     return Fitted(messages, tokens, tokens)

@@ -102,7 +102,7 @@ EPHEMERAL = "ephemeral:"
 TOLD = "told"
 
 
-def overlaid(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
+def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
     """Return *round_* as *role* reads it now; the same object where nothing covers any of it."""
     if not reductions and not _any_ephemeral(round_.post_list):
         return round_
@@ -237,7 +237,7 @@ NO_RESULT = "[No result was recorded for this tool call.]"
 
 
 @dataclass(frozen=True)  # no slots: messages are made when they are first asked for, and most units are never shown
-class Unit:
+class MessageGroup:
     """Messages that stand or fall together."""
 
     #: The post that each message comes from; None stands for the user's query.
@@ -264,27 +264,27 @@ class Unit:
         return tuple(self.make())
 
 
-def reading(unit: Unit, messages: tuple[Message, ...]) -> Unit:
+def reading(group: MessageGroup, messages: tuple[Message, ...]) -> MessageGroup:
     """Return *unit* with other *messages*, one for each of its posts."""
-    return Unit(unit.posts, lambda: messages, unit.from_user, unit.pending)
+    return MessageGroup(group.posts, lambda: messages, group.from_user, group.pending)
 
 
-def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
+def group_messages(round_: Round, role: str, *, last: bool = True) -> list[MessageGroup]:
     """Return a round as *role* would send it to a model, in a form that providers accept.
 
     A call is followed by all its results at once, wherever in the round they were recorded; a call that was left
     unanswered gets a result that says so; a result that answers no call becomes a message that says what it is. Only
     calls at the end of the *last* round, while that is open, may wait for their results: the host is about to run them.
     """
-    units: list[Unit] = []
+    groups: list[MessageGroup] = []
     posts = list(round_.post_list)
     asked = query_message(round_)
     if asked is not None:
         again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
         source = again if again is not None and again.attachment_list else None  # what it carries is in the query then
-        units.append(Unit((source,), partial(_only, asked), from_user=True))
+        groups.append(MessageGroup((source,), partial(_only, asked), from_user=True))
     if not posts:
-        return units
+        return groups
     answers = paired(posts, role)
     taken = {place for found in answers.values() for place in found.values()}
     newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
@@ -294,16 +294,18 @@ def units_of(round_: Round, role: str, *, last: bool = True) -> list[Unit]:
         if place in answers:
             results = {number: posts[at] for number, at in answers[place].items()}
             waits = last and not round_.closed and place == newest
-            units.append(_call_unit(post, results, role, waits=waits, pending=pending))
+            groups.append(_call_unit(post, results, role, waits=waits, pending=pending))
         elif place in taken:
             continue
         elif post.tool_call_id is not None or post.send_from == TOOL:
-            units.append(Unit((post,), partial(_orphan, post, role)))
-        elif post.send_from == FUNCTION and units and not units[-1].from_user:  # answers the call before it
-            units.append(_joined(units.pop(), Unit((post,), partial(_said, post, role))))
+            groups.append(MessageGroup((post,), partial(_orphan, post, role)))
+        elif post.send_from == FUNCTION and groups and not groups[-1].from_user:  # answers the call before it
+            groups.append(_joined(groups.pop(), MessageGroup((post,), partial(_said, post, role))))
         else:
-            units.append(Unit((post,), partial(_said, post, role), from_user=post.send_from == USER, pending=pending))
-    return units
+            groups.append(
+                MessageGroup((post,), partial(_said, post, role), from_user=post.send_from == USER, pending=pending)
+            )
+    return groups
 
 
 def _unapproved(posts: Sequence[Post]) -> set[int]:
@@ -314,7 +316,7 @@ def _unapproved(posts: Sequence[Post]) -> set[int]:
     return set(asked[given:])
 
 
-def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> Unit:
+def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> MessageGroup:
     """Return a message with calls and its *results*, by the call's number; unless it *waits*, a note for each other."""
     answers = list({result.number: result for result in results.values()}.values())  # one may answer several calls
     missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
@@ -327,11 +329,13 @@ def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: boo
             yield {"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT}
 
     pending = pending or (waits and len(results) < len(post.tool_calls))
-    return Unit((post, *answers, *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
+    return MessageGroup((post, *answers, *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
 
 
-def _joined(first: Unit, second: Unit) -> Unit:
-    return Unit((*first.posts, *second.posts), lambda: (*first.messages, *second.messages), pending=first.pending)
+def _joined(first: MessageGroup, second: MessageGroup) -> MessageGroup:
+    return MessageGroup(
+        (*first.posts, *second.posts), lambda: (*first.messages, *second.messages), pending=first.pending
+    )
 
 
 def _only(message: Message) -> tuple[Message]:

@@ -20,11 +20,11 @@ from ..summarizers.base import Continued
 from ..tokens import TokenCounter
 from ..view import View
 from .accounting import Head
-from .groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, units_of
+from .groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, group_messages
 
 #: At most so many messages stand between the head and the tail: a line about what strategies have dropped, and of the
 #: newest round in which the user speaks, where it is covered, his first words and his last.
-MOST_BETWEEN = 3
+MAX_BETWEEN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class LastPrompt:
             return None
         for place, round_ in enumerate(rounds, view.end):
             # As a round reads that is closed: every call has a result, or a line that says that there was none.
-            asked = [message for unit in units_of(round_, view.role, last=False) for message in unit.messages]
+            asked = [message for group in group_messages(round_, view.role, last=False) for message in group.messages]
             same = place < view.total - 1 and view.round(place) is round_  # as most are: they need not be made twice
-            shown = asked if same else [message for _, unit in view.units(place) for message in unit.messages]
+            shown = asked if same else [message for _, group in view.groups(place) for message in group.messages]
             whole = shown == asked or (round_ is rounds[-1] and shown == asked[: len(shown)])
             if not whole:
                 return None
@@ -128,7 +128,7 @@ def remember(
     plan, found = head.plan, None
     if plan is not None:
         found = next(((n, dict(message)) for n, message in enumerate(messages) if message is plan), None)
-    first = messages[: len(head.messages()) + MOST_BETWEEN + 1]
+    first = messages[: len(head.messages()) + MAX_BETWEEN + 1]
     prompts[view.role] = LastPrompt(
         replace(view),  # the same, without what it has worked out: the messages of the open round
         first=tuple([dict(message) for message in first if message is not plan]),

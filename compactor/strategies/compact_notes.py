@@ -17,14 +17,14 @@ from memory.rounds import Round, once
 from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
-from ..acceptance.checks import Reading, Source
-from ..acceptance.prohibitions import STANDING, in_force
+from ..acceptance.checks import AnswerParser, Source
+from ..acceptance.prohibitions import PROHIBITIONS, in_force
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
 from ..prompt.groups import PROMPT_TOKENS, Message, count_message
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
-from ..transcript import LEAST_ROOM, Room, Step, quote, steps
+from ..transcript import MIN_ROOM, Room, Step, quote, steps
 from ..view import View, Work
 from .incremental import Saving, compaction_of, saving_of
 from .note_edits import SCHEMA, changed, changes_in, is_changes
@@ -66,8 +66,8 @@ class _Noting:
         shorter."""
         if not saving_of(self.view, self.view.compaction, self.view.end + len(rounds)).is_possible:
             return
-        view, standing = self.view, _Before.of(self, self.view.compaction)
-        room = Room(self._room(standing))
+        view, prohibitions = self.view, _Before.of(self, self.view.compaction)
+        room = Room(self._room(prohibitions))
         new, reached = 0, view.end
         usage: Mapping[str, int] | None = None
         shown = view.compaction
@@ -80,14 +80,14 @@ class _Noting:
                 if step.whole == len(rounds):
                     return
                 saving = None  # with the rounds of the next request, it may be
-            due = _Due(self, standing, step, first, reached, new, published, saving, usage)
+            due = _Due(self, prohibitions, step, first, reached, new, published, saving, usage)
             made = due.made()
             if saving is not None:
                 yield made
             if step.whole == len(rounds):  # nothing is left to ask for
                 return
-            standing, usage = _Before.of(self, made), made.usage
-            room.tokens = self._room(standing)
+            prohibitions, usage = _Before.of(self, made), made.usage
+            room.tokens = self._room(prohibitions)
             if saving is not None:
                 new, usage, published, shown = 0, None, view.ledger.count(made.summary), made
 
@@ -131,10 +131,12 @@ class _Noting:
         taken = PROMPT_TOKENS + sum(count_message(message, self.view.ledger.count) for message in empty)
         return self.work.config.summarizer_input_tokens - taken
 
-    def _room(self, standing: _Before) -> int:
+    def _room(self, prohibitions: _Before) -> int:
         """Return the tokens that rounds may take in the next request, whichever it will be."""
-        in_full = self.room_for(standing.text, changes=False)
-        return min(in_full, self.room_for(rendered(standing.notes), changes=True)) if standing.changes else in_full
+        in_full = self.room_for(prohibitions.text, changes=False)
+        return (
+            min(in_full, self.room_for(rendered(prohibitions.notes), changes=True)) if prohibitions.changes else in_full
+        )
 
     def whole(self, reached: int) -> Step | None:
         """Return all rounds up to *reached* to be read again; None where they are too much for one request, or no
@@ -178,7 +180,7 @@ class _Before:
         written = made.extra.get(WRITTEN)
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
         fits = noting.view.ledger.count(rendered(notes)) <= most
-        fits = fits and noting.room_for(rendered(notes), changes=True) >= LEAST_ROOM
+        fits = fits and noting.room_for(rendered(notes), changes=True) >= MIN_ROOM
         return cls(made, notes, changes=bool(notes) and fits and noting.work.takes_changes)
 
     @property
@@ -191,7 +193,7 @@ class _Due:
     """One request's worth of rounds, on its way into the notes."""
 
     noting: _Noting
-    standing: _Before
+    prohibitions: _Before
     step: Step
     #: The first of the rounds, and how many are covered entirely afterwards; from 1.
     first: int
@@ -205,7 +207,7 @@ class _Due:
     usage: Mapping[str, int] | None
 
     def made(self) -> CompactedMessage:
-        if not self.standing.changes:
+        if not self.prohibitions.changes:
             return self._in_full()
         try:
             return self._by_changes()
@@ -217,23 +219,23 @@ class _Due:
 
     def _by_changes(self) -> CompactedMessage:
         """Return the compaction with the notes changed. Raises ``SummaryRejected``."""
-        noting, notes = self.noting, self.standing.notes
+        noting, notes = self.noting, self.prohibitions.notes
         before = rendered(notes)
-        request = self._request(self.step, self.standing.compaction, before, changes=True)
+        request = self._request(self.step, self.prohibitions.compaction, before, changes=True)
         source = replace(self._source(self.step), notes=frozenset(note.text for note in notes))
         return self._summarized(request, source, partial(_changed, notes, noting.order, self._span()))
 
     def _in_full(self) -> CompactedMessage:
         """Return the compaction with all notes written anew, or for the first time."""
-        noting, standing = self.noting, self.standing
-        again = standing.compaction is not None and self.step.at_boundary
+        noting, prohibitions = self.noting, self.prohibitions
+        again = prohibitions.compaction is not None and self.step.at_boundary
         whole = noting.whole(self.reached) if again else None
-        step, previous = (whole, None) if whole is not None else (self.step, standing.compaction)
-        known = standing.notes if previous is not None else ()
+        step, previous = (whole, None) if whole is not None else (self.step, prohibitions.compaction)
+        known = prohibitions.notes if previous is not None else ()
         request = self._request(step, previous, previous.summary if previous is not None else None, changes=False)
-        span = (1, self._span()[1]) if standing.compaction is not None else self._span()
-        reading = partial(_written if standing.notes else _read, known, noting.order, span)
-        return self._summarized(request, self._source(step), reading, major=standing.compaction is not None)
+        span = (1, self._span()[1]) if prohibitions.compaction is not None else self._span()
+        reading = partial(_written if prohibitions.notes else _read, known, noting.order, span)
+        return self._summarized(request, self._source(step), reading, major=prohibitions.compaction is not None)
 
     def _span(self) -> Span:
         return span_of(self.step.rounds, self.first, self.reached)
@@ -268,25 +270,25 @@ class _Due:
             plan=noting.work.plan,
             messages=noting.asked(step.text, said, changes=changes, target=target),
             continued=behind,
-            notes=self.standing.notes if changes else (),
+            notes=self.prohibitions.notes if changes else (),
             schema=SCHEMA if changes else None,
         )
 
     def _summarized(
-        self, request: SummaryRequest, source: Source, reading: Reading, *, major: bool = False
+        self, request: SummaryRequest, source: Source, reading: AnswerParser, *, major: bool = False
     ) -> CompactedMessage:
-        standing = in_force(self.standing.compaction, self.step.rounds)
-        becomes = partial(self._compaction, standing, request.kind)
+        prohibitions = in_force(self.prohibitions.compaction, self.step.rounds)
+        becomes = partial(self._compaction, prohibitions, request.kind)
         kept = becomes if self.step.at_boundary else None
         work, view = self.noting.work, self.noting.view
-        return becomes(work.summarize(request, source, view, standing, kept, reading, major=major))
+        return becomes(work.summarize(request, source, view, prohibitions, kept, reading, major=major))
 
-    def _compaction(self, standing: Sequence[str], kind: RequestKind, summary: Summary) -> CompactedMessage:
-        view, previous = self.noting.view, self.standing.compaction
+    def _compaction(self, prohibitions: Sequence[str], kind: RequestKind, summary: Summary) -> CompactedMessage:
+        view, previous = self.noting.view, self.prohibitions.compaction
         last = view.rounds[self.reached - 1] if self.reached > view.end else None
         written = previous.extra.get(WRITTEN) if previous is not None and kind == "changes" else None
         written = view.ledger.count(summary.text) if kind == "rounds" else written
-        extra = {key: value for key, value in ((STANDING, tuple(standing)), (WRITTEN, written)) if value}
+        extra = {key: value for key, value in ((PROHIBITIONS, tuple(prohibitions)), (WRITTEN, written)) if value}
         return compaction_of(self.reached, last, previous, self.usage, extra, summary)
 
 

@@ -16,14 +16,14 @@ from memory.references import beginning, posts_reference
 from memory.rounds import Post, Round, once
 from prompts import PromptTemplate, load
 
-from ..acceptance.checks import LEAST_SAVING
+from ..acceptance.checks import MIN_SAVING
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..prompt.groups import MESSAGE_TOKENS, OVERLAY, Unit, is_summary
+from ..prompt.groups import MESSAGE_TOKENS, OVERLAY, MessageGroup, is_summary
 from ..prompt.shorten import is_result
 from ..transcript import answered_calls, quote
 from ..view import View, Work
-from .incremental import Asking, fold, quote_query, summary_text
+from .incremental import SummaryQuestion, fold, quote_query, summary_text
 from .tail import Place, Tail
 
 #: What a part of a round is to a stretch: a call with its results, what stands for such, what the role said of its own
@@ -39,7 +39,7 @@ class Stretch:
     #: As the log has it, and as it reads now.
     logged: Round
     round_: Round
-    units: tuple[Unit, ...]
+    groups: tuple[MessageGroup, ...]
     #: The first and the last post that it reaches over, by number: also of those that a summary in it stands for.
     first_number: int
     last_number: int
@@ -47,7 +47,7 @@ class Stretch:
     @property
     def posts(self) -> list[Post]:
         """Its posts as they read now, in the order of the log, each once."""
-        posts = {post.number: post for unit in self.units for post in unit.posts if post is not None}
+        posts = {post.number: post for group in self.groups for post in group.posts if post is not None}
         return [posts[number] for number in sorted(posts)]
 
 
@@ -56,15 +56,15 @@ class _Block:
     """Units that go together, since between the posts of one stand those of another."""
 
     round_: Round
-    units: tuple[Unit, ...]
+    groups: tuple[MessageGroup, ...]
     first: int
     last: int
     part: _Part
 
     def joined(self, other: _Block) -> _Block:
         together: _Part = "tools" if {self.part, other.part} <= {"tools", "said"} else "end"
-        units = (*self.units, *other.units)
-        return _Block(self.round_, units, self.first, max(self.last, other.last), together)
+        groups = (*self.groups, *other.groups)
+        return _Block(self.round_, groups, self.first, max(self.last, other.last), together)
 
 
 def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
@@ -123,26 +123,30 @@ def _blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> l
 
 def _single_blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> Iterator[_Block]:
     last_of = {one.first_number: one.last_number for one in view.reductions.of(logged.id)}
-    for round_, unit in view.units(place):
-        numbers = [post.number if post is not None else 0 for post in unit.posts]
-        part = _part(view, unit)
-        if not view.reducible(round_, unit) or any((place, number) in kept for number in numbers):
+    for round_, group in view.groups(place):
+        numbers = [post.number if post is not None else 0 for post in group.posts]
+        part = _part(view, group)
+        if not view.reducible(round_, group) or any((place, number) in kept for number in numbers):
             part = "end"
         if part == "summary":
             numbers.append(last_of.get(numbers[0], numbers[0]))
             # One of a host's that stands for the query, too, stays: what the user said is in it.
             part = part if numbers[0] else "end"
-        yield _Block(round_, (unit,), min(numbers), max(numbers), part)
+        yield _Block(round_, (group,), min(numbers), max(numbers), part)
 
 
-def _part(view: View, unit: Unit) -> _Part:
-    first = unit.posts[0]
+def _part(view: View, group: MessageGroup) -> _Part:
+    first = group.posts[0]
     if first is None:
         return "end"
     if is_summary(first):
         return "summary"
     own = first.send_from == view.role
-    if (own and first.tool_calls) or is_result(first) or (own and any(post and is_result(post) for post in unit.posts)):
+    if (
+        (own and first.tool_calls)
+        or is_result(first)
+        or (own and any(post and is_result(post) for post in group.posts))
+    ):
         return "tools"
     return "said" if own else "end"
 
@@ -154,8 +158,8 @@ def _without_ends(blocks: list[_Block]) -> list[_Block]:
 
 
 def _stretch(place: int, logged: Round, blocks: list[_Block]) -> Stretch:
-    units = tuple(unit for block in blocks for unit in block.units)
-    return Stretch(place, logged, blocks[0].round_, units, blocks[0].first, blocks[-1].last)
+    groups = tuple(group for block in blocks for group in block.groups)
+    return Stretch(place, logged, blocks[0].round_, groups, blocks[0].first, blocks[-1].last)
 
 
 # --- many tool calls become one summary of what was called and what it gave: in past rounds, or in the open one ---
@@ -167,7 +171,7 @@ Scope = Literal["past", "current"]
 #: each time, so no summary has to hold it.
 BRIEF = 160
 #: No summary is asked to be shorter, in tokens; nor to be longer than this share of a request's.
-LEAST_TARGET, MOST_OF_INPUT = 64, 0.25
+MIN_TARGET, MAX_OF_INPUT = 64, 0.25
 #: What a summary says that it stands for.
 STANDS_FOR = "tool calls that were made already and are not to be made again, and of their results"
 
@@ -196,8 +200,8 @@ def compress_tool_runs(
     """
     if scope not in ("past", "current"):
         raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
-    if not 0 < ratio < LEAST_SAVING:
-        raise ValueError(f"ratio must be above 0 and below {LEAST_SAVING}, to save anything; it is {ratio!r}")
+    if not 0 < ratio < MIN_SAVING:
+        raise ValueError(f"ratio must be above 0 and below {MIN_SAVING}, to save anything; it is {ratio!r}")
     more_than, kept = whole_number("min_consecutive", min_consecutive), whole_number("keep_last", keep_last)
     if not isinstance(prompt, PromptTemplate):
         prompt = load(prompt or ("tool_run" if scope == "past" else "current_round"))
@@ -248,7 +252,7 @@ class _Run:
 
     def summarised(self) -> Reduction | None:
         """Return the reduction to a summary. None where it would save under a tenth; may raise ``SummaryRejected``."""
-        most = int(self.tokens * LEAST_SAVING)
+        most = int(self.tokens * MIN_SAVING)
         if self._cost("") + self.target > most:
             return None
         calls = self.logged.model_copy(update={"user_query": "", "post_list": tuple(self._quoted())})
@@ -289,7 +293,7 @@ class _Run:
     @once
     def tokens(self) -> int:
         """What the stretch takes in a prompt now."""
-        return sum(map(self._tokens, self.stretch.units))
+        return sum(map(self._tokens, self.stretch.groups))
 
     @once
     def replaced(self) -> tuple[Reduction, ...]:
@@ -309,24 +313,24 @@ class _Run:
     def target(self) -> int:
         """How long the summary should be: as the earlier one, which must not shrink at each step, and more for what is
         new."""
-        new = sum(self._tokens(unit) for unit in self.stretch.units if not self._is_replaced(unit))
+        new = sum(self._tokens(group) for group in self.stretch.groups if not self._is_replaced(group))
         before = self.view.ledger.count(self.earlier.summary) if self.earlier is not None else 0
-        most = int(self.work.config.summarizer_input_tokens * MOST_OF_INPUT)
+        most = int(self.work.config.summarizer_input_tokens * MAX_OF_INPUT)
         if self.work.mark is not None:
             most = min(most, self.work.mark // 2)  # one that fills the prompt would be due again at once
-        return max(min(before + int(self.options.ratio * new), most), LEAST_TARGET)
+        return max(min(before + int(self.options.ratio * new), most), MIN_TARGET)
 
     @once
-    def asking(self) -> Asking:
-        return Asking(self.options.prompt, "tool_run", self.target, quote_query(self.logged))
+    def asking(self) -> SummaryQuestion:
+        return SummaryQuestion(self.options.prompt, "tool_run", self.target, quote_query(self.logged))
 
     def _quoted(self) -> Iterator[Post]:
         """Give the new posts as the model is to read them."""
         room = self.asking.room(self.view, self.work, self.earlier)
         plans = {
             call.id
-            for unit in self.stretch.units
-            for post in unit.posts
+            for group in self.stretch.groups
+            for post in group.posts
             for call in (post.tool_calls if post else ())
             if call.name in self.options.plan_tools
         }
@@ -348,11 +352,11 @@ class _Run:
         alone = self.logged.model_copy(update={"user_query": "", "post_list": (post,)})
         return self.view.ledger.count(quote(alone, partial=True)) < room
 
-    def _is_replaced(self, unit: Unit) -> bool:
-        return any(post is not None and one.covers(post.number) for one in self.replaced for post in unit.posts)
+    def _is_replaced(self, group: MessageGroup) -> bool:
+        return any(post is not None and one.covers(post.number) for one in self.replaced for post in group.posts)
 
-    def _tokens(self, unit: Unit) -> int:
-        return sum(self.view.costs(self.stretch.round_, unit))
+    def _tokens(self, group: MessageGroup) -> int:
+        return sum(self.view.costs(self.stretch.round_, group))
 
     def _cost(self, summary: str) -> int:
         return MESSAGE_TOKENS + self.view.ledger.count(self._text(summary))

@@ -15,7 +15,7 @@ from memory.rounds import Post
 
 from ..config import whole_number
 from ..prompt.accounting import note
-from ..prompt.groups import ATTACHMENT, FAILED_CALL, Unit, count_message, is_summary, kind_named
+from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, count_message, is_summary, kind_named
 from ..prompt.shorten import is_kind, is_result
 from ..summarizers.actions import has_failed
 from ..view import View
@@ -93,17 +93,19 @@ class _Dropping:
     def __init__(self, tail: Tail, keep_rounds: int) -> None:
         self._tail = tail
         self._protected_from = tail.view.total - keep_rounds
-        self._by_round = {place: list(units) for place, units in groupby(tail.units, lambda unit: unit.place)}
+        self._by_round = {place: list(groups) for place, groups in groupby(tail.groups, lambda group: group.place)}
         self._posts = {
-            (place, post.number): post for place, units in self._by_round.items() for post in units[0].round_.post_list
+            (place, post.number): post
+            for place, groups in self._by_round.items()
+            for post in groups[0].round_.post_list
         }
         #: Where posts stood that are dropped already.
         self._gone: set[Place] = set()
         #: What is overlaid as it is: the round's place, and the numbers of the first and the last post.
         self._overlaid = {
             _span(place, reduction)
-            for place, units in self._by_round.items()
-            for reduction in tail.view.reductions.of(units[0].round_.id)
+            for place, groups in self._by_round.items()
+            for reduction in tail.view.reductions.of(groups[0].round_.id)
         }
         #: Tokens of what is dropped, and the log number of the first round that it is dropped from.
         self._tokens, self._first = 0, 0
@@ -111,23 +113,23 @@ class _Dropping:
     def posts(self, kind: str, keep_recent: int) -> Iterator[Reduction]:
         """Give the reductions that drop units of *kind*: one for each stretch of them in a round."""
         role = self._tail.view.role
-        found = [unit for unit in self._shown() if _is_of(unit.unit, kind, role)]
-        old = [unit for unit in found[: max(len(found) - keep_recent, 0)] if not self._stays(unit)]
-        for place, units in groupby(old, lambda unit: unit.place):
-            for stretch in self._stretches(place, list(units)):
+        found = [group for group in self._shown() if _is_of(group.group, kind, role)]
+        old = [group for group in found[: max(len(found) - keep_recent, 0)] if not self._stays(group)]
+        for place, groups in groupby(old, lambda group: group.place):
+            for stretch in self._stretches(place, list(groups)):
                 yield from self._dropped(stretch)
 
     def attachments(self, types: Mapping[str, int]) -> Iterator[Reduction]:
         """Give the reductions that take attachments of *types* out of all posts but the newest so many of each."""
-        posts = [(unit, post) for unit in self._shown() for post in unit.posts if post is not None]
+        posts = [(group, post) for group in self._shown() for post in group.posts if post is not None]
         going: dict[Place, set[str]] = {}
         for type_, keep_recent in types.items():
-            found = [unit.of(post) for unit, post in posts if is_kind(post, ATTACHMENT + type_, "")]
+            found = [group.of(post) for group, post in posts if is_kind(post, ATTACHMENT + type_, "")]
             for where in found[: max(len(found) - keep_recent, 0)]:
                 going.setdefault(where, set()).add(type_)
-        for unit, post in posts:
-            if unit.of(post) in going and not self._stays(unit):
-                yield from self._without(unit, post, going[unit.of(post)])
+        for group, post in posts:
+            if group.of(post) in going and not self._stays(group):
+                yield from self._without(group, post, going[group.of(post)])
 
     def outweighs_line(self) -> bool:
         """Return whether what is dropped is longer than the line that tells of it. Prompts may have it already."""
@@ -137,49 +139,49 @@ class _Dropping:
         return self._tokens > count_message(note((), dropped_from=self._first), view.ledger.count)
 
     def _shown(self) -> list[Placed]:
-        return [unit for unit in self._tail.units if not unit.places <= self._gone]
+        return [group for group in self._tail.groups if not group.places <= self._gone]
 
     def _stays(self, placed: Placed) -> bool:
         """Return whether a unit stays whatever the rules say."""
         tail = self._tail
-        if placed.unit.from_user and (placed.place == tail.asked or placed.forbids):
+        if placed.group.from_user and (placed.place == tail.asked or placed.forbids):
             return True
-        if placed.place >= self._protected_from and not _has_calls(placed.unit):
+        if placed.place >= self._protected_from and not _has_calls(placed.group):
             return True
         if tail.latest_answer in placed.places or placed.places & tail.unread:
             return True
-        if any(post and is_summary(post) for post in placed.unit.posts):
+        if any(post and is_summary(post) for post in placed.group.posts):
             return True
-        return not tail.view.reducible(placed.round_, placed.unit)
+        return not tail.view.reducible(placed.round_, placed.group)
 
-    def _stretches(self, place: int, units: list[Placed]) -> Iterator[list[Placed]]:
+    def _stretches(self, place: int, groups: list[Placed]) -> Iterator[list[Placed]]:
         """Give *units* of one round in stretches between whose posts, by number, no other is shown.
 
         Without those that no stretch holds entirely: another message stands between a call and a result that came late.
         """
-        shown = sorted(where for unit in self._by_round[place] for where in unit.places if where not in self._gone)
-        while units:
-            going = {where for unit in units for where in unit.places}
+        shown = sorted(where for group in self._by_round[place] for where in group.places if where not in self._gone)
+        while groups:
+            going = {where for group in groups for where in group.places}
             runs = [list(run) for goes, run in groupby(shown, going.__contains__) if goes]
             run_of = {where: number for number, run in enumerate(runs) for where in run}
             stretches: dict[int, list[Placed]] = {}
-            for unit in units:
-                first, *others = {run_of[where] for where in unit.places}
+            for group in groups:
+                first, *others = {run_of[where] for where in group.places}
                 if not others:
-                    stretches.setdefault(first, []).append(unit)
-            whole = [unit for stretch in stretches.values() for unit in stretch]
-            if len(whole) == len(units):
+                    stretches.setdefault(first, []).append(group)
+            whole = [group for stretch in stretches.values() for group in stretch]
+            if len(whole) == len(groups):
                 yield from stretches.values()
                 return
-            units = whole
+            groups = whole
 
     def _dropped(self, stretch: list[Placed]) -> Iterator[Reduction]:
         round_ = stretch[0].round_
-        places = {where for unit in stretch for where in unit.places}
+        places = {where for group in stretch for where in group.places}
         reduction = Reduction.over(round_, map(self._posts.get, places), "dropped")
         if _span(stretch[0].place, reduction) not in self._overlaid:  # the log would ignore it
             self._gone |= places
-            self._tokens += sum(sum(self._tail.view.costs(round_, unit.unit)) for unit in stretch)
+            self._tokens += sum(sum(self._tail.view.costs(round_, group.group)) for group in stretch)
             self._first = min(self._first or round_.number, round_.number)
             yield reduction
 
@@ -204,17 +206,17 @@ def _span(place: int, reduction: Reduction) -> tuple[int, int, int]:
     return place, reduction.first_number, reduction.last_number
 
 
-def _has_calls(unit: Unit) -> bool:
-    return any(post is not None and (post.tool_calls or is_result(post)) for post in unit.posts)
+def _has_calls(group: MessageGroup) -> bool:
+    return any(post is not None and (post.tool_calls or is_result(post)) for post in group.posts)
 
 
-def _is_of(unit: Unit, kind: str, role: str) -> bool:
-    first = unit.posts[0]
+def _is_of(group: MessageGroup, kind: str, role: str) -> bool:
+    first = group.posts[0]
     if kind == "user":
-        return unit.from_user
+        return group.from_user
     if first is None:
         return False
-    results = [post for post in unit.posts if post is not None and is_result(post)]
+    results = [post for post in group.posts if post is not None and is_result(post)]
     calls = bool(first.tool_calls) and first.send_from == role
     if kind == "tool_result":
         return calls or bool(results)

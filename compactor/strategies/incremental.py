@@ -13,7 +13,7 @@ from memory.rounds import Attachment, Round
 from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
-from ..acceptance.prohibitions import STANDING, carry, in_force
+from ..acceptance.prohibitions import PROHIBITIONS, carry, in_force
 from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..prompt.shorten import FORBIDS, kept_line
 from ..summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
@@ -39,7 +39,7 @@ def quote_query(round_: Round) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class SummaryQuestion:
     """How one kind of summary is asked for."""
 
     prompt: PromptTemplate
@@ -98,7 +98,7 @@ class Asking:
 def fold(
     view: View,
     work: Work,
-    asking: Asking,
+    asking: SummaryQuestion,
     rounds: Sequence[Round],
     *,
     start: int,
@@ -135,13 +135,13 @@ def fold(
         if saving is not None:
             source, aimed = saving.measure(source, aimed)
         request, text = replace(asking, target_tokens=aimed).request(step, view, work, previous, span)
-        standing = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
+        prohibitions = in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
         # While no round is folded in entirely, the last that is covered was so before; that one need not be read again.
         last = view.rounds[reached - 1] if reached > start else None
-        extra = {STANDING: standing} if standing else {}
+        extra = {PROHIBITIONS: prohibitions} if prohibitions else {}
         becomes = partial(compaction_of, reached, last, previous, usage, extra)
         source = replace(source, text=text)
-        previous = becomes(work.summarize(request, source, view, standing, becomes if saving is not None else None))
+        previous = becomes(work.summarize(request, source, view, prohibitions, becomes if saving is not None else None))
         usage = previous.usage
         if step.whole < len(rounds):  # there is more to ask for
             room.tokens = asking.room(view, work, previous)
@@ -176,7 +176,9 @@ def compaction_of(
         model=summary.model,
         usage=added(usage, summary.usage),
         notes=summary.notes,
-        extra={**extra, STANDING: standing} if (standing := carry(extra.get(STANDING, ()), summary)) else extra,
+        extra={**extra, PROHIBITIONS: prohibitions}
+        if (prohibitions := carry(extra.get(PROHIBITIONS, ()), summary))
+        else extra,
     )
 
 
@@ -266,7 +268,7 @@ def _compacted(
 ) -> Iterator[CompactedMessage]:
     if not rounds:
         return
-    asking = Asking(work.config.prompt, target_tokens=work.config.target_tokens)
+    asking = SummaryQuestion(work.config.prompt, target_tokens=work.config.target_tokens)
     made = fold(view, work, asking, rounds, start=view.end, previous=view.compaction, logged=logged)
     yield from (one for one, at_boundary in made if at_boundary and one.end_index >= view.least_end)
 

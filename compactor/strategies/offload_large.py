@@ -22,11 +22,11 @@ from ..prompt.shorten import OffloadRule, is_result, size_of
 from ..tokens import TokenCounter
 from ..transcript import answered_calls
 from ..view import View, Work
-from .incremental import Asking, fold, quote_query, summary_text, with_sentences
+from .incremental import SummaryQuestion, fold, quote_query, summary_text, with_sentences
 from .tail import Placed, Tail
 
 #: A post's summary is a tenth of it, in tokens; at least so many, where that is at most half of it; at most so many.
-LEAST_SUMMARY, MOST_SUMMARY = 100, 500
+MIN_SUMMARY, MAX_SUMMARY = 100, 500
 
 
 def offload_large(
@@ -77,7 +77,7 @@ def offload_large(
         mark = work.mark if work is not None else None
         over = view.tokens - mark if mark is not None else math.inf
         for placed, post in _candidates(Tail(view), kept, users_too=users_too):
-            if placed.unit.from_user and over <= 0:
+            if placed.group.from_user and over <= 0:
                 return
             reduction = mine.applied(placed.round_, post, count)
             if reduction is None:
@@ -108,10 +108,10 @@ def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tupl
     """Give the posts that may be offloaded; what the user said comes last."""
     stays = {*tail.newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
-        for placed in tail.units:
-            if placed.unit.from_user != from_user or (from_user and placed.place == tail.asked):
+        for placed in tail.groups:
+            if placed.group.from_user != from_user or (from_user and placed.place == tail.asked):
                 continue
-            if tail.view.reducible(placed.round_, placed.unit):
+            if tail.view.reducible(placed.round_, placed.group):
                 yield from ((placed, post) for post in placed.posts if placed.of(post) not in stays)
 
 
@@ -125,11 +125,11 @@ def _summarised(
         return None
     text, count = placed.text_of(post), view.ledger.count
     tokens = count(text)
-    target = max(min(tokens // 10, MOST_SUMMARY), min(tokens // 2, LEAST_SUMMARY))
+    target = max(min(tokens // 10, MAX_SUMMARY), min(tokens // 2, MIN_SUMMARY))
     # Without the calls of others, which stay as they are.
     alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
     try:
-        asking = Asking(template, "large_post", target, "" if post is None else quote_query(placed.round_))
+        asking = SummaryQuestion(template, "large_post", target, "" if post is None else quote_query(placed.round_))
         calls = answered_calls(placed.round_)
         *_, (made, _) = fold(view, work, asking, [alone], start=placed.place, calls=calls)
     except SummaryRejected:

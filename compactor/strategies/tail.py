@@ -9,7 +9,7 @@ from memory.messages import repeats_query, text_of
 from memory.rounds import USER, Post, Round, once
 
 from ..acceptance.prohibitions import standing_sentences
-from ..prompt.groups import Unit
+from ..prompt.groups import MessageGroup
 from ..view import View
 
 #: A post's round, by its place in the view, and its number in there; 0 is the user's query.
@@ -21,7 +21,7 @@ class Placed(NamedTuple):
 
     place: int
     round_: Round
-    unit: Unit
+    group: MessageGroup
 
     def of(self, post: Post | None) -> Place:
         return self.place, post.number if post is not None else 0
@@ -39,19 +39,19 @@ class Placed(NamedTuple):
     @property
     def forbids(self) -> tuple[str, ...]:
         """The sentences in which the user forbids something; none where somebody else speaks."""
-        return standing_sentences(map(self.alone, self.posts)) if self.unit.from_user else ()
+        return standing_sentences(map(self.alone, self.posts)) if self.group.from_user else ()
 
     @property
     def posts(self) -> tuple[Post | None, ...]:
         """Its posts, each once: where a call lacks an answer, the unit names the call for that too."""
-        return tuple({self.of(post): post for post in self.unit.posts}.values())
+        return tuple({self.of(post): post for post in self.group.posts}.values())
 
     @property
     def places(self) -> frozenset[Place]:
         """Where its posts stand; the query stands twice where a post hands it to the agent."""
-        found = frozenset(map(self.of, self.unit.posts))
+        found = frozenset(map(self.of, self.group.posts))
         first = self.round_.post_list[0] if self.round_.post_list else None
-        if self.unit.from_user and first is not None and repeats_query(first, self.round_):
+        if self.group.from_user and first is not None and repeats_query(first, self.round_):
             twice = frozenset((self.of(None), self.of(first)))
             return found | twice if found & twice else found
         return found
@@ -64,28 +64,28 @@ class Tail:
     view: View
 
     @once
-    def units(self) -> tuple[Placed, ...]:
+    def groups(self) -> tuple[Placed, ...]:
         """Its units, oldest first; none where no reduction of them would be kept."""
         view = self.view
         if not view.keeps_reductions:
             return ()
-        return tuple(Placed(place, round_, unit) for place in view.places for round_, unit in view.units(place))
+        return tuple(Placed(place, round_, group) for place in view.places for round_, group in view.groups(place))
 
     def newest(self, number: int) -> frozenset[Place]:
         """Return where the newest *number* posts stand."""
-        places = sorted(placed.of(post) for placed in self.units for post in placed.posts)
+        places = sorted(placed.of(post) for placed in self.groups for post in placed.posts)
         return frozenset(places[max(len(places) - number, 0) :])
 
     @once
     def latest_answer(self) -> Place | None:
         """Where the newest post stands in which the role answers the user."""
         role = self.view.role
-        return next((placed.of(placed.posts[0]) for placed in reversed(self.units) if _is_answer(placed, role)), None)
+        return next((placed.of(placed.posts[0]) for placed in reversed(self.groups) if _is_answer(placed, role)), None)
 
     @once
     def asked(self) -> int:
         """The place of the newest round in which the user speaks, which is the newest query; -1 where there is none."""
-        return max((placed.place for placed in self.units if placed.unit.from_user), default=-1)
+        return max((placed.place for placed in self.groups if placed.group.from_user), default=-1)
 
     @once
     def unread(self) -> frozenset[Place]:
@@ -93,7 +93,7 @@ class Tail:
 
         The newest post's unit, and the unit that begins last: were that left out, a call before it would seem to wait.
         """
-        newest = [placed for placed in self.units if placed.place == self.view.total - 1 and not placed.round_.closed]
+        newest = [placed for placed in self.groups if placed.place == self.view.total - 1 and not placed.round_.closed]
         return frozenset().union(*(end.places for end in (*newest[-1:], *sorted(newest, key=_end)[-1:])))
 
 

@@ -82,7 +82,7 @@ class Summary:
 
 
 #: Whoever counted more tokens has not counted.
-MOST_TOKENS = 2**53
+MAX_TOKENS = 2**53
 
 
 def _counts(usage: object) -> Mapping[str, int] | None:
@@ -92,7 +92,7 @@ def _counts(usage: object) -> Mapping[str, int] | None:
     return {
         name: count
         for name, count in usage.items()
-        if isinstance(name, str) and type(count) is int and 0 <= count <= MOST_TOKENS
+        if isinstance(name, str) and type(count) is int and 0 <= count <= MAX_TOKENS
     }
 
 

@@ -71,7 +71,7 @@ Done = Mapping[Section, Sequence[str]]
 _HOLD, _BREATH = 0.001, 0.00005
 
 #: What a summary of very little may take: half of it would be scraps. Never more than most of the quoted rounds.
-_LEAST_TOKENS = 64
+_MIN_TOKENS = 64
 #: What a message costs beside its text, at the least.
 _MESSAGE = 8
 
@@ -124,10 +124,10 @@ class ExtractiveSummarizer:
     def _worthwhile(self, request: SummaryRequest) -> int:
         """Return by how much a summary may grow, to save enough: half of what is new."""
         half = sum(self._count(text) + _MESSAGE for text in _texts(request) if text) // 2
-        if half >= _LEAST_TOKENS:
+        if half >= _MIN_TOKENS:
             return half
         quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
-        return min(_LEAST_TOKENS, quoted * 9 // 10)
+        return min(_MIN_TOKENS, quoted * 9 // 10)
 
 
 def _parted(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Statement, Action]]:
@@ -233,7 +233,7 @@ def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[
     the other lacks stays.
     """
     rules = [place for place, one in enumerate(statements) if one.section is Section.INSTRUCTIONS and one.of_user]
-    rules = rules[-_MOST_RULES:]
+    rules = rules[-_MAX_RULES:]
     terms = {place: contents[statements[place].text].terms for place in rules}
     gone: set[int] = set()
     for place in rules:
@@ -248,7 +248,7 @@ def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[
 
 
 #: Only the newest so many instructions are compared with one another.
-_MOST_RULES = 100
+_MAX_RULES = 100
 
 
 def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
@@ -272,11 +272,11 @@ _OPENING, _LONG = 8.0, 8
 _REPORTED, _EXACT = 16.0, 0.9
 _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
 #: The least that the words of those count who say much more than the user.
-_LEAST_TALK = 0.1
+_MIN_TALK = 0.1
 #: What a line costs beside its text: without it, scraps of two words would win. A clause beside another has no cost.
 _COST = 6
 #: A line that adds less is left out even where there is room.
-_LEAST_GAIN = 0.2
+_MIN_GAIN = 0.2
 
 _POLITE = re.compile(
     r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
@@ -342,7 +342,7 @@ def _talk(statements: Sequence[Statement]) -> float:
     """Return how much of the talk is the user's: 1 where agents say no more than the user, less the more they say."""
     of_user = sum(len(statement.text) for statement in statements if statement.of_user)
     spoken = sum(len(statement.text) for statement in statements if statement.spoken)
-    return min(1.0, max(_LEAST_TALK, of_user / spoken)) if of_user and spoken else 1.0
+    return min(1.0, max(_MIN_TALK, of_user / spoken)) if of_user and spoken else 1.0
 
 
 def _worked(statements: Iterable[Statement]) -> float:
@@ -436,7 +436,7 @@ class _Choice:
             if talk and self._spent_on_talk + talk > for_talk:
                 continue
             covered = self._covered_for(place)
-            if line.gain(covered) < _LEAST_GAIN:
+            if line.gain(covered) < _MIN_GAIN:
                 continue
             if not line.statement.of_user and covered.issuperset(term for term, _ in line.terms):
                 # Of what the user said, known words may say something new.

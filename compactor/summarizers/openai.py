@@ -41,7 +41,7 @@ _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 
 
 #: Requests that failed and are remembered, until they are made again; more, and all are forgotten.
-_MOST_FAILED = 1_000
+_MAX_FAILED = 1_000
 
 
 class _Call(NamedTuple):
@@ -164,7 +164,7 @@ class OpenAISummarizer:
         except SummarizerError as failed:
             if _status_of(failed) in _TURNED_AWAY:
                 raise
-            if len(self._failed) >= _MOST_FAILED:
+            if len(self._failed) >= _MAX_FAILED:
                 self._failed = set()
             self._failed.add(asked)
             raise

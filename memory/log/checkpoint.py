@@ -19,7 +19,7 @@ from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, dumped
 from ..stores.base import Checkpoint, IndexedStore
 from ..usage import Pinned, Usage, said_at, unreadable
-from .open_round import LiveRound, rebuilt
+from .open_round import OpenRound, rebuilt
 from .round_store import Archive, Place, Shelf, record_at
 from .state import Publication, Snapshot
 
@@ -72,7 +72,7 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         last=now.last,
         header=now.header_entries,
         total=now.total,
-        settled=now.settled_count,
+        settled=now.closed_prefix,
         failed=now.failed,
         roles={name: _role_of(now, name) for name in names},
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
@@ -147,7 +147,7 @@ class _Reading:
             header=tuple(record_at(self._store, self._session, entry, HeaderAdded).post for entry in body.header),
             header_entries=body.header,
             archive=self._archive,
-            settled_count=body.settled,
+            closed_prefix=body.settled,
             live=tuple(live[place] for place in sorted(live)),
             failed=body.failed,
             redactions=body.redactions,
@@ -174,7 +174,7 @@ class _Reading:
                 now = now.with_shown_reductions(name)
         return now
 
-    def _pinned(self, number: int, body: _Body, live: Mapping[int, LiveRound]) -> list[Pinned]:
+    def _pinned(self, number: int, body: _Body, live: Mapping[int, OpenRound]) -> list[Pinned]:
         """Return what the pinned posts say, read here so that later the store may be away."""
         found: list[Pinned] = []
         for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):

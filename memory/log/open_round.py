@@ -16,7 +16,7 @@ _TELLING = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostReda
 
 
 @dataclass  # no slots: `round` is worked out once and kept
-class LiveRound:
+class OpenRound:
     """A round that may still change. It shares its growing list of posts with its successors and knows how far it
     reaches, so that adding the thousandth post costs what the first did.
 
@@ -31,7 +31,7 @@ class LiveRound:
     count: Final[int] = 0
 
     @classmethod
-    def of(cls, record: RoundOpened, number: int) -> LiveRound:
+    def of(cls, record: RoundOpened, number: int) -> OpenRound:
         # The entry's fields were checked.
         opened = assembled(
             Round,
@@ -52,39 +52,39 @@ class LiveRound:
     def round(self) -> Round:
         return changed(self.opened, post_list=tuple(self.posts[: self.count]))
 
-    def with_post(self, post: Post) -> LiveRound:
+    def with_post(self, post: Post) -> OpenRound:
         # Not append(): a writer that was interrupted may have left a post behind the last one that counts.
         self.posts[self.count :] = [post]
-        return LiveRound(self.opened, self.answered or post.send_from != USER, self.posts, self.count + 1)
+        return OpenRound(self.opened, self.answered or post.send_from != USER, self.posts, self.count + 1)
 
     @property
     def is_open(self) -> bool:
         """Whether it takes posts."""
         return self.opened.state == "created"
 
-    def closed_as(self, state: Literal["finished", "failed"]) -> LiveRound:
+    def closed_as(self, state: Literal["finished", "failed"]) -> OpenRound:
         if self.opened.state in ("failed", state):
             return self
-        return LiveRound(changed(self.opened, state=state), self.answered, self.posts, self.count)
+        return OpenRound(changed(self.opened, state=state), self.answered, self.posts, self.count)
 
-    def without(self, numbers: Iterable[int]) -> LiveRound:
+    def without(self, numbers: Iterable[int]) -> OpenRound:
         """Return it with the posts of these *numbers* erased; readers hold the list, so this one has its own."""
         left = without(self.round, numbers)
-        return LiveRound(changed(left, post_list=()), self.answered, list(left.post_list), self.count)
+        return OpenRound(changed(left, post_list=()), self.answered, list(left.post_list), self.count)
 
 
-def rebuilt(entries: Iterable[Entry]) -> dict[int, LiveRound]:
+def rebuilt(entries: Iterable[Entry]) -> dict[int, OpenRound]:
     """Return rounds by their numbers: those that are opened in *entries*, which are theirs, in the order of the log.
 
     Raises ``StoreDamaged`` where an entry's round is not opened before it.
     """
-    found: dict[int, LiveRound] = {}
+    found: dict[int, OpenRound] = {}
     for entry in entries:
         if entry.kind not in _TELLING:
             continue
         record = entry.record
         if isinstance(record, RoundOpened):
-            found[entry.round] = LiveRound.of(record, entry.round)
+            found[entry.round] = OpenRound.of(record, entry.round)
         elif entry.round in found:
             found[entry.round] = _after(found[entry.round], record)
         else:
@@ -94,7 +94,7 @@ def rebuilt(entries: Iterable[Entry]) -> dict[int, LiveRound]:
     return found
 
 
-def _after(before: LiveRound, record: Record | None) -> LiveRound:
+def _after(before: OpenRound, record: Record | None) -> OpenRound:
     if isinstance(record, PostAdded):
         return before.with_post(record.post)
     if isinstance(record, PostRedacted):

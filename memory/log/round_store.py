@@ -22,11 +22,11 @@ from .open_round import rebuilt
 from .redaction import without
 
 #: Rounds and characters that a cache holds at most, and ids of rounds whose numbers it knows.
-MOST_ROUNDS, MOST_CHARACTERS, MOST_NUMBERS = 1_024, 16_000_000, 8_192
+MAX_ROUNDS, MAX_CHARACTERS, MAX_NUMBERS = 1_024, 16_000_000, 8_192
 #: Neighbours that are read in one go, where they are not long.
 BATCH = 16
 #: Places in the log from which reductions are read one after the other; where there are more, all are read in one go.
-MOST_SPANS = 8
+MAX_SPANS = 8
 #: Texts of older compactions that are kept at hand.
 AT_HAND = 16
 
@@ -113,7 +113,7 @@ class _Published:
 
     def _entries_in(self, spans: Sequence[tuple[int, int]]) -> Iterator[Entry]:
         """Give the entries of a few *spans* of the log, or, where there are many, all that publish reductions."""
-        if len(spans) > MOST_SPANS and isinstance(self._store, IndexedStore):
+        if len(spans) > MAX_SPANS and isinstance(self._store, IndexedStore):
             yield from self._store.read_kinds(self._session, {NAMES[ReductionPublished]})
             return
         for first, last in spans:
@@ -129,7 +129,7 @@ def record_at(store: Store | None, session: str, number: int, kind: type[R]) -> 
     raise StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
 
 
-class InLists(_Published):
+class ResidentRounds(_Published):
     """All settled rounds in a list, which only ever grows: snapshots share it and know how much is their own."""
 
     keeps_all = True
@@ -157,31 +157,31 @@ class InLists(_Published):
     def settle(self, settled: int, rounds: Sequence[Round]) -> None:
         self._rounds[settled:] = rounds  # not extend(): an interrupted writer may have left more
 
-    def with_failed(self, settled: int, number: int) -> InLists:
+    def with_failed(self, settled: int, number: int) -> ResidentRounds:
         return self._with(settled, self._rounds[number - 1].model_copy(update={"state": "failed"}))
 
-    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> InLists:
+    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> ResidentRounds:
         self._read_last = {}
         return self._with(settled, without(self._rounds[number - 1], posts))
 
-    def _with(self, settled: int, changed: Round) -> InLists:
+    def _with(self, settled: int, changed: Round) -> ResidentRounds:
         """Readers hold the list, so it is copied: rare, and the only step that costs what the history does."""
         rounds = self._rounds[:settled]
         rounds[changed.number - 1] = changed
-        return InLists(self._store, self._session, rounds, self.numbers)
+        return ResidentRounds(self._store, self._session, rounds, self.numbers)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, InLists):
+        if not isinstance(other, ResidentRounds):
             return NotImplemented
         return (self._rounds, self.numbers) == (other._rounds, other.numbers)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"InLists({self._rounds!r})"
+        return f"ResidentRounds({self._rounds!r})"
 
 
-class FromStore(_Published):
+class StoredRounds(_Published):
     """Settled rounds are read from the store and kept in a bounded cache. What a reader is told of a store's fault
     spoils nothing: the next one asks the store again."""
 
@@ -192,9 +192,9 @@ class FromStore(_Published):
         store: IndexedStore,
         session: str,
         *,
-        most_rounds: int = MOST_ROUNDS,
-        most_characters: int = MOST_CHARACTERS,
-        most_numbers: int = MOST_NUMBERS,
+        most_rounds: int = MAX_ROUNDS,
+        most_characters: int = MAX_CHARACTERS,
+        most_numbers: int = MAX_NUMBERS,
     ) -> None:
         super().__init__(store, session)
         self._indexed = store
@@ -235,10 +235,10 @@ class FromStore(_Published):
             for round_ in rounds:
                 self._put(round_, _length(round_))
 
-    def with_failed(self, settled: int, number: int) -> FromStore:  # noqa: ARG002
+    def with_failed(self, settled: int, number: int) -> StoredRounds:  # noqa: ARG002
         return self  # a snapshot says itself what has failed
 
-    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> FromStore:  # noqa: ARG002
+    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> StoredRounds:  # noqa: ARG002
         self._read_last = {}
         with self._lock:
             self._changes += 1
@@ -293,7 +293,7 @@ class FromStore(_Published):
             self._characters -= self._cache.popitem(last=False)[1][1]
 
     def __repr__(self) -> str:  # no content
-        return f"<FromStore: {len(self._cache)} rounds in the cache>"
+        return f"<StoredRounds: {len(self._cache)} rounds in the cache>"
 
 
 class _StoredNumbers:

@@ -39,7 +39,7 @@ from ..stores.base import ErasingStore, IndexedStore, Store
 from ..transfer.validate import round_id_of
 from .checkpoint import checkpoint_of, resumed
 from .redaction import erasures, holding, references_of, unfinished
-from .round_store import PURGED, FromStore, InLists
+from .round_store import PURGED, ResidentRounds, StoredRounds
 from .state import Snapshot, applied
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class Log(ABC):
         done: Callable[[Snapshot], T],
         made_at: datetime | None = None,
         *,
-        tell: bool = False,
+        emit: bool = False,
     ) -> T:
         """Append what *records* makes of the present snapshot, and return what *done* makes of the one after.
 
@@ -161,7 +161,7 @@ class Log(ABC):
                 finally:
                     news = self._news()
         finally:
-            if news is not _NO_NEWS or (tell and written):
+            if news is not _NO_NEWS or (emit and written):
                 self._announce(news.rounds, news.erased)
         if due is not None:
             self._keep_checkpoint(due)
@@ -298,7 +298,7 @@ class Log(ABC):
         number = now.numbers.get(record.round_id, 0)
         if not 1 <= number <= now.total:
             return False  # which is another fault, and applying it will tell
-        settled = number <= now.settled_count
+        settled = number <= now.closed_prefix
         return unfinished(now.archive.before(number, entry) if settled else now.round_at(number), record)
 
     def _erase(self, *rounds: int) -> None:
@@ -352,8 +352,8 @@ class Log(ABC):
     def _begun(self) -> Snapshot:
         """Return what is known without reading the log: what the newest checkpoint says, if there is one."""
         if self._indexed is None:
-            return Snapshot(archive=InLists(self._store, self.session_id))
-        archive = FromStore(self._indexed, self.session_id)
+            return Snapshot(archive=ResidentRounds(self._store, self.session_id))
+        archive = StoredRounds(self._indexed, self.session_id)
         kept = self._indexed.checkpoint(self.session_id)
         begun = resumed(kept, self._indexed, self.session_id, archive) if kept is not None else None
         return Snapshot(archive=archive) if begun is None else begun

@@ -23,13 +23,13 @@ from ..entries import (
     UsageRecorded,
 )
 from ..errors import NewerVersion, StoreDamaged, StoreError
-from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, laid, without_span
+from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, merge_reductions, without_span
 from ..rounds import Post, Record, Round, RoundState
 from ..usage import Pinned, Usage, said_at, unreadable
 from ..visibility import Rounds
-from .open_round import LiveRound
+from .open_round import OpenRound
 from .redaction import with_redacted
-from .round_store import Archive, InLists, Numbers, Shelf
+from .round_store import Archive, Numbers, ResidentRounds, Shelf
 
 
 class Publication(NamedTuple):
@@ -51,10 +51,10 @@ class Snapshot:
     last: str = ""
     header: tuple[Post, ...] = ()
     #: Where the rounds before the first open one are found, and how many they are.
-    archive: Archive = field(default_factory=InLists)
-    settled_count: int = 0
+    archive: Archive = field(default_factory=ResidentRounds)
+    closed_prefix: int = 0
     #: The rounds from the first open one on.
-    live: tuple[LiveRound, ...] = ()
+    live: tuple[OpenRound, ...] = ()
     #: Numbers of the failed rounds, ascending.
     failed: tuple[int, ...] = ()
     #: Grows whenever a settled round or what stands for it changed, or a text was erased, so that what was worked out
@@ -91,7 +91,7 @@ class Snapshot:
 
     @property
     def total(self) -> int:
-        return self.settled_count + len(self.live)
+        return self.closed_prefix + len(self.live)
 
     @property
     def numbers(self) -> Numbers:
@@ -110,9 +110,9 @@ class Snapshot:
 
     def round_at(self, number: int) -> Round:
         """Return the round of that number, failed or not; there must be one. May raise ``StoreError``."""
-        if number > self.settled_count:
-            return self.live[number - self.settled_count - 1].round
-        return self.archive.round(number, self.settled_count, self.failed)
+        if number > self.closed_prefix:
+            return self.live[number - self.closed_prefix - 1].round
+        return self.archive.round(number, self.closed_prefix, self.failed)
 
     def round(self, round_id: str) -> Round | None:
         """Return a round, failed or not; None where there is none of that id."""
@@ -124,8 +124,8 @@ class Snapshot:
         number = self.numbers.get(round_id, 0)
         if not 1 <= number <= self.total:
             return None
-        if number > self.settled_count:
-            return self.live[number - self.settled_count - 1].opened.state
+        if number > self.closed_prefix:
+            return self.live[number - self.closed_prefix - 1].opened.state
         return "failed" if self.has_failed(number) else "finished"
 
     def has_failed(self, number: int) -> bool:
@@ -133,17 +133,17 @@ class Snapshot:
         place = bisect_left(self.failed, number)
         return place < len(self.failed) and self.failed[place] == number
 
-    def open_round(self, round_id: str) -> LiveRound | None:
+    def open_round(self, round_id: str) -> OpenRound | None:
         """Return a round that takes posts; None where there is none of that id."""
         newest = self.live[-1] if self.live else None
         if newest is not None and newest.opened.id == round_id:  # as most often
             return newest if newest.is_open else None
-        place = self.numbers.get(round_id, 0) - self.settled_count - 1
+        place = self.numbers.get(round_id, 0) - self.closed_prefix - 1
         found = self.live[place] if 0 <= place < len(self.live) else None
         return found if found is not None and found.is_open else None
 
     @property
-    def newest_open(self) -> LiveRound | None:
+    def newest_open(self) -> OpenRound | None:
         """The newest round if it takes posts."""
         return self.live[-1] if self.live and self.live[-1].is_open else None
 
@@ -165,17 +165,17 @@ class Snapshot:
     def usage(self, role: str) -> Usage:
         return self.usages.get(role, _NO_USAGE)
 
-    def live_with(self, changed: LiveRound) -> tuple[LiveRound, ...]:
+    def live_with(self, changed: OpenRound) -> tuple[OpenRound, ...]:
         """Return the rounds that may still change, with *changed* in that round's place."""
-        place = changed.opened.number - self.settled_count - 1
+        place = changed.opened.number - self.closed_prefix - 1
         return (*self.live[:place], changed, *self.live[place + 1 :])
 
     def without_posts(self, number: int, posts: Iterable[int]) -> Snapshot:
         """Return the snapshot in which those *posts* of the round of that *number* are erased."""
         now = self.but(epoch=self.epoch + 1)
-        if number > self.settled_count:
-            return now.but(live=self.live_with(self.live[number - self.settled_count - 1].without(posts)))
-        return now.but(archive=self.archive.with_redacted(self.settled_count, number, posts))
+        if number > self.closed_prefix:
+            return now.but(live=self.live_with(self.live[number - self.closed_prefix - 1].without(posts)))
+        return now.but(archive=self.archive.with_redacted(self.closed_prefix, number, posts))
 
     def with_pin(self, round_id: str, number: int) -> Snapshot:
         """Return the snapshot in which a post is pinned. May raise ``StoreError``, for it reads what the post says."""
@@ -281,7 +281,7 @@ class Snapshot:
                 **self.reductions,
                 role: Reductions(self.number, shelf.with_round(round_id, number, of_round, self.number)),
             },
-            epoch=self.epoch + (number <= self.settled_count),
+            epoch=self.epoch + (number <= self.closed_prefix),
         )
         return changed.with_other_prompt(role)
 
@@ -300,7 +300,7 @@ _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
 
 #: So many of a role's newest answers are at hand, and so many of its newest compactions that are not published yet:
 #: where single posts are summarised meanwhile, their answers would pile up, and push out what is held.
-MOST_PREPARED = 64
+MAX_PREPARED = 64
 
 
 def applied(before: Snapshot, record: Record | None, number: int, last: str) -> Snapshot:
@@ -316,7 +316,7 @@ def applied(before: Snapshot, record: Record | None, number: int, last: str) -> 
     if type(record) is RoundOpened:
         total = before.total + 1
         before.archive.note(record.round_id, total)
-        return before.but(number=number, last=last, live=(*before.live, LiveRound.of(record, total)))
+        return before.but(number=number, last=last, live=(*before.live, OpenRound.of(record, total)))
     if type(record) is RoundFinished:
         return _finished(before, record.round_id, number, last)
     now = before.but(number=number, last=last)
@@ -343,7 +343,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
         case CompactionReverted(role=role, generation=generation):
             return reverted(now, role, generation)
         case ReductionPublished(role=role, reduction=reduction):
-            of_round = laid(now.reductions_of(role).of(reduction.round_id), reduction)
+            of_round = merge_reductions(now.reductions_of(role).of(reduction.round_id), reduction)
             return now if of_round is None else now.with_reductions(role, reduction.round_id, of_round)
         case ReductionWithdrawn(role=role, round_id=round_id, first_number=first, last_number=last):
             live = now.reductions_of(role).of(round_id)
@@ -361,7 +361,7 @@ def _with_overlay(now: Snapshot, record: Record | None) -> Snapshot:
 def _with_prepared(now: Snapshot, role: str, record: CompactionPrepared) -> Snapshot:
     answers = (*now.prepared.get(role, ()), record)
     alike = [at for at, one in enumerate(answers) if (one.compaction is None) == (record.compaction is None)]
-    out = alike[0] if len(alike) > MOST_PREPARED else len(answers)
+    out = alike[0] if len(alike) > MAX_PREPARED else len(answers)
     entries = (*now.prepared_entries.get(role, ()), now.number)
     return now.but(
         prepared={**now.prepared, role: answers[:out] + answers[out + 1 :]},
@@ -392,7 +392,7 @@ def _failed(now: Snapshot, round_id: str) -> Snapshot:
     """Return the snapshot after its last entry, which says that a round has failed."""
     if _require_round(now, round_id) == "failed":
         return now
-    place, settled = now.numbers[round_id], now.settled_count
+    place, settled = now.numbers[round_id], now.closed_prefix
     now = without_failed(now.but(failed=tuple(sorted((*now.failed, place)))), place)
     if place <= settled:
         return now.but(archive=now.archive.with_failed(settled, place), epoch=now.epoch + 1)
@@ -423,7 +423,7 @@ def _require_round(now: Snapshot, round_id: str) -> RoundState:
     return state
 
 
-def _settled(before: Snapshot, live: tuple[LiveRound, ...], number: int, last: str) -> Snapshot:
+def _settled(before: Snapshot, live: tuple[OpenRound, ...], number: int, last: str) -> Snapshot:
     """Return the snapshot whose rounds that may still change are *live*, but for the closed ones at their head: those
     move to the settled, where they stay as they are."""
     closed: list[Round] = []
@@ -432,9 +432,9 @@ def _settled(before: Snapshot, live: tuple[LiveRound, ...], number: int, last: s
             break
         closed.append(item.round)
     if closed:
-        before.archive.settle(before.settled_count, closed)
-    settled = before.settled_count + len(closed)
-    return before.but(number=number, last=last, settled_count=settled, live=live[len(closed) :])
+        before.archive.settle(before.closed_prefix, closed)
+    settled = before.closed_prefix + len(closed)
+    return before.but(number=number, last=last, closed_prefix=settled, live=live[len(closed) :])
 
 
 def _without_stale(now: Snapshot, role: str) -> Snapshot:

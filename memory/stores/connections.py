@@ -32,7 +32,7 @@ class _User:
     """Somebody who is at work with a connection."""
 
 
-class _Turns:
+class _WriterQueue:
     """Whose turn it is. ``with turns.wait(seconds)`` has it, or raises ``Empty``.
 
     Of C alone: where Python takes a lock, an interrupt may come when it has it and knows nothing of it, and nobody ever
@@ -78,7 +78,7 @@ class Connections:
         self._paused = False
         self._engine: Engine = self.dialect.engine()
         self._keeper: Closeable | None = None  # keeps the last connection from moving the log into the database
-        self._writing = _Turns()  # had while writing where there is one writer: it waits without polling
+        self._writing = _WriterQueue()  # had while writing where there is one writer: it waits without polling
         self._writer: Connection | None = None  # for whoever writes next; that and _left are had with the turn
         self._left = True  # whether whoever wrote last left it with no transaction
         self._written_by = 0  # the thread that has the turn; one that had it, where that was interrupted

@@ -38,7 +38,7 @@ from .base import FoundText, FoundTexts, StoredText, escaped, key_of, storable, 
 #: Ids of texts begin with the number of their session, so that SQLite's trigrams can be asked for one session alone.
 TEXTS_A_SESSION = 2**32
 #: Trigrams of a word that SQLite is asked for; the text is looked at in any case.
-MOST_TRIGRAMS = 24
+MAX_TRIGRAMS = 24
 
 #: Texts that a search reads at a time.
 PAGE = 100
@@ -367,7 +367,7 @@ def _trigrams(connection: Connection) -> _Trigrams:
 
 def _phrases(word: str) -> str:
     """Return what asks FTS5 for texts with all trigrams of *word*, or with the first of them."""
-    last = min(len(word) - 2, MOST_TRIGRAMS)
+    last = min(len(word) - 2, MAX_TRIGRAMS)
     quoted = ('"' + word[at : at + 3].replace('"', '""') + '"' for at in range(last))
     return f"({' AND '.join(dict.fromkeys(quoted))})"
 

@@ -23,7 +23,7 @@ from ..errors import SessionPurged, UnknownRound
 from ..journal import withdrawals
 from ..log.round_store import PURGED
 from ..log.state import Snapshot
-from ..overlays import Reduction, hides_words, laid, newest_asked, without_posts, without_span
+from ..overlays import Reduction, hides_words, merge_reductions, newest_asked, without_posts, without_span
 from ..rounds import new_id
 from ..stores import Store
 from .state_dict import append_new, refuse_present
@@ -130,7 +130,7 @@ def _live(log: Iterable[Entry], role: str, number: int) -> tuple[Reduction, ...]
             continue
         match entry.record:
             case ReductionPublished(role=whose, reduction=new) if whose == role:
-                live = laid(live, new) or live
+                live = merge_reductions(live, new) or live
             case ReductionWithdrawn(role=whose, first_number=first, last_number=last) if whose == role:
                 live = without_span(live, first, last)
             case PostRedacted(numbers=erased):

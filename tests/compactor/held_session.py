@@ -10,13 +10,13 @@ from scene import CONFIG, ROLE, add_round, of_kind
 
 from compactor import CompactorConfig, ContextCompactor
 from compactor.cost.prices import Prices
-from compactor.events import Held
+from compactor.events import Deferred
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, Store, StoreFull
 from memory.entries import Entry
 
 #: Nothing is repaid in a test's lifetime: a new beginning costs a fortune.
-DEAR = Prices(cached=0.1, written=1_000.0)
+DEAR = Prices(cached_input=0.1, cache_write=1_000.0)
 
 
 class Scene:
@@ -30,7 +30,7 @@ class Scene:
         store: Store | None = None,
         clock: FakeClock | None = None,
         config: CompactorConfig = CONFIG,
-        publish: Any = "when_cheapest",
+        publish: Any = "deferred",
         prices: Prices = DEAR,
         **more: Any,
     ) -> None:
@@ -58,9 +58,9 @@ class Scene:
         return of_kind(self.compactor.events, kind)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> Deferred:
         """What was weighed last."""
-        newest: Held = self.events(Held)[-1]
+        newest: Deferred = self.events(Deferred)[-1]
         return newest
 
     @property

@@ -16,11 +16,11 @@ from compactor import Summary, SummaryRejected
 from compactor.acceptance import checks as acceptance
 from compactor.acceptance.checks import (
     CHECKS,
-    LEAST_SAVING,
-    MOST_OVER_TARGET,
-    Reading,
+    MAX_OVER_TARGET,
+    MIN_SAVING,
+    AnswerParser,
     Source,
-    accept,
+    check_summary,
     in_own_voice,
     is_cut_off,
 )
@@ -34,7 +34,7 @@ SOURCE = words(1_000)
 
 
 def accepted(answer: object, source: str = SOURCE, target: int | None = None, **more: Any) -> tuple[Summary, int]:
-    made = accept(answer, Source(source, count_tokens(source)), target_tokens=target, count=count_tokens, **more)
+    made = check_summary(answer, Source(source, count_tokens(source)), target_tokens=target, count=count_tokens, **more)
     return made.summary, made.tokens
 
 
@@ -232,7 +232,7 @@ def test_a_summary_must_save_a_tenth(tokens: int) -> None:
     """As long as what it replaces, it is no progress; the very limit is allowed."""
     answer, source = words(tokens).replace("word", "term"), words(1_000)
 
-    if tokens <= 1_000 * LEAST_SAVING:
+    if tokens <= 1_000 * MIN_SAVING:
         assert accepted(answer, source)[1] == tokens
     else:
         assert refused(answer, source) == "no_progress"
@@ -243,11 +243,11 @@ def test_with_a_summary_before_it_only_what_it_grows_by_counts(tokens: int) -> N
     """A long summary that takes in one short round cannot save a tenth of itself each time, and need not."""
     answer, source = words(tokens).replace("word", "term"), Source(words(100), 100, previous_tokens=500)
 
-    if tokens <= 500 + 100 * LEAST_SAVING:
-        assert accept(answer, source, target_tokens=None, count=count_tokens).tokens == tokens
+    if tokens <= 500 + 100 * MIN_SAVING:
+        assert check_summary(answer, source, target_tokens=None, count=count_tokens).tokens == tokens
     else:
         with pytest.raises(SummaryRejected, match="591 tokens") as rejected:
-            accept(answer, source, target_tokens=None, count=count_tokens)
+            check_summary(answer, source, target_tokens=None, count=count_tokens)
         assert rejected.value.check == "no_progress"
 
 
@@ -256,7 +256,7 @@ def test_a_summary_may_be_twice_as_long_as_asked_for(tokens: int) -> None:
     """Models count badly; more than that is another thing than was asked for."""
     answer = words(tokens).replace("word", "term")
 
-    if tokens <= MOST_OVER_TARGET * 100:
+    if tokens <= MAX_OVER_TARGET * 100:
         assert accepted(answer, target=100)
     else:
         assert refused(answer, target=100) == "oversized"
@@ -273,7 +273,7 @@ def test_longer_than_all_it_replaces_has_a_name_of_its_own() -> None:
 
     for tokens, check in ((141, "no_progress"), (150, "no_progress"), (151, "larger")):
         with pytest.raises(SummaryRejected) as rejected:
-            accept(words(tokens).replace("word", "term"), source, target_tokens=None, count=count_tokens)
+            check_summary(words(tokens).replace("word", "term"), source, target_tokens=None, count=count_tokens)
         assert rejected.value.check == check
 
 
@@ -310,7 +310,7 @@ def test_a_summary_of_many_made_up_identifiers_is_refused(answer: str, invented:
         assert rejected.value.identifiers == ("HAT901", "HAT902", "HAT903", "HAT904")
         assert "HAT901" not in str(rejected.value)
     else:
-        made = accept(answer, Source(source, 1_000), target_tokens=None, count=count_tokens)
+        made = check_summary(answer, Source(source, 1_000), target_tokens=None, count=count_tokens)
         assert len(made.unknown) == invented
 
 
@@ -336,7 +336,7 @@ def test_beginnings_of_names_that_were_cut_offline_are_not_made_up() -> None:
 def test_what_stands_beside_the_conversation_is_not_made_up() -> None:
     """The previous summary and the plan."""
     source = Source(SOURCE, 1_000, beside=("HAT901 and HAT902", "", "HAT903; HAT904"))
-    assert accept("HAT901, HAT902, HAT903, HAT904", source, target_tokens=None, count=count_tokens).unknown == ()
+    assert check_summary("HAT901, HAT902, HAT903, HAT904", source, target_tokens=None, count=count_tokens).unknown == ()
 
 
 # -- voice ------------------------------------------------------------------------------------------------------------
@@ -475,7 +475,7 @@ def test_a_megabyte_of_nonsense_is_judged_in_no_time(answer: str) -> None:
 # Changes of notes
 
 
-def reading(*notes: Note) -> Reading:
+def reading(*notes: Note) -> AnswerParser:
     """Return a reading that takes every answer for these notes."""
     return lambda _answer: Summary("\n".join(f"- {note.text}" for note in notes), notes=notes)
 
@@ -487,7 +487,7 @@ def unreadable(_answer: str) -> Summary:
 def test_what_is_read_is_what_becomes_the_summary() -> None:
     """With its notes; and the answer is kept as it was said, without the tags around it."""
     answer = Summary("<think>Hm.</think><summary>add: HAT103</summary>", {"input_tokens": 7}, "gpt-x")
-    made = accept(
+    made = check_summary(
         answer, Source(SOURCE, 900), target_tokens=None, count=count_tokens, kind="changes", reading=reading(Note(text="HAT103"))
     )  # fmt: skip
     assert made.summary == Summary("- HAT103", {"input_tokens": 7}, "gpt-x", (Note(text="HAT103"),))
@@ -506,7 +506,7 @@ def test_changes_need_no_word(answer: str) -> None:
     """No changes, as JSON; but an answer of nothing is none."""
     source = Source(SOURCE, 900, notes=frozenset({"a"}))
     read = reading(Note(text="a"))
-    assert accept(answer, source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+    assert check_summary(answer, source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
     with pytest.raises(SummaryRejected) as caught:
         accepted(" ", kind="changes", reading=reading(Note(text="a")))
     assert caught.value.check == "empty"
@@ -520,10 +520,13 @@ def test_of_notes_only_new_ones_can_be_invented(known: tuple[str, ...], check: s
     source = Source(SOURCE, 900, notes=frozenset(known))
     read = reading(Note(text="HAT901, HAT902, HAT903, HAT904"))
     if not check:
-        assert accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read).unknown == ()
+        assert (
+            check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read).unknown
+            == ()
+        )
         return
     with pytest.raises(SummaryRejected) as caught:
-        accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
     assert caught.value.check == check
 
 
@@ -533,10 +536,10 @@ def test_of_notes_only_new_ones_can_be_an_echo(known: tuple[str, ...], check: st
     source = Source(SOURCE, 10_000, notes=frozenset(known))
     read = reading(Note(text=SOURCE))
     if not check:
-        assert accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        assert check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
         return
     with pytest.raises(SummaryRejected) as caught:
-        accept("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
     assert caught.value.check == check
 
 
@@ -550,10 +553,10 @@ def test_all_notes_together_are_measured(tokens: int, before: int, target: int |
     assert count_tokens(f"- {note.text}") == tokens
     source = Source(words(500), 100, before)
     if not check:
-        accept("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
+        check_summary("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
         return
     with pytest.raises(SummaryRejected) as caught:
-        accept("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
+        check_summary("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
     assert caught.value.check == check
 
 

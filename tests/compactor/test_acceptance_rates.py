@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.acceptance import STYLES, Case, bad_answers, cases_of, check_of, honest_answers, talks
 from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, count_tokens
-from compactor.acceptance.checks import Source, accept
+from compactor.acceptance.checks import Source, check_summary
 from compactor.acceptance.content import content, identifiers
 from compactor.errors import SummaryRejected
-from compactor.summarize import FAULTS, asked_again
+from compactor.summarize import FAULTS, with_feedback
 from memory import Memory
 
 pytestmark = pytest.mark.timeout(300)
@@ -111,16 +111,18 @@ def test_what_is_missing_is_told_when_it_is_asked_for_again() -> None:
     """By name, and in what the model is told; not in the error, which ends up in logs."""
     case = own_cases(2)[1]
     with pytest.raises(SummaryRejected) as caught:
-        accept(dict(honest_answers(own_cases(3)[0]))["bullets"], case.source, target_tokens=None, count=count_tokens)
+        check_summary(
+            dict(honest_answers(own_cases(3)[0]))["bullets"], case.source, target_tokens=None, count=count_tokens
+        )
     assert caught.value.check in ("partial", "invented", "hollow")
     said = dict(honest_answers(Case("alone", case.rounds)))["bullets"]
     with pytest.raises(SummaryRejected) as caught:
-        accept(said, case.source, target_tokens=None, count=count_tokens)
+        check_summary(said, case.source, target_tokens=None, count=count_tokens)
     rejected = caught.value
     assert rejected.check == "partial"
     assert len(rejected.identifiers) > 3
     assert rejected.identifiers[0] not in str(rejected)
-    asked = asked_again(SummaryRequest(messages=[{"role": "user", "content": "Sum up."}]), rejected)
+    asked = with_feedback(SummaryRequest(messages=[{"role": "user", "content": "Sum up."}]), rejected)
     assert FAULTS["partial"] in asked.messages[0]["content"]
     assert f'"{rejected.identifiers[0]}"' in asked.messages[0]["content"]
 
@@ -131,9 +133,9 @@ def test_of_a_short_target_less_must_be_kept() -> None:
     before = "\n".join(f"- Parcel Q{number} was sent to depot W{number + 300}." for number in range(1_000, 1_200))
     source = Source(case.text, 20_000, count_tokens(before), previous=before)
     kept = "\n".join([*before.splitlines()[:14], dict(honest_answers(Case("", case.rounds)))["narrative"]])
-    assert accept(kept, source, target_tokens=count_tokens(kept), count=count_tokens)
+    assert check_summary(kept, source, target_tokens=count_tokens(kept), count=count_tokens)
     with pytest.raises(SummaryRejected) as caught:
-        accept(kept, source, target_tokens=None, count=count_tokens)
+        check_summary(kept, source, target_tokens=None, count=count_tokens)
     assert caught.value.check == "partial"
 
 
@@ -144,7 +146,7 @@ def test_the_offline_summarizer_is_never_refused_for_what_it_copies(target: int)
         before = CompactedMessage(start_index=1, end_index=1, summary=case.previous) if case.previous else None
         made = ExtractiveSummarizer()(SummaryRequest(rounds=case.rounds, previous=before, target_tokens=target))
         with_room = Source(case.text, 100_000, previous=case.previous)
-        assert accept(made, with_room, target_tokens=None, count=count_tokens)
+        assert check_summary(made, with_room, target_tokens=None, count=count_tokens)
 
 
 def test_the_transcripts_tags_are_refused_and_others_are_not() -> None:
@@ -217,7 +219,7 @@ def test_a_source_of_a_hundred_thousand_tokens_is_read_but_a_few_times(monkeypat
     said = "\n".join((case.previous, dict(honest_answers(Case("", case.rounds)))["narrative"]))
     text = case.text * 40
     source = Source(text, count_tokens(text), previous=case.previous)
-    assert accept(said, source, target_tokens=None, count=count_tokens)
+    assert check_summary(said, source, target_tokens=None, count=count_tokens)
     assert max(taken_apart) < len(case.text)
 
 

@@ -90,7 +90,7 @@ def test_the_open_round_is_never_compacted() -> None:
     with ContextCompactor.for_role(memory, ROLE, EAGER, summarizer) as compactor:
         assert compactor.wait_idle(SOON)
         assert end_of(compactor) == 2
-        assert compactor.status().why_idle is Skip.NOTHING_CLOSED
+        assert compactor.status().skip_reason is Skip.NOTHING_CLOSED
         memory.finish_round("r3")
         assert compactor.wait_idle(SOON)
         assert end_of(compactor) == 3

@@ -206,7 +206,7 @@ def test_every_decision_is_an_event_with_its_numbers() -> None:
     executor.run_all()
     evaluated, started, prepared, published, again, skipped = compactor.events
     assert evaluated.facts() == {
-        "role": ROLE, "generation": 0, "holds": True, "forced": False, "rounds": 10, "tail": 10,
+        "role": ROLE, "generation": 0, "is_due": True, "forced": False, "rounds": 10, "tail": 10,
     }  # fmt: skip
     assert isinstance(started, Started)
     assert (started.start, started.end) == (1, 7)
@@ -217,8 +217,8 @@ def test_every_decision_is_an_event_with_its_numbers() -> None:
     assert (published.start, published.end, published.generation, published.requests) == (1, 7, 1, 1)
     assert (published.usage, published.model, published.seconds) == (usage, "small-model", 0.0)
     assert 0 < published.tokens_after < published.tokens_before
-    assert again.facts() | {"holds": False} == {
-        "role": ROLE, "generation": 1, "holds": False, "forced": False, "rounds": 10, "tail": 3,
+    assert again.facts() | {"is_due": False} == {
+        "role": ROLE, "generation": 1, "is_due": False, "forced": False, "rounds": 10, "tail": 3,
     }  # fmt: skip
     assert skipped.facts() == {
         "role": ROLE, "generation": 1, "reason": Skip.BELOW_TRIGGER, "rounds": 10, "tail": 3, "closed": 10,
@@ -248,11 +248,11 @@ def rounds_left_open(count: int) -> Memory:
 def test_every_reason_not_to_run_is_told(memory: Memory, config: CompactorConfig, reason: Skip) -> None:
     """As an event and as the status."""
     compactor, executor, _ = on_command(memory, ScriptedSummarizer(), config)
-    assert compactor.status().why_idle is None
+    assert compactor.status().skip_reason is None
     compactor.start()
     executor.run_all()
     assert of_kind(compactor.events, Skipped)[-1].reason is reason
-    assert compactor.status().why_idle is reason
+    assert compactor.status().skip_reason is reason
     assert compactor.status().state is State.IDLE
 
 
@@ -262,11 +262,11 @@ def test_what_does_something_is_not_idle_for_a_reason() -> None:
     compactor, executor, _ = on_command(memory, ScriptedSummarizer([OSError()]))
     compactor.start()
     executor.run_all()
-    assert compactor.status().why_idle is Skip.BELOW_TRIGGER
+    assert compactor.status().skip_reason is Skip.BELOW_TRIGGER
     add_round(memory)
     executor.run_all()
     assert compactor.status().state is State.BACKING_OFF
-    assert compactor.status().why_idle is None
+    assert compactor.status().skip_reason is None
 
 
 def test_the_history_keeps_the_newest_events() -> None:

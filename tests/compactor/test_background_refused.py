@@ -211,7 +211,7 @@ def test_a_revert_brings_the_one_before_back_and_waits_for_a_newer_round() -> No
     memory.finish_round("r16", state="failed")
     compactor.notify_rounds_changed()
     executor.run_all()
-    assert compactor.status().why_idle is Skip.REVERTED, "the newer round failed, so there is none"
+    assert compactor.status().skip_reason is Skip.REVERTED, "the newer round failed, so there is none"
     add_round(memory)
     executor.run_all()
     assert compactor.get_compaction().summary == prices("Third")  # type: ignore[union-attr]
@@ -227,7 +227,7 @@ def test_it_is_still_held_when_the_newest_round_of_the_revert_fails() -> None:
     compactor.revert()
     memory.finish_round("r10", state="failed")
     executor.run_all()
-    assert compactor.status().why_idle is Skip.REVERTED
+    assert compactor.status().skip_reason is Skip.REVERTED
     assert end_of(compactor) == 0
 
 
@@ -254,6 +254,6 @@ def test_a_revert_discards_the_run_in_flight() -> None:
         assert heard.until(Discarded).reason == "generation"
         assert compactor.wait_idle(SOON)
         assert compactor.get_compaction() is None
-        assert compactor.status().why_idle is Skip.REVERTED
+        assert compactor.status().skip_reason is Skip.REVERTED
         assert compactor.status().generation == 2
         assert compactor.status().failures == 0, "a discarded result is no failure"

@@ -256,7 +256,7 @@ def reduced(strategy: str, kind: str, posts: int) -> Reduced:
             "drop made nothing this time (KeyError); the next strategy is tried",
         ),
         (Exhausted(strategies=3, tokens=4321), "all 3 strategies together were not enough (4,321 tokens)"),
-        (Evaluated(holds=False, rounds=3, tail=3), ""),
+        (Evaluated(is_due=False, rounds=3, tail=3), ""),
     ],
 )
 def test_events_read_as_sentences(event: Any, says: str) -> None:
@@ -271,7 +271,7 @@ def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
     assert not watch.wait_for_outcome(0, timeout=0)
     watch(Published(start=1, end=2, tokens_before=10, tokens_after=5, seconds=0.5))
     watch(Failed(error="echo", failures=1, retry_in=1.0))
-    watch(Evaluated(holds=False, rounds=3, tail=3))
+    watch(Evaluated(is_due=False, rounds=3, tail=3))
     assert (watch.compactions, watch.failures, watch.seconds, watch.outcomes) == (1, 1, 0.5, 2)
     assert watch.wait_for_outcome(1, timeout=0)
     assert [said.split()[0] for said in watch.news()] == ["compacting", "rounds", "no"]

@@ -169,17 +169,17 @@ def test_each_rung_counts_what_it_did_for_a_prompt() -> None:
     """Previews, lines, rounds left out, clipped texts: as many as the report says, each by the line in its place."""
     for budget in (6_000, 3_000, 1_200, 400):
         prompt = under_pressure(budget)
-        rungs = rungs_of(prompt)
-        assert list(rungs) == list(LADDER)
-        shown_shorter = sum(rung.times for name, rung in rungs.items() if name != "left_out")
+        levels = rungs_of(prompt)
+        assert list(levels) == list(LADDER)
+        shown_shorter = sum(level.times for name, level in levels.items() if name != "left_out")
         assert shown_shorter == len(prompt.report.reductions)
-        assert rungs["left_out"].times == len(prompt.report.omitted_rounds)
+        assert levels["left_out"].times == len(prompt.report.omitted_rounds)
         saved = prompt.report.tokens_before - prompt.report.tokens_after
-        assert sum(rung.tokens_saved for rung in rungs.values()) == saved > 0
+        assert sum(level.tokens_saved for level in levels.values()) == saved > 0
         text = "\n".join(str(message.get("content")) for message in prompt.messages)
-        assert rungs["offloaded"].times == text.count("left out here and kept in full; reload r")
-        assert rungs["clipped"].times == text.count(" ...]\n")
-        assert rungs["cleared"].times == len(re.findall(r"^\[[\d,]+ characters left out; reload \S+\]$", text, re.M))
+        assert levels["offloaded"].times == text.count("left out here and kept in full; reload r")
+        assert levels["clipped"].times == text.count(" ...]\n")
+        assert levels["cleared"].times == len(re.findall(r"^\[[\d,]+ characters left out; reload \S+\]$", text, re.M))
 
 
 def test_light_pressure_takes_light_rungs_and_heavy_pressure_heavy_ones() -> None:
@@ -197,10 +197,10 @@ def test_a_summary_that_is_too_long_counts_as_clipped() -> None:
     rounds, said = memory.conversation.rounds, "So it was, and so it is. " * 300
     made = CompactedMessage(start_index=1, end_index=2, end_round_id=rounds[1].id, end_number=2, summary=said)
     memory.journal("assistant").publish(made, base=0, round_ids=[rounds[0].id, rounds[1].id])
-    rungs = rungs_of(compose(memory, budget=400))
-    assert (rungs["clipped"].prompts, rungs["clipped"].times) == (1, 1)
-    assert rungs["clipped"].tokens_saved > 1_000
-    assert {name for name, rung in rungs.items() if rung.times} == {"clipped"}
+    levels = rungs_of(compose(memory, budget=400))
+    assert (levels["clipped"].prompts, levels["clipped"].times) == (1, 1)
+    assert levels["clipped"].tokens_saved > 1_000
+    assert {name for name, level in levels.items() if level.times} == {"clipped"}
 
 
 def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
@@ -208,10 +208,14 @@ def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
     line = "[700 characters left out; reload r1.p2]"
     done = {"r1.p1": "offloaded", "r1.p2": "clipped", "r1.p3": "cleared", "r1.p4": "clipped"}
     report = Report(100, 60, reductions=tuple(Reduced(ref, 12, 2, by) for ref, by in done.items()))  # type: ignore[arg-type]
-    rungs = rungs_of(Prompt([{"role": "tool", "content": line}], 60, report))
-    assert (rungs["offloaded"], rungs["cleared"], rungs["clipped"]) == (Rung(1, 1, 10), Rung(1, 1, 10), Rung(1, 2, 20))
-    assert rungs["left_out"] == Rung()
-    assert rungs["clipped"].figures() == {"prompts": 1, "times": 2, "tokens_saved": 20}
+    levels = rungs_of(Prompt([{"role": "tool", "content": line}], 60, report))
+    assert (levels["offloaded"], levels["cleared"], levels["clipped"]) == (
+        Rung(1, 1, 10),
+        Rung(1, 1, 10),
+        Rung(1, 2, 20),
+    )
+    assert levels["left_out"] == Rung()
+    assert levels["clipped"].figures() == {"prompts": 1, "times": 2, "tokens_saved": 20}
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ def test_roles_are_those_that_were_compacted_and_those_that_speak(url: str) -> N
 
 def test_a_tail_that_is_too_long_is_not_counted(url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it does not know rather than read for minutes."""
-    monkeypatch.setattr(show, "MOST_COUNTED", 2)
+    monkeypatch.setattr(show, "MAX_COUNTED", 2)
     (role,) = run("show", "shop", "--store", url, "--json").document["roles"]
     assert (role["tail_rounds"], role["tail_tokens"], role["prompt_tokens"]) == (3, None, None)
     assert "3 rounds, tokens not counted, 1 post read shorter" in run("show", "shop", "--store", url).out

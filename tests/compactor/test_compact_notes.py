@@ -601,7 +601,7 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
 def test_changes_go_on_from_notes_that_are_held() -> None:
     """Nobody sees those yet; when they are shown, all that was asked for is in them."""
     memory = Memory("session", clock=FakeClock().now)
-    scene = Scene(publish="when_cheapest", config=CONFIG.merged(max_tokens=100_000), memory=memory).add(13)
+    scene = Scene(publish="deferred", config=CONFIG.merged(max_tokens=100_000), memory=memory).add(13)
     assert scene.kinds == ["rounds", "changes", "changes"]
     assert len(scene.published) < len(scene.kinds)
     assert texts(scene.summarizer.requests[2].notes)[-1] == "Item-8 was priced."

@@ -26,7 +26,7 @@ def test_compact_now_ignores_the_trigger() -> None:
         assert made == compactor.get_compaction()
         assert made.end_index == 2
         assert compactor.compact_now(SOON) is None, "there is nothing to do"
-        assert compactor.status().why_idle is Skip.NOTHING_NEW
+        assert compactor.status().skip_reason is Skip.NOTHING_NEW
 
 
 @pytest.mark.parametrize("total", [0, 3])

@@ -26,7 +26,7 @@ from memory import CompactedMessage, Memory
 from memory.events import Event
 from memory.overlays import OFFLINE
 
-CONFIG = CompactorConfig(threshold=3, summarizer_input_tokens=1_000, target_tokens=None, circuit_failures=3)
+CONFIG = CompactorConfig(threshold=3, summarizer_input_tokens=1_000, target_tokens=None, circuit_breaker_failures=3)
 #: What the summarizer answers, if it is not what it should; exceptions are raised.
 BAD: dict[str, Any] = {
     "empty": "",
@@ -362,7 +362,7 @@ class Compaction(RuleBasedStateMachine):
             self._add()
         for _ in range(10):
             self.executor.run_all()
-            self.clock.advance(CONFIG.circuit_reset)
+            self.clock.advance(CONFIG.circuit_breaker_reset)
         assert self.compactor.status().state is State.IDLE
         assert not self._due()
         self._stop()

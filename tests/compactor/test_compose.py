@@ -78,7 +78,7 @@ class Holder:
         self.memory = memory
         self.asked = 0
 
-    def publish_held(self) -> bool:
+    def publish_deferred(self) -> bool:
         self.asked += 1
         compacted(self.memory, 4 * self.asked)
         return True

@@ -116,7 +116,7 @@ def memories(draw: st.DrawFn) -> Memory:
 
 
 @st.composite
-def overlaid(draw: st.DrawFn) -> Memory:
+def apply_overlays(draw: st.DrawFn) -> Memory:
     """A session with whatever may be published, pinned, asked for and shown once, most of it refused or stale."""
     memory = draw(memories())
     journal = memory.journal("assistant")
@@ -164,10 +164,10 @@ def view_of(memory: Memory, counter: TokenCounter = count_tokens) -> View:
 def must_stay(view: View) -> list[Message]:
     """What the user said in the newest round in which he speaks, the first and the last of it, and what is pinned in
     the tail: as it reads now."""
-    units = {place: [unit for _, unit in view.units(place)] for place in range(view.total)}
-    asked = max((place for place in units if any(unit.from_user for unit in units[place])), default=-1)
+    groups = {place: [unit for _, unit in view.groups(place)] for place in range(view.total)}
+    asked = max((place for place in groups if any(unit.from_user for unit in groups[place])), default=-1)
     found = []
-    for place, in_round in units.items():
+    for place, in_round in groups.items():
         said = [unit for unit in in_round if unit.from_user] if place == asked else []
         pinned = [unit for unit in in_round if place >= view.end and view.is_pinned(view.round(place), unit)]
         found += [unit for unit in in_round if unit in said[:1] + said[-1:] or unit in pinned]
@@ -198,7 +198,7 @@ def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) 
 SLOW = [HealthCheck.too_slow, HealthCheck.large_base_example, HealthCheck.data_too_large]
 
 
-@given(overlaid(), budgets, st.sampled_from([count_tokens, len]))
+@given(apply_overlays(), budgets, st.sampled_from([count_tokens, len]))
 @settings(suppress_health_check=SLOW)
 def test_every_prompt_fits_is_legal_keeps_the_question_and_loses_nothing(
     memory: Memory, budget: int, counter: TokenCounter
@@ -245,7 +245,7 @@ def _texts_in(message: Message) -> Sequence[str]:
     return [content or "", *(call["function"]["arguments"] for call in message.get("tool_calls") or ())]
 
 
-@given(overlaid())
+@given(apply_overlays())
 @settings(suppress_health_check=SLOW)
 def test_without_pressure_the_view_counts_what_compose_sends(memory: Memory) -> None:
     """Tokens and messages of a view are those of the prompt: what a trigger measures is what the provider gets."""
@@ -258,10 +258,10 @@ def test_without_pressure_the_view_counts_what_compose_sends(memory: Memory) -> 
     assert view.tokens + extra == prompt.tokens == prompt.report.tokens_before
     assert view.messages + len(covered) == len(messages) - len(memory.header) - (view.compaction is not None)
     for place in view.places:
-        assert sum(len(unit.posts) for _, unit in view.units(place)) == (view.cuts(place) or (0,))[-1]
+        assert sum(len(unit.posts) for _, unit in view.groups(place)) == (view.cuts(place) or (0,))[-1]
 
 
-@given(overlaid(), st.sampled_from([0, 70]))
+@given(apply_overlays(), st.sampled_from([0, 70]))
 @settings(suppress_health_check=SLOW)
 def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, tools: int) -> None:
     """The short way and the long one give the same prompt, of which the host may change every message."""
@@ -275,7 +275,7 @@ def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, t
 
     assert over == 0
     assert found in (None, fitted)
-    speaks = any(unit.from_user for place in view.places for _, unit in view.units(place))
+    speaks = any(unit.from_user for place in view.places for _, unit in view.groups(place))
     assert found is not None or not speaks or fitted.messages != [*head.messages(), *_tail_of(view)]
     if found is not None:
         assert whole(view, head, fitted.tokens, tools) == fitted
@@ -286,7 +286,7 @@ def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, t
 
 
 def _tail_of(view: View) -> list[Message]:
-    return [message for place in view.places for _, unit in view.units(place) for message in unit.messages]
+    return [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
 
 
 @st.composite
@@ -354,7 +354,7 @@ def test_appending_leaves_the_beginning_as_it_was_unless_something_is_cut(said: 
         before = prompt
 
 
-@given(overlaid(), budgets)
+@given(apply_overlays(), budgets)
 @settings(suppress_health_check=SLOW)
 def test_the_prompt_is_a_pure_function_of_the_log(memory: Memory, budget: int) -> None:
     """The same prompt from a Memory that resumes the session, whatever was composed and counted before."""

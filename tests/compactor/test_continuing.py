@@ -20,7 +20,7 @@ from scene import of_kind
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.errors import SummaryRejected
 from compactor.events import Prepared, Rejected
-from compactor.summarize import asked_again
+from compactor.summarize import with_feedback
 from compactor.summarizers import OpenAISummarizer, SummarizerError
 from compactor.summarizers.base import Continued
 from memory import Memory, Round
@@ -286,7 +286,7 @@ def test_what_one_session_fails_at_is_no_others_concern(server: ModelServer) -> 
 
 def test_only_so_many_failures_are_remembered(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that fail and never come again fill no memory."""
-    monkeypatch.setattr("compactor.summarizers.openai._MOST_FAILED", 2)
+    monkeypatch.setattr("compactor.summarizers.openai._MAX_FAILED", 2)
     server.always(status(500))
     with summarizer_at(server) as summarizer:
         for name in "abca":
@@ -432,11 +432,11 @@ def test_names_that_stand_nowhere_in_the_conversation_are_refused(server: ModelS
 
 def test_a_note_is_added_to_both_forms_and_to_no_other_message() -> None:
     """The request that was made stays as it was: its messages may be those that the agent's prompt is made of."""
-    again = asked_again(REQUEST, SummaryRejected("empty", "no text"))
+    again = with_feedback(REQUEST, SummaryRejected("empty", "no text"))
     assert again.continued is not None
     assert again.continued.messages[:-1] == GOING_ON.messages[:-1]
     for messages, before in ((again.messages, REQUEST.messages), (again.continued.messages, GOING_ON.messages)):
         assert messages[-1]["content"].startswith(before[-1]["content"])
         assert "it held no text" in messages[-1]["content"]
         assert "no text" not in before[-1]["content"]
-    assert asked_again(replace(REQUEST, continued=None), SummaryRejected("empty", "no text")).continued is None
+    assert with_feedback(replace(REQUEST, continued=None), SummaryRejected("empty", "no text")).continued is None

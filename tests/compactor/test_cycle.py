@@ -92,8 +92,8 @@ def test_a_forced_cycle_does_not_ask_the_trigger() -> None:
     assert table.run() is None
     assert table.run(forced=True) is not None
     plain, forced = of_kind(table.events, Evaluated)
-    assert (plain.holds, plain.forced) == (False, False)
-    assert (forced.holds, forced.forced) == (True, True)
+    assert (plain.is_due, plain.forced) == (False, False)
+    assert (forced.is_due, forced.forced) == (True, True)
 
 
 def test_publication_is_refused_by_who_must_allow_it() -> None:

@@ -28,7 +28,7 @@ from compactor.acceptance.checks import Source
 from compactor.events import Discarded, Failed, Published
 from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import MOST_ABANDONED
+from compactor.timers import MAX_ABANDONED
 from memory import CompactedMessage, StaleCompaction
 from memory.events import Event
 
@@ -170,8 +170,8 @@ def test_a_strategy_that_falls_back_publishes_nothing_late_either() -> None:
 def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
     """Each holds a thread: a model that never answers does not take ever more of them."""
     summarizer, clock, heard = Calls(), FakeClock(), Heard()
-    config = CONFIG.merged(circuit_failures=100, backoff_initial=1.0, backoff_max=1.0)
-    most = MOST_ABANDONED
+    config = CONFIG.merged(circuit_breaker_failures=100, backoff_initial=1.0, backoff_max=1.0)
+    most = MAX_ABANDONED
     with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for attempt in range(1, most + 1):
             assert summarizer.begun.acquire(timeout=SOON)

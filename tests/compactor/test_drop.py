@@ -631,11 +631,11 @@ def test_whatever_is_said_what_must_stay_stays(memory: Memory, rules: list[tuple
 
 def must_stay(memory: Memory, view: View) -> list[Message]:
     """Return the messages of the newest query and of the latest answer to the user, and what is pinned or waits."""
-    units = [(place, unit) for place in view.places for _, unit in view.units(place)]
-    stays = [unit for place, unit in units if not view.reducible(view.round(place), unit)]
-    asked = max((place for place, unit in units if unit.from_user), default=-1)
-    kept = stays + [unit for place, unit in units if unit.from_user and place == asked]
-    said = [unit for _, unit in units if len(unit.posts) == 1 and unit.posts[0] and _is_answer(unit.posts[0])]
+    groups = [(place, unit) for place in view.places for _, unit in view.groups(place)]
+    stays = [unit for place, unit in groups if not view.reducible(view.round(place), unit)]
+    asked = max((place for place, unit in groups if unit.from_user), default=-1)
+    kept = stays + [unit for place, unit in groups if unit.from_user and place == asked]
+    said = [unit for _, unit in groups if len(unit.posts) == 1 and unit.posts[0] and _is_answer(unit.posts[0])]
     return [message for unit in (*kept, *said[-1:]) for message in unit.messages]
 
 

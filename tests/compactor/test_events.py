@@ -14,6 +14,7 @@ from pydantic import ValidationError
 import compactor.events
 import memory.events
 from compactor.events import (
+    CostEvaluated,
     Discarded,
     Evaluated,
     Failed,
@@ -24,7 +25,6 @@ from compactor.events import (
     Skipped,
     Started,
     StrategyFailed,
-    Weighed,
     routine_event,
 )
 from memory.events import Event
@@ -132,7 +132,7 @@ WEIGHED |= {
     [
         (Evaluated, {"role": "r", "generation": 3, "holds": True, "rounds": 9, "tail": 4}),
         (Skipped, {"reason": Skip.BELOW_TRIGGER, "rounds": 9, "tail": 4, "closed": 8, "retry_in": 2.5}),
-        (Weighed, WEIGHED),
+        (CostEvaluated, WEIGHED),
     ],
 )
 def test_what_is_told_at_every_look_is_an_event_like_any_other(
@@ -178,7 +178,7 @@ def test_only_the_quietest_level_holds_what_was_made_up() -> None:
 
 def test_zero_and_false_are_facts() -> None:
     """Only what is not known is left out."""
-    assert Evaluated(holds=False, rounds=0, tail=0).facts() == {
+    assert Evaluated(is_due=False, rounds=0, tail=0).facts() == {
         "role": "",
         "generation": 0,
         "holds": False,

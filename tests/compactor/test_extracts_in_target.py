@@ -42,7 +42,7 @@ def chats(draw: st.DrawFn) -> list[Round]:
 @settings(max_examples=60, deadline=None)
 def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round], target: int) -> None:
     """Where these alone fit."""
-    standing = tuple(standing_sentences(rounds))
+    prohibitions = tuple(standing_sentences(rounds))
     text = "\n".join(map(quote, rounds))
     made = accepted(
         ExtractiveSummarizer(),
@@ -50,11 +50,11 @@ def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round
         Source(text, 10**6),
         count_tokens,
         attempts=1,
-        standing=standing,
+        prohibitions=prohibitions,
         room=10**6,
     )
-    alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in standing)]))
+    alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in prohibitions)]))
 
-    assert lost(standing, (made.summary.text,)) == ()
+    assert lost(prohibitions, (made.summary.text,)) == ()
     assert made.tokens == count_tokens(made.summary.text)
     assert made.tokens <= max(target, alone + 40)

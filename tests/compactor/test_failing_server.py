@@ -166,7 +166,7 @@ def test_a_body_that_drips_for_ever_is_given_up_by_the_client(server: ModelServe
 def test_turns_stay_short_through_all_of_it(server: ModelServer, summarizer: OpenAISummarizer) -> None:
     """Two agents chat while their endpoint fails in every way there is, and then no longer does."""
     config = CompactorConfig(
-        threshold=7, retain_recent=3, backoff_initial=0.002, backoff_max=0.002, circuit_failures=1_000
+        threshold=7, retain_recent=3, backoff_initial=0.002, backoff_max=0.002, circuit_breaker_failures=1_000
     )
 
     def measured() -> list[float]:

@@ -23,8 +23,8 @@ from compactor import (
     offload_large,
     over_tokens,
 )
-from compactor.events import Discarded, Held, Published, Reduced
-from compactor.publication import when_cheapest
+from compactor.events import Deferred, Discarded, Published, Reduced
+from compactor.publication import deferred
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, open_store
 from memory.entries import CompactionPrepared, CompactionPublished
@@ -51,10 +51,10 @@ def test_what_is_held_is_shown_to_nobody() -> None:
 
 def test_by_default_nothing_is_held() -> None:
     """What is ready is shown."""
-    scene = Scene(publish="when_ready")
+    scene = Scene(publish="immediately")
     assert scene.end == 7
-    assert not scene.events(Held)
-    assert scene.compactor.publish_held() is False
+    assert not scene.events(Deferred)
+    assert scene.compactor.publish_deferred() is False
 
 
 def test_trigger_and_plan_go_on_from_its_end() -> None:
@@ -130,7 +130,7 @@ def test_a_revert_takes_away_what_was_made_from_the_reverted() -> None:
     scene.clock.advance(300)
     scene.executor.run_all()
     assert [event.reason for event in scene.events(Discarded)] == ["generation"]
-    assert (scene.end, scene.compactor.status().why_idle) == (0, Skip.REVERTED)
+    assert (scene.end, scene.compactor.status().skip_reason) == (0, Skip.REVERTED)
     scene.add()
     assert (scene.end, scene.held.end) == (0, 13)
 
@@ -208,7 +208,7 @@ def test_who_resumes_goes_on_holding() -> None:
     assert scene.compactor.stop(0)
     after = Scene(0, store=scene.store, clock=scene.clock)
     assert (after.end, after.summarizer.requests) == (0, [])
-    numbers = {"calls", "forgone", "price", "end", "tokens_before", "tokens_after", "retained"}
+    numbers = {"calls", "missed_saving", "price", "end", "tokens_before", "tokens_after", "retained"}
     assert after.held.model_dump(include=numbers) == scene.held.model_dump(include=numbers)
     assert (after.held.calls, after.held.idle, after.clock.waiting) == (4, 100.0, [200.0])
     after.clock.advance(200)
@@ -235,9 +235,9 @@ def test_it_is_held_in_a_database_as_well(tmp_path: Path) -> None:
     store.close()
     again = open_store(url)
     after = Scene(0, store=again, clock=clock)
-    numbers = {"calls", "forgone", "price", "end", "tokens_before", "tokens_after", "retained"}
+    numbers = {"calls", "missed_saving", "price", "end", "tokens_before", "tokens_after", "retained"}
     assert after.held.model_dump(include=numbers) == scene.held.model_dump(include=numbers)
-    assert after.held.forgone > after.held.calls > 0
+    assert after.held.missed_saving > after.held.calls > 0
     compose(after.memory, ROLE, budget=500)
     assert (after.end, after.summarizer.requests) == (12, [])
     again.close()
@@ -246,7 +246,7 @@ def test_it_is_held_in_a_database_as_well(tmp_path: Path) -> None:
 def test_a_process_that_shows_what_is_ready_shows_what_another_has_held() -> None:
     scene = Scene()
     scene.compactor.stop(0)
-    assert Scene(0, store=scene.store, clock=scene.clock, publish="when_ready").end == 7
+    assert Scene(0, store=scene.store, clock=scene.clock, publish="immediately").end == 7
 
 
 def test_a_compactor_that_is_stopped_shows_nothing() -> None:
@@ -308,10 +308,10 @@ def test_a_timer_of_its_own_shows_it_though_nothing_happens() -> None:
     memory, heard = Memory("session"), Heard()
     for _ in range(10):
         add_round(memory)
-    publish = when_cheapest(DEAR, cache_seconds=0.2)
+    publish = deferred(DEAR, cache_seconds=0.2)
     with ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), publish=publish, on_event=heard):
         heard.until(Published)
-        assert heard.until(Held, where=lambda event: event.shows).reason == "cold"
+        assert heard.until(Deferred, where=lambda event: event.shows).reason == "cold"
     assert memory.get_role_rounds(ROLE)[1] is not None
 
 
@@ -332,7 +332,7 @@ class Host:
         self.rounds = [host_round(number) for number in range(1, 11)]
         self.clock, self.executor, self.summarizer = FakeClock(), ManualExecutor(), ScriptedSummarizer()
         self.compactor = ContextCompactor(
-            CONFIG, self.summarizer, self.read, role=ROLE, publish="when_cheapest", prices=DEAR,
+            CONFIG, self.summarizer, self.read, role=ROLE, publish="deferred", prices=DEAR,
             executor=self.executor, clock=self.clock, rng=lambda: 1.0,
         )  # fmt: skip
         self.compactor.start()
@@ -350,8 +350,8 @@ class Host:
             self.executor.run_all()
 
     @property
-    def held(self) -> Held:
-        newest: Held = of_kind(self.compactor.events, Held)[-1]
+    def held(self) -> Deferred:
+        newest: Deferred = of_kind(self.compactor.events, Deferred)[-1]
         return newest
 
 
@@ -403,7 +403,7 @@ def test_without_a_memory_a_revert_takes_it_away_and_compact_now_shows_it() -> N
     host.add(1)
     assert [event.reason for event in of_kind(host.compactor.events, Discarded)] == ["generation"]
     assert host.held.end == 13
-    assert host.compactor.publish_held() is True
+    assert host.compactor.publish_deferred() is True
     assert host.compactor.get_compaction().end_index == 13  # type: ignore[union-attr]
 
 

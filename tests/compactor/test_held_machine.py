@@ -14,8 +14,8 @@ from scene import ROLE
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.cost.prices import Prices
-from compactor.events import Failed, Held, Published
-from compactor.publication import when_cheapest
+from compactor.events import Deferred, Failed, Published
+from compactor.publication import deferred
 from compactor.testing import FakeClock
 from memory import CompactedMessage, InMemoryStore, Memory
 from memory.entries import CompactionPublished, CompactionReverted, PostRedacted
@@ -36,7 +36,7 @@ def told(compaction: CompactedMessage | None) -> list[str]:
     return re.findall(r"q\d+", compaction.summary) if compaction is not None else []
 
 
-class Holding(RuleBasedStateMachine):
+class Deferral(RuleBasedStateMachine):
     """One session, one process after the other, and a host that does what it likes."""
 
     @initialize(
@@ -46,7 +46,7 @@ class Holding(RuleBasedStateMachine):
     )
     def begin(self, written: float, budget: int | None, rounds: int) -> None:
         self.clock, self.store = FakeClock(), InMemoryStore()
-        self.publish = when_cheapest(Prices(cached=0.1, written=written), budget=budget)
+        self.publish = deferred(Prices(cached_input=0.1, cache_write=written), budget=budget)
         self.count = 0
         self.wrong: list[Any] = []
         self.before: Sequence[dict[str, Any]] = []
@@ -68,8 +68,8 @@ class Holding(RuleBasedStateMachine):
         """What is published tells of exactly the rounds that it covers, and for a reason that was told."""
         if isinstance(event, (Failed, HookFailed)):
             self.wrong.append(event)
-        elif isinstance(event, Held):
-            self.weighed = event
+        elif isinstance(event, Deferred):
+            self.cost_evaluation = event
         elif isinstance(event, Published):
             rounds, shown = self.memory.get_role_rounds(ROLE)
             covered = [round_.id for round_ in rounds[: shown.end_index]] if shown is not None else []
@@ -77,8 +77,11 @@ class Holding(RuleBasedStateMachine):
             if [one for one in told(shown) if one in covered or one not in self.told] != covered:
                 self.wrong.append(event)
             self.told.update(told(shown))
-            if not self.weighed.shows or not self.weighed.tokens_after < self.weighed.tokens_before:
-                self.wrong.append(self.weighed)
+            if (
+                not self.cost_evaluation.shows
+                or not self.cost_evaluation.tokens_after < self.cost_evaluation.tokens_before
+            ):
+                self.wrong.append(self.cost_evaluation)
 
     @rule(rounds=st.integers(1, 7))
     def talk(self, rounds: int) -> None:
@@ -169,5 +172,5 @@ class Holding(RuleBasedStateMachine):
         self.compactor.stop(0)
 
 
-TestHolding = Holding.TestCase
+TestHolding = Deferral.TestCase
 TestHolding.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

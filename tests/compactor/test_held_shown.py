@@ -11,12 +11,22 @@ from executors import SOON
 from held_session import DEAR, FullStore, Scene, long_round, requests, text
 from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
 
-from compactor import CompactorConfig, Limits, Skip, State, after_rounds, cheapest, compact_rounds, compose, over_usage
+from compactor import (
+    CompactorConfig,
+    Limits,
+    Skip,
+    State,
+    after_rounds,
+    compact_rounds,
+    compose,
+    cost_optimal,
+    over_usage,
+)
 from compactor.cost.limits import Place
 from compactor.cost.prices import Prices
-from compactor.events import Discarded, Failed, Held, PublicationFailed, Published
+from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
 from compactor.prompt.accounting import ledger_of
-from compactor.publication import Decision, Moment, when_cheapest
+from compactor.publication import Decision, Moment, deferred
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore
@@ -46,12 +56,12 @@ def test_it_is_shown_when_the_cache_is_cold_though_nothing_happens() -> None:
 
 def test_it_is_shown_when_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
     """Counted are the calls since it was prepared: what the role has said."""
-    scene = Scene(prices=Prices(cached=0.2, written=1.0))
+    scene = Scene(prices=Prices(cached_input=0.2, cache_write=1.0))
     price, gain = scene.held.price, scene.held.tokens_before - scene.held.tokens_after
     assert price == pytest.approx(0.8 * (scene.held.summary + scene.held.retained))
     calls = 0
     while scene.end == 0:
-        assert (scene.held.calls, scene.held.forgone) == (calls, calls * gain)
+        assert (scene.held.calls, scene.held.missed_saving) == (calls, calls * gain)
         assert scene.held.saving == pytest.approx(0.2 * calls * gain)
         assert scene.held.saving < scene.held.price == price, "it does not grow with what comes"
         scene.add()
@@ -66,10 +76,10 @@ def test_what_was_forgone_before_it_was_extended_counts_as_well() -> None:
     scene = Scene()
     first = scene.held.tokens_before - scene.held.tokens_after
     scene.add(5)
-    assert (scene.held.end, scene.held.calls, scene.held.forgone) == (12, 0, 5 * first)
+    assert (scene.held.end, scene.held.calls, scene.held.missed_saving) == (12, 0, 5 * first)
     second = scene.held.tokens_before - scene.held.tokens_after
     scene.add(2)
-    assert (scene.held.calls, scene.held.forgone) == (2, 5 * first + 2 * second)
+    assert (scene.held.calls, scene.held.missed_saving) == (2, 5 * first + 2 * second)
 
 
 def test_calls_are_counted_post_by_post() -> None:
@@ -93,8 +103,8 @@ def test_calls_are_counted_post_by_post() -> None:
     "more",
     [
         {"config": CONFIG.merged(max_tokens=500, token_ratio=1.0)},
-        {"trigger": after_rounds(7) | cheapest(DEAR, budget=500)},
-        {"trigger": after_rounds(7) | cheapest(DEAR, budget=500), "config": CONFIG.merged(max_tokens=9_000)},
+        {"trigger": after_rounds(7) | cost_optimal(DEAR, budget=500)},
+        {"trigger": after_rounds(7) | cost_optimal(DEAR, budget=500), "config": CONFIG.merged(max_tokens=9_000)},
     ],
 )
 def test_the_budget_shows_it_at_once(more: dict[str, Any]) -> None:
@@ -104,17 +114,17 @@ def test_the_budget_shows_it_at_once(more: dict[str, Any]) -> None:
     while scene.end == 0:
         assert scene.held.tokens_before <= 500
         scene.add()
-    weighed = scene.events(Held)[-1]
-    assert (weighed.reason, scene.end) == ("budget", 7)
-    assert weighed.tokens_before > 500 >= weighed.tokens_after
+    cost_evaluation = scene.events(Deferred)[-1]
+    assert (cost_evaluation.reason, scene.end) == ("budget", 7)
+    assert cost_evaluation.tokens_before > 500 >= cost_evaluation.tokens_after
 
 
 def test_a_tail_that_has_outgrown_it_is_taken_in_before_it_is_shown() -> None:
     """Though the trigger does not hold: it is not thrown away, only the new rounds are sent, and what fits is shown."""
-    scene = Scene(publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(publish=deferred(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
-    before, after = scene.events(Held)[-2:]
+    before, after = scene.events(Deferred)[-2:]
     assert (before.shows, before.reason, before.end) == (True, "budget", 7)
     assert before.tokens_after > 700
     assert requests(scene) == [(1, 7, None), (8, 11, "Summary of rounds 1-7.")]
@@ -126,7 +136,7 @@ def test_a_tail_that_has_outgrown_it_is_taken_in_before_it_is_shown() -> None:
 
 def test_where_nothing_is_left_to_take_in_it_is_shown_as_it_is() -> None:
     """The round that is too long is still open: with what is held, the prompt is shorter at least."""
-    scene = Scene(publish=when_cheapest(DEAR, budget=700), config=CompactorConfig(threshold=7, retain_recent=0))
+    scene = Scene(publish=deferred(DEAR, budget=700), config=CompactorConfig(threshold=7, retain_recent=0))
     assert scene.held.end == 10
     long_round(scene.memory, close=False)
     scene.executor.run_all()
@@ -137,7 +147,7 @@ def test_where_nothing_is_left_to_take_in_it_is_shown_as_it_is() -> None:
 def test_where_it_cannot_be_extended_it_is_shown_as_it_is() -> None:
     """The prompt is too long, and no model answers: it is shorter with what is held. The compactor goes on trying."""
     summarizer = ScriptedSummarizer([PRICES], default=OSError("away"))
-    scene = Scene(summarizer=summarizer, publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(summarizer=summarizer, publish=deferred(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
@@ -153,7 +163,7 @@ def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
         scene.clock.advance(scene.compactor.config.call_timeout)
         return prices("Too late")
 
-    scene = Scene(summarizer=ScriptedSummarizer([PRICES, hang]), publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(summarizer=ScriptedSummarizer([PRICES, hang]), publish=deferred(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["CompactionTimeout"]
@@ -168,7 +178,7 @@ def test_where_the_compactor_is_stopped_meanwhile_it_stays_held() -> None:
         assert not scene.compactor.stop(0)
         raise OSError("away")
 
-    scene = Scene(summarizer=ScriptedSummarizer([PRICES, stop_and_fail]), publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(summarizer=ScriptedSummarizer([PRICES, stop_and_fail]), publish=deferred(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
@@ -178,12 +188,12 @@ def test_where_the_compactor_is_stopped_meanwhile_it_stays_held() -> None:
 def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
     """The limits that it shares with others may have none for an hour."""
     clock = FakeClock()
-    limits = Limits(concurrent=1, clock=clock)
-    scene = Scene(clock=clock, limits=limits, publish=when_cheapest(DEAR, budget=700))
+    limits = Limits(max_concurrency=1, clock=clock)
+    scene = Scene(clock=clock, limits=limits, publish=deferred(DEAR, budget=700))
     limits._let_in(Place(limits), 0.0)
     long_round(scene.memory)
     scene.executor.run_all()
-    assert (scene.end, scene.compactor.status().why_idle) == (7, Skip.LIMITED)
+    assert (scene.end, scene.compactor.status().skip_reason) == (7, Skip.LIMITED)
     assert (limits.status().waiting, len(scene.summarizer.requests)) == (1, 1)
 
 
@@ -191,7 +201,7 @@ def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> Non
     """The store is full as well: the compactor backs off, and shows it afterwards."""
     summarizer = ScriptedSummarizer([PRICES, OSError("away")])
     store = FullStore()
-    scene = Scene(summarizer=summarizer, store=store, publish=when_cheapest(DEAR, budget=700))
+    scene = Scene(summarizer=summarizer, store=store, publish=deferred(DEAR, budget=700))
     store.refused = frozenset({"compaction published"})
     long_round(scene.memory)
     scene.executor.run_all()
@@ -240,7 +250,7 @@ def test_what_is_switched_off_shows_nothing() -> None:
     scene = Scene(0, store=store, config=CONFIG.model_copy(update={"enabled": False}))
     scene.clock.advance(1_000)
     scene.executor.run_all()
-    assert (scene.end, scene.events(Held)) == (0, [])
+    assert (scene.end, scene.events(Deferred)) == (0, [])
     assert compose(scene.memory, ROLE, budget=300).report.omitted_rounds
 
 
@@ -271,12 +281,12 @@ def test_compact_now_with_nothing_new_shows_what_is_held() -> None:
 def test_who_waits_for_a_turn_to_ask_shows_what_is_held_all_the_same() -> None:
     """That takes no model: where the limits have no room for the next summary, the cold cache still shows this one."""
     clock = FakeClock()
-    limits = Limits(concurrent=1, clock=clock)
+    limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits)
     other = Place(limits)
     limits._let_in(other, 0.0)
     scene.add(5)
-    assert scene.compactor.status().why_idle is Skip.LIMITED
+    assert scene.compactor.status().skip_reason is Skip.LIMITED
     assert (scene.held.end, scene.held.shows, scene.clock.waiting) == (7, False, [300.0])
     scene.clock.advance(300)
     scene.executor.run_all()
@@ -293,7 +303,7 @@ def test_a_policy_of_ones_own_decides() -> None:
 
     def on_monday(moment: Moment) -> Decision:
         moments.append(moment)
-        return Decision(show=moment.calls >= 2, reason="monday", look_in=60.0)
+        return Decision(show=moment.calls >= 2, reason="monday", recheck_in=60.0)
 
     scene = Scene(publish=on_monday)
     assert scene.clock.waiting == [60.0]
@@ -307,8 +317,8 @@ def test_a_policy_of_ones_own_decides() -> None:
     [
         (lambda moment: {}[moment], "KeyError"),
         (lambda _moment: True, "TypeError"),
-        (lambda _moment: Decision(show=False, reason="soon", look_in=0.0), "ValueError"),
-        (lambda _moment: Decision(show=False, reason="soon", look_in=math.nan), "ValueError"),
+        (lambda _moment: Decision(show=False, reason="soon", recheck_in=0.0), "ValueError"),
+        (lambda _moment: Decision(show=False, reason="soon", recheck_in=math.nan), "ValueError"),
     ],
 )
 def test_a_policy_that_fails_holds_nothing_up(policy: Any, error: str) -> None:
@@ -344,8 +354,8 @@ def test_a_prompt_that_is_too_long_shows_it_instead_of_leaving_rounds_out() -> N
     assert "Summary of rounds 1-7." in text(prompt.messages)
     assert (prompt.report.omitted_rounds, prompt.report.reductions) == ((), ())
     assert len(scene.summarizer.requests) == asked
-    weighed = scene.held
-    assert (weighed.shows, weighed.reason) == (True, "budget")
+    cost_evaluation = scene.held
+    assert (cost_evaluation.shows, cost_evaluation.reason) == (True, "budget")
     assert len(scene.executor.jobs) == 1
     scene.executor.run_all()
     assert compose(scene.memory, ROLE, budget=300, system="You plan.").messages == prompt.messages
@@ -383,7 +393,7 @@ def test_a_store_that_fails_leaves_the_prompt_to_the_ladder() -> None:
 def test_the_beginning_of_prompts_breaks_once_for_each_publication() -> None:
     """A prompt after every post: its beginning is the one before, but where a compaction was shown in between; what
     was extended while it was held has cost no other break. The system's message survives."""
-    scene = Scene(rounds=0, prices=Prices(cached=0.2, written=1.0))
+    scene = Scene(rounds=0, prices=Prices(cached_input=0.2, cache_write=1.0))
     before: list[dict[str, Any]] = []
     breaks = 0
     for number in range(1, 41):

@@ -15,7 +15,7 @@ from compactor.events import (
     Exhausted,
     Failed,
     IndexingFailed,
-    KeepingFailed,
+    PersistFailed,
     Reduced,
     Reverted,
     StrategyFailed,
@@ -160,7 +160,7 @@ def test_a_revert_after_a_restart_goes_where_it_would_have_gone_before(store: St
     assert compactor.revert().end_index == 7  # type: ignore[union-attr]
     assert of_kind(compactor.events, Reverted)[0].generation == 3
     memory, after = process(store)
-    assert (after.status().generation, after.status().why_idle, end_of(after)) == (3, Skip.REVERTED, 7)
+    assert (after.status().generation, after.status().skip_reason, end_of(after)) == (3, Skip.REVERTED, 7)
     add_round(memory)
     _, last = process(store)
     assert (last.status().generation, end_of(last)) == (4, 13)
@@ -213,7 +213,7 @@ def test_failures_are_in_the_log_and_do_not_fill_it() -> None:
     compactor.start()
     for _ in range(20):
         executor.run_all()
-        clock.advance(CONFIG.circuit_reset)
+        clock.advance(CONFIG.circuit_breaker_reset)
     assert [record.facts["failures"] for record in noted(store)] == [1, 2, 4, 8, 16]
     assert {(record.role, record.name) for record in noted(store)} == {(ROLE, "compaction.failed")}
     assert noted(store)[0].facts["error"] == "ConnectionError"
@@ -264,7 +264,7 @@ def test_a_store_without_room_for_an_event_loses_nothing() -> None:
         clock.advance(60)
     assert len(of_kind(compactor.events, Failed)) == 2
     assert (noted(store), end_of(compactor)) == ([], 7)
-    assert [(event.what, event.error) for event in of_kind(compactor.events, KeepingFailed)] == [("event", "StoreFull")]
+    assert [(event.what, event.error) for event in of_kind(compactor.events, PersistFailed)] == [("event", "StoreFull")]
 
 
 # -- old rounds quick to search ----------------------------------------------------------------------------------------

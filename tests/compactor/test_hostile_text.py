@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compactor.acceptance.checks import Source, accept, in_own_voice, is_cut_off
+from compactor.acceptance.checks import Source, check_summary, in_own_voice, is_cut_off
 from compactor.acceptance.content import (
     Terms,
     find_telling_terms,
@@ -77,7 +77,7 @@ def compaction(text: str) -> CompactedMessage:
 def accepting(text: str) -> None:
     other = "The user asks what K1234 costs. " * 40
     for answer, source in ((text, Source(other, 10**9)), (other, Source(text, 10**9, previous=text[:100_000]))):
-        accept(answer, source, target_tokens=None, count=len)
+        check_summary(answer, source, target_tokens=None, count=len)
 
 
 #: Each public function that reads text, of the modules that answers and stored summaries go through.

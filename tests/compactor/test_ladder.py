@@ -863,15 +863,15 @@ def test_where_posts_were_dropped_is_told_in_one_line_that_stays_as_it_is() -> N
 def test_what_the_user_forbade_stays_when_a_summary_is_clipped() -> None:
     """It is short, and what a summary is for; the rest of the summary is shortened."""
     memory = Memory.from_messages([user("old"), answer("done"), user("new")])
-    standing = tuple(f"Never touch the server in rack {n}." for n in range(6))
-    summary = f"{words(600)}\n\nInstructions from the user:\n" + "\n".join(f"- {sentence}" for sentence in standing)
+    prohibitions = tuple(f"Never touch the server in rack {n}." for n in range(6))
+    summary = f"{words(600)}\n\nInstructions from the user:\n" + "\n".join(f"- {sentence}" for sentence in prohibitions)
     memory.journal(ROLE).publish(
         CompactedMessage(
             start_index=1,
             end_index=1,
             summary=summary,
             end_round_id=memory.conversation.rounds[0].id,
-            extra={"standing": standing},
+            extra={"standing": prohibitions},
         ),
         base=0,
         round_ids=[memory.conversation.rounds[0].id],
@@ -879,7 +879,7 @@ def test_what_the_user_forbade_stays_when_a_summary_is_clipped() -> None:
     for budget in (300, 500):
         prompt = compose(memory, budget=budget)
         assert_legal(prompt, budget)
-        assert all(sentence in prompt.messages[0]["content"] for sentence in standing)
+        assert all(sentence in prompt.messages[0]["content"] for sentence in prohibitions)
         assert "reload r1" in prompt.messages[0]["content"]
 
 

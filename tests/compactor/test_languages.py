@@ -46,10 +46,10 @@ def test_an_ordinary_sentence_is_none(language: str, sentence: str) -> None:
 
 def test_sentences_of_which_the_cues_know_nothing_are_told_apart() -> None:
     """Of those that were not looked at, at least nine of ten of either kind."""
-    standing, ordinary = of("unseen_standing"), of("unseen_ordinary")
-    missed = [pair for pair in standing if not instruction_strength(pair[1])]
+    prohibitions, ordinary = of("unseen_standing"), of("unseen_ordinary")
+    missed = [pair for pair in prohibitions if not instruction_strength(pair[1])]
     alarms = [pair for pair in ordinary if instruction_strength(pair[1])]
-    assert len(missed) * 10 <= len(standing), missed
+    assert len(missed) * 10 <= len(prohibitions), missed
     assert len(alarms) * 10 <= len(ordinary), alarms
 
 

@@ -18,7 +18,7 @@ from scene import on_command
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compose, count_tokens
 from compactor.prompt.accounting import ledger_of
-from compactor.prompt.groups import count_message, units_of
+from compactor.prompt.groups import count_message, group_messages
 from compactor.prompt.last_prompt import continued, last_prompt_of
 from compactor.strategies.incremental import compact_view
 from compactor.summarizers.base import Continued
@@ -497,7 +497,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
         *beginning, instruction = going_on.messages
         assert instruction == user("Summarise.")
         shared = next((n for n, pair in enumerate(zip(beginning, sent, strict=False)) if pair[0] != pair[1]), len(sent))
-        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.units(place))
+        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.groups(place))
         end = (
             len(sent) - behind - (plan_at >= len(sent) - behind - 1)
         )  # the plan is sent where something stands behind it
@@ -509,7 +509,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
         read = [
             message
             for round_ in covered
-            for unit in units_of(round_, ASSISTANT, last=False)
+            for unit in group_messages(round_, ASSISTANT, last=False)
             for message in unit.messages
         ]
         said = [message for message in beginning if "[The plan" not in str(message["content"])]

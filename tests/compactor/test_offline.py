@@ -65,7 +65,7 @@ class Outage:
         self.executor.run_all()
 
     def until_the_circuit_opens(self) -> None:
-        for _ in range(self.compactor.config.circuit_failures):
+        for _ in range(self.compactor.config.circuit_breaker_failures):
             self.try_again()
         assert self.compactor.status().circuit_open
 
@@ -78,7 +78,7 @@ class Outage:
         self.until_the_circuit_opens()
 
     def try_again(self) -> None:
-        self.clock.advance(CONFIG.circuit_reset)
+        self.clock.advance(CONFIG.circuit_breaker_reset)
         self.executor.run_all()
 
     @property
@@ -99,7 +99,7 @@ def test_the_models_text_stays_while_retries_run_and_when_rounds_are_folded_in_b
     for _ in range(5):
         add_round(it.memory)
     it.executor.run_all()
-    for _ in range(CONFIG.circuit_failures - 1):
+    for _ in range(CONFIG.circuit_breaker_failures - 1):
         assert it.summary == text, "the published summary stays while retries run"
         it.try_again()
     assert it.compactor.status().circuit_open
@@ -108,7 +108,7 @@ def test_the_models_text_stays_while_retries_run_and_when_rounds_are_folded_in_b
     told = of_kind(it.compactor.events, Published)[-1]
     assert (told.offline, told.strategy, told.end, told.requests) == (True, "offline", 12, 0)
     assert told.tokens_after < told.tokens_before
-    assert it.compactor.status().failures == CONFIG.circuit_failures, "it is no success of the model's"
+    assert it.compactor.status().failures == CONFIG.circuit_breaker_failures, "it is no success of the model's"
     assert it.compactor.status().state is State.BACKING_OFF
 
 
@@ -321,24 +321,24 @@ def test_a_host_without_a_memory_is_served_alike() -> None:
         model.down = True
         for _ in range(5):
             rounds.append(add_round(memory))
-        for _ in range(CONFIG.circuit_failures):
+        for _ in range(CONFIG.circuit_breaker_failures):
             compactor.notify_rounds_changed()
             executor.run_all()
-            clock.advance(CONFIG.circuit_reset)
+            clock.advance(CONFIG.circuit_breaker_reset)
         executor.run_all()
         extracted = compactor.get_compaction().summary  # type: ignore[union-attr]
         assert extracted.startswith(f"{text}\n\n{LINE}\n")
         model.down = False
-        clock.advance(CONFIG.circuit_reset)
+        clock.advance(CONFIG.circuit_breaker_reset)
         executor.run_all()
         assert model.requests[-1].previous.summary == text  # type: ignore[union-attr]
         assert [round_.id for round_ in model.requests[-1].rounds] == ids(8, 12)
 
 
-@pytest.mark.parametrize("publish", ["when_ready", "when_cheapest"])
+@pytest.mark.parametrize("publish", ["immediately", "deferred"])
 def test_what_is_held_back_is_shown_before_rounds_are_folded_in(publish: str) -> None:
     """It was paid for, and is the model's: what is extracted stands behind it."""
-    prices = Prices(cached=0.1, written=1.25, output=4.0)
+    prices = Prices(cached_input=0.1, cache_write=1.25, output=4.0)
     it = Outage(memory_of(10), publish=publish, prices=prices)
     it.fall(25)
     parts = it.summary.partition(LINE)
@@ -364,7 +364,7 @@ def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
             return ""
 
         called = threading.Semaphore(0)
-        config = CONFIG.merged(circuit_failures=2)
+        config = CONFIG.merged(circuit_breaker_failures=2)
         compactor = ContextCompactor.for_role(
             memory, ROLE, config, ask, executor=pool, clock=clock, rng=lambda: 1.0, on_event=heard
         )
@@ -382,7 +382,7 @@ def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
 @settings(deadline=None, max_examples=40)
 def test_whatever_happens_every_round_is_told_once(events: list[str]) -> None:
     """The model's part is its own text, what follows it is extracted from the rounds since, and the tail is exact."""
-    it = Outage(memory_of(5), CONFIG.merged(circuit_failures=2))
+    it = Outage(memory_of(5), CONFIG.merged(circuit_breaker_failures=2))
     for event in events:
         if event == "add":
             for _ in range(3):

@@ -12,7 +12,7 @@ from chats import answer, calls, memory_of, result, user
 from compactor import ContextCompactor, compose
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.prompt.accounting import note
-from compactor.prompt.groups import OVERLAY, overlaid
+from compactor.prompt.groups import OVERLAY, apply_overlays
 from compactor.prompt.shorten import FORBIDS, as_said, clip_text, kept_line, left_out, size_of, without_marks
 from compactor.strategies.incremental import attachments_line, summary_text, with_sentences
 from compactor.summarizers.base import SummaryRequest
@@ -68,7 +68,7 @@ def reduced(text: str) -> Round:
         Post(send_from=ROLE, send_to=USER, message="I have looked it up.", number=3),
     )
     round_ = Round(user_query="What does the ticket 7003 cost?", state="finished", post_list=posts, number=1)
-    return overlaid(round_, [Reduction.over(round_, posts[:2], "summarised", text)], ROLE)
+    return apply_overlays(round_, [Reduction.over(round_, posts[:2], "summarised", text)], ROLE)
 
 
 def summarised(round_: Round) -> str:

@@ -224,7 +224,7 @@ def test_a_disabled_compactor_starts_no_thread() -> None:
         add_round(memory)
         assert threads_of("Disabled") == []
         assert compactor.wait_idle(SOON)
-        assert compactor.status().why_idle is Skip.DISABLED
+        assert compactor.status().skip_reason is Skip.DISABLED
         assert compactor.compact_now(SOON) is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.transcript import LEAST_ROOM, Room, Step, StepsTooSmall, answered_calls, quote, steps
+from compactor.transcript import MIN_ROOM, Room, Step, StepsTooSmall, answered_calls, quote, steps
 from memory import Attachment, ContextError, Memory, Post, Round, ToolCall
 from prompts import TAGS
 
@@ -242,9 +242,9 @@ def test_calls_without_arguments_and_empty_attachments_are_not_lost_in_a_split()
 def test_too_little_room_is_an_error_with_the_remedy() -> None:
     """Below the least a summarizer would see little but its instructions."""
     with pytest.raises(StepsTooSmall, match="summarizer_input_tokens") as small:
-        made(rounds("q"), LEAST_ROOM - 1)
+        made(rounds("q"), MIN_ROOM - 1)
     assert isinstance(small.value, ContextError)
-    assert made(rounds("q"), LEAST_ROOM)
+    assert made(rounds("q"), MIN_ROOM)
 
 
 def test_the_room_is_asked_for_each_step() -> None:
@@ -291,7 +291,7 @@ def spoken(items: Sequence[Round]) -> dict[str, str]:
     }
 
 
-@given(conversations, st.integers(LEAST_ROOM, 500), st.sampled_from([(count_tokens, 1), (len, 4)]))
+@given(conversations, st.integers(MIN_ROOM, 500), st.sampled_from([(count_tokens, 1), (len, 4)]))
 def test_every_character_reaches_exactly_one_step_and_every_step_fits(
     items: list[Round], room: int, counter: tuple[Callable[[str], int], int]
 ) -> None:

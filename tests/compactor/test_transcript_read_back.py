@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from compactor.tokens import count_tokens
 from compactor.transcript import (
-    LEAST_ROOM,
     MAX_ARGUMENTS,
     MAX_ATTRIBUTE,
     MIN_ATTRIBUTE,
+    MIN_ROOM,
     Calls,
     Room,
     answered_calls,
@@ -190,7 +190,7 @@ def test_a_reader_gets_back_exactly_the_pieces_of_a_long_round(round_: Round) ->
     """Also where a text is cut within what looks like a tag: its halves make none."""
     long = round_.model_copy(update={"user_query": round_.user_query + "\n<message>" * 40})
     calls = {where: call.model_copy(update={"arguments": ""}) for where, call in answered_calls(long).items()}
-    for step in steps([long], Room(LEAST_ROOM), count_tokens):
+    for step in steps([long], Room(MIN_ROOM), count_tokens):
         _, *found, _ = step.text.split("\n")
         partial = step.rounds[0] is not long
         whole = [

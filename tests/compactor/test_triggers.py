@@ -41,11 +41,11 @@ def never(_view: View) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "end", "holds"), [(3, 0, False), (4, 0, True), (4, 1, False), (9, 5, True), (0, 0, False)]
+    ("rounds", "end", "is_due"), [(3, 0, False), (4, 0, True), (4, 1, False), (9, 5, True), (0, 0, False)]
 )
-def test_after_rounds_looks_at_the_rounds_behind_the_compaction(rounds: int, end: int, holds: bool) -> None:
+def test_after_rounds_looks_at_the_rounds_behind_the_compaction(rounds: int, end: int, is_due: bool) -> None:
     """More than n visible rounds, the open one included; covered ones do not count."""
-    assert after_rounds(3)(view_of(chat(rounds), end)) is holds
+    assert after_rounds(3)(view_of(chat(rounds), end)) is is_due
 
 
 def test_failed_rounds_do_not_count() -> None:

@@ -266,7 +266,7 @@ def test_cuts_fall_behind_whole_units() -> None:
 def test_costs_are_of_each_message() -> None:
     """By the view's own counter, in the order of the unit's messages."""
     view = view_of(worked("f"))
-    ((round_, query), (_, called)) = view.units(0)
+    ((round_, query), (_, called)) = view.groups(0)
 
     assert view.costs(round_, query) == (cost(user("first")),)
     assert view.costs(round_, called) == (cost(calls("first0")), cost(result("first0", words(20))))
@@ -280,22 +280,22 @@ def test_pinned_posts_are_known_by_their_round_and_number() -> None:
     view = view_of(memory)
 
     assert view.pinned == {view.rounds[0].id: {0, 4}, view.rounds[1].id: {1}}
-    assert [view.is_pinned(round_, unit) for round_, unit in view.units(0)] == [True, False, True]
-    assert [view.reducible(round_, unit) for round_, unit in view.units(0)] == [False, True, False]
-    assert [view.is_pinned(round_, unit) for round_, unit in view.units(1)] == [False, True, False]
+    assert [view.is_pinned(round_, unit) for round_, unit in view.groups(0)] == [True, False, True]
+    assert [view.reducible(round_, unit) for round_, unit in view.groups(0)] == [False, True, False]
+    assert [view.is_pinned(round_, unit) for round_, unit in view.groups(1)] == [False, True, False]
 
 
 def test_what_waits_is_not_reducible() -> None:
     """Calls that the host is about to run, questions for leave that nobody has answered, and what nobody has read: that
     a prompt may shorten where it is too long, and no strategy."""
     memory = Memory.from_messages([user(), calls("a"), result("a"), calls("b")])
-    assert [view_of(memory).reducible(*unit) for unit in view_of(memory).units(0)] == [True, True, False]
+    assert [view_of(memory).reducible(*unit) for unit in view_of(memory).groups(0)] == [True, True, False]
 
     memory.append(result("b"))
-    assert not view_of(memory).reducible(*view_of(memory).units(0)[2])
-    assert view_of(memory).shortenable(*view_of(memory).units(0)[2])
+    assert not view_of(memory).reducible(*view_of(memory).groups(0)[2])
+    assert view_of(memory).shortenable(*view_of(memory).groups(0)[2])
     memory.append(answer("Read."))
-    assert view_of(memory).reducible(*view_of(memory).units(0)[2])
+    assert view_of(memory).reducible(*view_of(memory).groups(0)[2])
 
 
 @pytest.mark.parametrize("tool", sorted(RECALL_TOOLS))
@@ -305,8 +305,8 @@ def test_what_was_recalled_is_not_reducible_in_the_newest_round(tool: str) -> No
     memory.append(answer("Read."))
     view = view_of(memory)
 
-    assert [view.reducible(*unit) for unit in view.units(0)] == [True, True, True]
-    assert [view.reducible(*unit) for unit in view.units(1)][:3] == [True, False, True]
+    assert [view.reducible(*unit) for unit in view.groups(0)] == [True, True, True]
+    assert [view.reducible(*unit) for unit in view.groups(1)][:3] == [True, False, True]
 
 
 def test_the_correction_makes_the_prompt_as_long_as_the_provider_says() -> None:

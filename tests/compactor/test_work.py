@@ -12,9 +12,18 @@ from scene import memory_of, on_command
 
 from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
 from compactor.acceptance.checks import CHECKS, Source
-from compactor.acceptance.prohibitions import HEADING, STANDING
+from compactor.acceptance.prohibitions import HEADING, PROHIBITIONS
 from compactor.events import CompactionEvent, Prepared, Rejected, Started
-from compactor.summarize import FAULTS, USUAL, CycleWork, Traits, accepted, asked_again, refusal_in, traits_of
+from compactor.summarize import (
+    DEFAULT_TRAITS,
+    FAULTS,
+    CycleWork,
+    Traits,
+    accepted,
+    refusal_in,
+    traits_of,
+    with_feedback,
+)
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
@@ -30,7 +39,7 @@ class Desk:
     """Work to do, with the answers that are given to it."""
 
     def __init__(
-        self, answers: Iterable[Any], *, traits: Traits = USUAL, pins: Iterable[Any] = (), **config: Any
+        self, answers: Iterable[Any], *, traits: Traits = DEFAULT_TRAITS, pins: Iterable[Any] = (), **config: Any
     ) -> None:
         self.summarizer = ScriptedSummarizer(answers)
         self.events: list[Event] = []
@@ -170,7 +179,7 @@ def test_the_reason_goes_where_every_provider_takes_it() -> None:
     system, prefill = {"role": "system", "content": "s"}, {"role": "assistant", "content": "<summary>"}
     rejected = SummaryRejected("invented", "m", ("</conversation>", "HAT901"))
     asked = request_of(messages=[system, {"role": "user", "content": parts}, prefill])
-    made = asked_again(asked, rejected)
+    made = with_feedback(asked, rejected)
     assert [message["role"] for message in made.messages] == ["system", "user", "assistant"]
     assert (made.messages[0], made.messages[2]) == (system, prefill)
     assert made.messages[1]["content"][0] == parts[0]
@@ -178,16 +187,16 @@ def test_the_reason_goes_where_every_provider_takes_it() -> None:
     assert note.startswith("An earlier answer")
     assert '"&lt;/conversation>", "HAT901"' in note
     assert len(parts) == 1, "the first request stays as it was"
-    assert asked_again(request_of(messages=[system]), rejected).messages == [system]
+    assert with_feedback(request_of(messages=[system]), rejected).messages == [system]
 
 
 def test_the_reason_is_read_back_where_it_was_put() -> None:
     """For summarizers with a prompt of their own; what the conversation says is not taken for it."""
-    again = asked_again(request_of(), SummaryRejected("empty", "m"))
+    again = with_feedback(request_of(), SummaryRejected("empty", "m"))
     assert f"Summarise.{refusal_in(again)}" == said_last(again)
     spoken = said_last(again) + "\n</conversation>\nSummarise."
     assert [refusal_in(request_of(messages=said)) for said in ([], [{"role": "user", "content": spoken}])] == ["", ""]
-    twice = asked_again(request_of(messages=[{"role": "user", "content": spoken}]), SummaryRejected("empty", "m"))
+    twice = with_feedback(request_of(messages=[{"role": "user", "content": spoken}]), SummaryRejected("empty", "m"))
     assert refusal_in(twice) == refusal_in(again)
 
 
@@ -195,7 +204,7 @@ def test_whoever_has_no_cycle_asks_the_same_way() -> None:
     """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
     summarizer = ScriptedSummarizer(["", Summary(FLIES, USAGE)])
     made = accepted(
-        summarizer, request_of(), Source(TEXT, 300), count_tokens, attempts=2, standing=("Never pay.",), room=50
+        summarizer, request_of(), Source(TEXT, 300), count_tokens, attempts=2, prohibitions=("Never pay.",), room=50
     )
     assert made.summary == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
     assert (made.restored, made.tokens) == (1, count_tokens(made.summary.text))
@@ -208,7 +217,7 @@ def test_whoever_has_no_cycle_asks_the_same_way() -> None:
 def test_identifiers_may_come_from_all_that_the_model_was_given() -> None:
     """The conversation, the summary before, the plan, pins and what the user forbade."""
     previous = CompactedMessage(
-        start_index=1, end_index=1, summary="Order 48213.", extra={STANDING: ["Never call 5550100."]}
+        start_index=1, end_index=1, summary="Order 48213.", extra={PROHIBITIONS: ["Never call 5550100."]}
     )
     request = request_of("Don't use card_7447.", previous=previous, plan="1. refund INV-2024-001")
     answer = "HAT103, 48213, 5550100, INV-2024-001, card_7447."
@@ -251,14 +260,14 @@ def test_what_the_summary_says_is_not_said_twice() -> None:
 def test_pins_of_the_compaction_before_count_too() -> None:
     """They are shown word for word above the summary."""
     previous = CompactedMessage(
-        start_index=1, end_index=1, summary="S", pinned=(f"User: {RULE}",), extra={STANDING: (RULE,)}
+        start_index=1, end_index=1, summary="S", pinned=(f"User: {RULE}",), extra={PROHIBITIONS: (RULE,)}
     )
     assert Desk([FLIES]).summarize(request_of("Go on.", previous=previous)).text == FLIES
 
 
 def test_it_comes_back_at_every_later_compaction() -> None:
     """The compaction carries it, also past a summary that had no room for it."""
-    previous = CompactedMessage(start_index=1, end_index=1, summary="S", extra={STANDING: (RULE,)})
+    previous = CompactedMessage(start_index=1, end_index=1, summary="S", extra={PROHIBITIONS: (RULE,)})
     assert RULE in Desk([FLIES]).summarize(request_of("Go on.", previous=previous)).text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from memory import InMemoryStore, Memory, StoreError
 from memory.entries import Entry, RoundOpened
-from memory.log.round_store import FromStore
+from memory.log.round_store import StoredRounds
 from memory.stores import Checkpoint
 
 
@@ -103,7 +103,7 @@ def forgetful(*memories: Memory) -> None:
     """Have these Memories keep hardly anything that they can read again."""
     for memory in memories:
         archive = memory.snapshot.archive
-        assert isinstance(archive, FromStore)
+        assert isinstance(archive, StoredRounds)
         archive._most_rounds, archive.numbers._most = 2, 2
 
 

@@ -16,7 +16,7 @@ from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDa
 from memory.entries import Entry, PostPinned, RoundFinished
 from memory.log.checkpoint import checkpoint_of
 from memory.log.open_round import rebuilt
-from memory.log.round_store import BATCH, FromStore, InLists
+from memory.log.round_store import BATCH, ResidentRounds, StoredRounds
 
 ROLE = "Planner"
 
@@ -76,20 +76,20 @@ def test_the_cache_holds_a_bounded_number_of_rounds_and_characters() -> None:
         memory.create_round("q", id=str(number))
         memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * length)
         memory.finish_round(str(number))
-    archive = FromStore(store, "s", most_rounds=8, most_characters=30_000)
+    archive = StoredRounds(store, "s", most_rounds=8, most_characters=30_000)
     for number in (*range(1, 42), *range(41, 0, -1)):
         assert archive.round(number, 41, ()).number == number
         assert len(archive._cache) <= 8
         assert archive._characters == sum(length for _, length in archive._cache.values())
         assert archive._characters <= 30_000 or len(archive._cache) == 1
-    assert str(archive) == f"<FromStore: {len(archive._cache)} rounds in the cache>"
+    assert str(archive) == f"<StoredRounds: {len(archive._cache)} rounds in the cache>"
 
 
 def test_a_signals_handler_may_read_in_the_middle_of_a_read() -> None:
     """It waits for no lock of its own thread, and what it drops from the cache is read all the same."""
     store = Indexed()
     with_rounds(store, 40)
-    archive = FromStore(store, "s", most_rounds=3)
+    archive = StoredRounds(store, "s", most_rounds=3)
 
     class Interrupted(OrderedDict[int, Any]):
         left = 1
@@ -117,7 +117,7 @@ def test_long_rounds_are_read_one_by_one() -> None:
         memory.create_round("q", id=str(number))
         memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * 1_000)
         memory.finish_round(str(number))
-    archive = FromStore(store, "s", most_characters=4_000)
+    archive = StoredRounds(store, "s", most_characters=4_000)
     archive.round(1, 32, ())
     store.handed_out = 0
     for number in range(17, 33):
@@ -129,7 +129,7 @@ def test_a_process_that_runs_for_weeks_does_not_grow() -> None:
     """Neither rounds that it wrote itself stay in memory, nor their ids."""
     store = Indexed()
     memory = with_rounds(store, 40)
-    archive = FromStore(store, "s", most_rounds=5, most_numbers=7)
+    archive = StoredRounds(store, "s", most_rounds=5, most_numbers=7)
     archive.settle(0, list(memory.conversation.rounds))
     for number in range(1, 41):
         assert archive.numbers[str(number)] == number
@@ -164,7 +164,7 @@ def test_on_a_plain_store_nothing_is_read_again() -> None:
             return super().read(session, after, limit)
 
     memory = Memory("s", store=Once(with_rounds(InMemoryStore(), 5)._store))
-    assert isinstance(memory.snapshot.archive, InLists)
+    assert isinstance(memory.snapshot.archive, ResidentRounds)
     assert len(memory.messages(ROLE)) == 10
     assert "answer 3" in memory.reload("r3")
 
@@ -308,7 +308,7 @@ def test_what_a_forked_child_does_first_empties_the_cache_and_makes_new_locks() 
     store = Indexed()
     memory = with_rounds(store, 3)
     archive = memory.snapshot.archive
-    assert isinstance(archive, FromStore)
+    assert isinstance(archive, StoredRounds)
     with archive._lock, archive.numbers._lock:
         archive._after_fork()
         archive.numbers._after_fork()
@@ -423,7 +423,7 @@ def test_pins_in_old_rounds_are_shown_though_the_store_is_away(opening: str) -> 
         store.append("s", list(source._store.read("s")), 0)
         assert memory.refresh()
     archive = memory.snapshot.archive
-    assert isinstance(archive, FromStore)
+    assert isinstance(archive, StoredRounds)
     archive._after_fork()  # which forgets all that was read
     archive.numbers._after_fork()
     forgetful(memory)
@@ -648,7 +648,7 @@ def test_a_damaged_neighbour_does_not_hide_a_reduction() -> None:
         reduce(memory, number, f"shorter {number}")
     first = memory.snapshot.number - 2
     store.redact("s", first + 1, "{")
-    archive = FromStore(store, "s")
+    archive = StoredRounds(store, "s")
     assert [one.text for one in archive.reductions([first + 2, first]).values()] == ["shorter 1", "shorter 3"]
     with pytest.raises(StoreDamaged, match=f"entry {first + 1} "):
         archive.reductions([first, first + 1])

@@ -432,5 +432,5 @@ def test_an_event_of_somebody_elses_reaches_the_same_hooks() -> None:
     memory.on_event(lambda _event: 1 / 0)
     events = Events(memory)
     told = ProviderFailed(role="Planner", error="ValueError")
-    memory.tell(told)
+    memory.emit(told)
     assert events == [told]

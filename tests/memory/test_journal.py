@@ -8,7 +8,7 @@ import pytest
 
 from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, Origin, StaleCompaction
 from memory.entries import CompactionPrepared, CompactionPublished
-from memory.log.state import MOST_PREPARED
+from memory.log.state import MAX_PREPARED
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -266,21 +266,21 @@ def test_answers_about_single_posts_do_not_push_out_a_compaction_that_is_held() 
     """However many of them come meanwhile: of either the newest are at hand, in the order in which they came."""
     store = InMemoryStore()
     journal = memory_of(3, store).journal("A")
-    for text in ("held", *map(str, range(MOST_PREPARED + 2)), "held again"):
+    for text in ("held", *map(str, range(MAX_PREPARED + 2)), "held again"):
         journal.prepare(prepared(text, made(2, text) if "held" in text else None))
     for kept in (journal.prepared(), Memory("s", store=store).journal("A").prepared()):
-        assert [one.text for one in kept] == ["held", *map(str, range(2, MOST_PREPARED + 2)), "held again"]
+        assert [one.text for one in kept] == ["held", *map(str, range(2, MAX_PREPARED + 2)), "held again"]
 
 
 def test_of_compactions_that_are_held_only_the_newest_are_at_hand() -> None:
     """So nobody carries along what was prepared hundreds of times and never shown; answers of other kinds stay."""
     journal = memory_of(3).journal("A")
     journal.prepare(prepared("answer"))
-    for number in range(MOST_PREPARED + 1):
+    for number in range(MAX_PREPARED + 1):
         journal.prepare(prepared(f"held {number}", made(2)))
     assert [one.text for one in journal.prepared()] == [
         "answer",
-        *(f"held {number}" for number in range(1, MOST_PREPARED + 1)),
+        *(f"held {number}" for number in range(1, MAX_PREPARED + 1)),
     ]
 
 

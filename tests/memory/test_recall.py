@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recalled import body, pages
 
 from memory import Memory, Post, ToolCall
-from memory.recall import LONGEST_PAGE, LONGEST_PATTERN, MOST_HITS, PAGE, Recall
+from memory.recall import LONGEST_PAGE, LONGEST_PATTERN, MAX_HITS, PAGE, Recall
 from memory.references import folded
 from memory.search import RECALL_TOOLS
 
@@ -341,7 +341,7 @@ def test_a_search_is_bounded() -> None:
     for number in range(60):
         memory.create_round(f"word {number} " * 500)
     answer = Recall(memory).call("search_history", {"query": "word", "limit": 10**6})
-    assert len(answer.split("\n")) == 1 + MOST_HITS
+    assert len(answer.split("\n")) == 1 + MAX_HITS
     assert len(answer) <= LONGEST_ANSWER
 
 

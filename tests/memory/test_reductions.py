@@ -24,7 +24,7 @@ from memory import (
 )
 from memory import overlays as overlay_rule
 from memory.messages import paired
-from memory.overlays import laid, ties_of
+from memory.overlays import merge_reductions, ties_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROLE = "Planner"
@@ -269,7 +269,7 @@ def test_live_reductions_never_overlap_whatever_comes(many: list[list[int]]) -> 
         new = Reduction(
             round_id="r", first_post_id="", last_post_id="", kind="dropped", first_number=first, last_number=last
         )
-        after = laid(live, new)
+        after = merge_reductions(live, new)
         span, covered = set(range(first, last + 1)), [set(range(o.first_number, o.last_number + 1)) for o in live]
         if after is None:
             assert any(span & other and not other < span for other in covered)

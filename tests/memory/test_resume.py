@@ -30,7 +30,7 @@ class Teller:
         self.memories = [Memory("s", store=self.store), Memory("s", store=self.store)]
         self.texts = 0
 
-    def tell(self, steps: int) -> Indexed:
+    def emit(self, steps: int) -> Indexed:
         acts = [
             *[self.open] * 4,
             *[self.say] * 8,
@@ -172,7 +172,7 @@ def checkpoints_of(store: Indexed) -> list[Checkpoint]:
 @given(seed=st.integers(0, 1 << 32))
 def test_whatever_happened_and_wherever_it_is_taken_a_checkpoint_gives_what_the_whole_log_gives(seed: int) -> None:
     """Rounds of each role, compactions with what a revert leads back to, reductions, pins, usage, prepared answers."""
-    store = Teller(seed).tell(60)
+    store = Teller(seed).emit(60)
     whole = shown(Memory("s", store=Plain(store)), *ROLES)
     assert shown(Memory("s", store=store), *ROLES) == whole, "read from the store, with no checkpoint"
     for checkpoint in checkpoints_of(store):
@@ -189,7 +189,7 @@ def test_whatever_happened_and_wherever_it_is_taken_a_checkpoint_gives_what_the_
 
 def test_on_sqlite_it_is_the_same(tmp_path: Path) -> None:
     """What holds of the tests' own store holds of a database."""
-    history = Teller(7).tell(80)
+    history = Teller(7).emit(80)
     whole = shown(Memory("s", store=Plain(history)), *ROLES)
     store = open_store(f"sqlite:///{tmp_path / 'chat.db'}")
     try:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.search import MOST_WORDS, SNIPPET, hit_in, ranked, texts_of, words_of
+from memory.search import MAX_WORDS, SNIPPET, hit_in, ranked, texts_of, words_of
 
 
 def memory_of(*texts: str) -> Memory:
@@ -93,7 +93,7 @@ def test_words_are_each_taken_once_and_a_bounded_number_of_them() -> None:
     """A page handed in as a query costs no more than a long sentence."""
     assert words_of("Red red RED blue") == ("red", "blue")
     assert words_of(" \n\t ") == ()
-    assert len(words_of(" ".join(map(str, range(5_000))))) == MOST_WORDS
+    assert len(words_of(" ".join(map(str, range(5_000))))) == MAX_WORDS
     assert sum(map(len, words_of("x" * 100_000))) <= 2_000
 
 

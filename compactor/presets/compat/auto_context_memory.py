@@ -18,7 +18,7 @@ from memory.visibility import sees
 
 from ...background import ContextCompactor
 from ...prompt.accounting import ledger_of
-from ...prompt.groups import TOLD, Message, Unit
+from ...prompt.groups import TOLD, Message, MessageGroup
 from ...strategies.tail import Placed, Tail
 from ...tokens import counter_for
 from ...view import View
@@ -37,7 +37,7 @@ class _Shown:
 
     message: Message
     round_: Round | None = None
-    unit: Unit | None = None
+    group: MessageGroup | None = None
     #: What reloads the originals; empty where it reads as it came.
     ref: str = ""
     usage: Mapping[str, int] | None = None
@@ -154,7 +154,7 @@ class AutoContextMemory:
         """
         one = self._at(index)
         self._drop(one, index)
-        self._shown = [other for other in self._shown or () if other.unit is not one.unit]
+        self._shown = [other for other in self._shown or () if other.group is not one.group]
 
     def _at(self, index: int) -> _Shown:
         """Return the message at *index* of the list that was given last."""
@@ -180,13 +180,13 @@ class AutoContextMemory:
             ref = range_reference(covered[0].number, covered[-1].number) if covered else ""
             shown.append(_Shown(message, ref=ref, usage=view.compaction.usage))
         for place in view.places:
-            for round_, unit in view.units(place):
+            for round_, group in view.groups(place):
                 reductions = [one for one in view.reductions.of(round_.id) if one.kind != "dropped"]
-                for message, post in zip(unit.messages, unit.posts, strict=True):
+                for message, post in zip(group.messages, group.posts, strict=True):
                     number = post.number if post is not None else 0
                     found = next((one for one in reductions if one.covers(number)), None)
                     ref = posts_reference(round_, found.first_number, found.last_number) if found is not None else ""
-                    shown.append(_Shown(message, round_, unit, ref, found.usage if found is not None else None))
+                    shown.append(_Shown(message, round_, group, ref, found.usage if found is not None else None))
         return shown
 
     def _drop(self, shown: _Shown, index: int) -> None:
@@ -199,7 +199,7 @@ class AutoContextMemory:
         covers = [reduction for reduction in live if any(map(reduction.covers, numbers))]
         numbers |= {end for reduction in covers for end in (reduction.first_number, reduction.last_number)}
         first, last = min(numbers), max(numbers)
-        others = (other for other in tail.units if other.round_.id == one.round_.id and other is not one)
+        others = (other for other in tail.groups if other.round_.id == one.round_.id and other is not one)
         if any(first <= number <= last for other in others for _, number in other.places):
             raise NotDeleted(f"message {index} and its results have other messages among them, which would go as well")
         journal, raw = self.memory.journal(self.role), view.rounds[one.place]
@@ -220,17 +220,17 @@ class AutoContextMemory:
     @staticmethod
     def _deletable(shown: _Shown, index: int, tail: Tail) -> Placed:
         """Return what *shown* is in the tail as it reads now. Raises ``NotDeleted`` where it has to stay."""
-        if shown.round_ is None or shown.unit is None:
+        if shown.round_ is None or shown.group is None:
             raise NotDeleted(f"message {index} is a system message or the summary; only what was said can be deleted")
-        round_id, ids = shown.round_.id, _ids(shown.unit)
-        one = next((one for one in tail.units if one.round_.id == round_id and _ids(one.unit) == ids), None)
+        round_id, ids = shown.round_.id, _ids(shown.group)
+        one = next((one for one in tail.groups if one.round_.id == round_id and _ids(one.group) == ids), None)
         if one is None:
             raise NotDeleted(f"message {index} reads otherwise by now; call get_messages() again")
-        if one.unit.pending:
+        if one.group.pending:
             raise NotDeleted(f"message {index} waits for a result or an approval; delete it when that has come")
-        if tail.view.is_pinned(one.round_, one.unit):
+        if tail.view.is_pinned(one.round_, one.group):
             raise NotDeleted(f"message {index} is pinned; unpin it first")
-        if one.unit.from_user and one.place == tail.asked:
+        if one.group.from_user and one.place == tail.asked:
             raise NotDeleted(
                 f"message {index} is the newest question, which each prompt asks; it can go behind a newer one"
             )
@@ -360,5 +360,5 @@ def _is_reference(text: object) -> bool:
     return True
 
 
-def _ids(unit: Unit) -> tuple[tuple[int, str], ...]:
-    return tuple((post.number, post.id) if post is not None else (0, "") for post in unit.posts)
+def _ids(group: MessageGroup) -> tuple[tuple[int, str], ...]:
+    return tuple((post.number, post.id) if post is not None else (0, "") for post in group.posts)

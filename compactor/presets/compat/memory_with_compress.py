@@ -56,7 +56,7 @@ _COMPRESSED: ContextVar[tuple[object, ...]] = ContextVar("_COMPRESSED", default=
 _OPENED, _CLOSED = "<compressed_memory>", "</compressed_memory>"
 _TAG = re.compile(r"<(?=\s*+(?:/\s*+)?compressed_memory\b)", re.IGNORECASE)
 #: In tokens: of a summary, and of the sentences in which the user forbade something and which it lost.
-_LEAST_TARGET, _LEAST_ROOM = 16, 64
+_MIN_TARGET, _MIN_ROOM = 16, 64
 
 
 #: What there is here for what the class of that name elsewhere is given.
@@ -413,16 +413,16 @@ class MemoryWithCompress:
                 return compressed
             due = [span for span in stretches(shown) if self._is_worth(shown[slice(*span)])]
             if not due and size > self.max_token:
-                self._tell("over_limit", size)
+                self._emit("over_limit", size)
             # Each once: what was added meanwhile to a stretch that was compressed is the next reading's.
             span = next((span for span in due if span[0] >= done), None)
             if span is None:
                 return compressed
             part: Part = "past" if span[0] < end_of_answered(shown) else "work"
             stretch = shown[slice(*span)]
-            standing = await self._compress(stretch, part, compress_func, redactions)
-            compressed |= standing is not None
-            done = span[0] + (len(stretch) if standing is None else standing)
+            prohibitions = await self._compress(stretch, part, compress_func, redactions)
+            compressed |= prohibitions is not None
+            done = span[0] + (len(stretch) if prohibitions is None else prohibitions)
 
     def _is_worth(self, stretch: Sequence[Shown]) -> bool:
         """Return whether there is anything in a stretch that was not compressed before, or in vain."""
@@ -440,11 +440,11 @@ class MemoryWithCompress:
         if func is None and size_after >= size:
             with self._window.lock:
                 self._window.in_vain = old
-            self._tell("no_progress", size, refused)
+            self._emit("no_progress", size, refused)
             self._keep()
             return None
         if not self._window.replace(old, [one.item for one in new], redactions):
-            self._tell("stale", size)
+            self._emit("stale", size)
             return None
         compressed = MemoryCompressed(
             part=part,
@@ -456,7 +456,7 @@ class MemoryWithCompress:
             check=refused,
         )
         self._keep(compressed)
-        self.memory.tell(compressed)
+        self.memory.emit(compressed)
         return len(new)
 
     def _keep(self, event: MemoryCompressed | None = None) -> None:
@@ -466,7 +466,7 @@ class MemoryWithCompress:
             self._unkept = False
         except StoreError as error:
             self._unkept = True
-            self.memory.tell(NotKept(error=type(error).__name__))
+            self.memory.emit(NotKept(error=type(error).__name__))
 
     async def _made(
         self, stretch: Sequence[Shown], part: Part, func: CompressFunc | None, size: int
@@ -487,10 +487,10 @@ class MemoryWithCompress:
             if error.check in ("larger", "no_progress") and "oversized" not in refused:
                 return stretch, error.check
             if TOO_LONG.isdisjoint(refused):
-                self._tell("failed", size, error.check)
+                self._emit("failed", size, error.check)
                 raise CompressionFailed(str(error)) from error
         except Exception as error:
-            self._tell("failed", size, type(error).__name__)
+            self._emit("failed", size, type(error).__name__)
             if isinstance(error, SummarizerError):
                 raise CompressionFailed(str(error)) from error
             raise
@@ -506,7 +506,7 @@ class MemoryWithCompress:
         """
         previous = "\n\n".join(_bare(one.message) for one in stretch if one.compressed)
         rounds = _rounds_of(one.message for one in stretch if not one.compressed)
-        target = max(self.max_token // (16 if self.token_counter is None else 4), _LEAST_TARGET)
+        target = max(self.max_token // (16 if self.token_counter is None else 4), _MIN_TARGET)
         request = SummaryRequest(
             role=ASSISTANT,
             kind="rounds" if part == "past" else "tool_run",
@@ -518,7 +518,7 @@ class MemoryWithCompress:
         )
         log, items = self._window.log(), [one.item for one in stretch]
         read = map(log.read, originals(items))
-        standing = standing_sentences(_rounds_of(message for message in read if message is not None))
+        prohibitions = standing_sentences(_rounds_of(message for message in read if message is not None))
         refs = ", ".join(references(places_of(items), log))
         saving = Saving(
             before=sum(count_message(one.message, count_tokens) for one in stretch),
@@ -532,18 +532,18 @@ class MemoryWithCompress:
             source,
             count_tokens,
             attempts=traits_of(ask).attempts(CompactorConfig()),
-            standing=standing,
-            room=max(target // 2, _LEAST_ROOM),
+            prohibitions=prohibitions,
+            room=max(target // 2, _MIN_ROOM),
             length_setting="max_token",
-            tell=lambda rejected, *_: refused.append(rejected.check),
+            emit=lambda rejected, *_: refused.append(rejected.check),
         )
         return _message(made.summary.text, part, refs)
 
     async def _size(self, shown: Sequence[Shown]) -> int:
         return await count_words(self.token_counter, _copies(shown))
 
-    def _tell(self, reason: Reason, size: int, error: str | None = None) -> None:
-        self.memory.tell(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
+    def _emit(self, reason: Reason, size: int, error: str | None = None) -> None:
+        self.memory.emit(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
 
 
 def _rounds_of(messages: Iterable[Message]) -> tuple[Round, ...]:
@@ -688,7 +688,7 @@ def memory_with_compress(
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_tail_of(view)))
-    given = given_config(config).filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _LEAST_TARGET)))
+    given = given_config(config).filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _MIN_TARGET)))
     return {
         "config": given.merged(max_tokens=max_token, token_ratio=1.0),
         "trigger": trigger,
@@ -699,5 +699,5 @@ def memory_with_compress(
 
 def _tail_of(view: View) -> list[Message]:
     return [
-        copy.deepcopy(message) for place in view.places for _, unit in view.units(place) for message in unit.messages
+        copy.deepcopy(message) for place in view.places for _, group in view.groups(place) for message in group.messages
     ]

@@ -17,7 +17,7 @@ from memory.rounds import USER, Post, once
 from prompts import PromptTemplate
 
 from ...acceptance.checks import Source, is_too_little
-from ...acceptance.prohibitions import STANDING, carry, instructions_in, lost, restored, standing_sentences
+from ...acceptance.prohibitions import PROHIBITIONS, carry, instructions_in, lost, restored, standing_sentences
 from ...config import CompactorConfig, ConfigError, number, whole_number
 from ...errors import SummaryRejected
 from ...prompt.groups import PROMPT_TOKENS, Message, count_message
@@ -29,7 +29,7 @@ from ...summarizers.answers import as_summarizer
 from ...summarizers.base import Summarizer, SummaryRequest
 from ...summarizers.instructions import is_prohibition
 from ...tokens import TokenCounter, counter_for
-from ...transcript import LEAST_ROOM, Room, Step, steps
+from ...transcript import MIN_ROOM, Room, Step, steps
 from ..options import check_function, given_text
 from .archives import archive_of
 from .offload_files import OffloadFiles, chat_folder, file_name
@@ -51,7 +51,7 @@ _HEADING = (
     " and the calls that it tells of were made and need not be made again.]"
 )
 #: The least that a summary is given, in tokens: less would be scraps.
-_LEAST_TARGET = 64
+_MIN_TARGET = 64
 _KEPT = "left out here and kept in full"
 #: Where no file was written: what would be its name says nothing to the model.
 _BY_HOST = " by the host"
@@ -59,9 +59,9 @@ _STANDS_FOR = "[Stands for "
 #: What the file of older messages is named after.
 _ARCHIVE = "compressed_group"
 #: Of so many chats at most it is known for each summarizer how often that has failed.
-_MOST_CHATS = 1_000
+_MAX_CHATS = 1_000
 #: A summary is given at least this share of the tokens that it stands for.
-_LEAST_SHARE = 20
+_MIN_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ def offload_context(
     (None: 2). Always stay system messages, what the user said last, and a call that waits for its results; calls and
     results are never parted. Summaries are made of at most *group_token_threshold* tokens at a time, each going on from
     the one before; None or 0: of as many as a request holds. Without a *summarizer*, the same messages always give the
-    same result. One that fails leaves what it was to compress as it was, and the result says so; once it has failed in
-    ``circuit_failures`` calls in a row (5; counted for each summarizer object and *chat_id*), messages over the limit
-    are summarised offline in its place, until it answers again.
+    same result. One that fails leaves the messages as they were, and the result says so. After
+    ``circuit_breaker_failures`` failed calls in a row (5; counted for each summarizer object and *chat_id*), messages
+    over the limit are summarised offline until it answers again.
 
     No summary is aimed at less than the earlier snapshot says, as long as that is a fair part of the limit. Where the
     newest messages alone are too much, so that no summary would make them fit, the older ones stay as they are.
@@ -181,7 +181,7 @@ def offload_context(
         if compressed is not talk:
             _failures.reset(summarizer, chat_id)
         failures = _failures.failed(summarizer, chat_id) if failure is not None else 0
-        if talk.tokens > most and failures >= config.circuit_failures:
+        if talk.tokens > most and failures >= config.circuit_breaker_failures:
             instead = replace(asking, summarizer=ExtractiveSummarizer(count=talk.count), attempts=1)
             compressed, _ = _compressed(talk, keep, most, instead, vault)
             offline = compressed is not talk
@@ -216,7 +216,7 @@ class _Failures:
             known = self._by_id[id(owner)] = {}
         # Of chats that ended in a failure nobody tells: the oldest give way.
         number = known.pop(chat_id, 0) + 1
-        if len(known) >= _MOST_CHATS:
+        if len(known) >= _MAX_CHATS:
             known.pop(next(iter(known)), None)
         known[chat_id] = number
         return number
@@ -239,7 +239,7 @@ def check_settings(
     whole_number("max_total_tokens", total, 1)
     whole_number("max_tool_message_tokens", tool, 1)
     if group is not None and whole_number("group_token_threshold", group):
-        whole_number("group_token_threshold", group, LEAST_ROOM)
+        whole_number("group_token_threshold", group, MIN_ROOM)
     if keep is not None:
         whole_number("keep_recent_count", keep)
     number("compact_ratio_threshold", ratio)
@@ -406,10 +406,12 @@ class _Asking:
     group_tokens: int
     attempts: int
 
-    def request(self, step: Step, earlier: str, standing: Sequence[str], target: int) -> SummaryRequest:
+    def request(self, step: Step, earlier: str, prohibitions: Sequence[str], target: int) -> SummaryRequest:
         """Return the request to go on from the *earlier* summary, and what it carries, with the rounds of *step*."""
         end = max(step.whole, 1)
-        before = CompactedMessage(start_index=1, end_index=end, summary=earlier, extra={STANDING: tuple(standing)})
+        before = CompactedMessage(
+            start_index=1, end_index=end, summary=earlier, extra={PROHIBITIONS: tuple(prohibitions)}
+        )
         return SummaryRequest(
             role=ASSISTANT,
             previous=before if earlier else None,
@@ -475,12 +477,12 @@ def _aim(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int
     # A summary that is aimed lower drops what the earlier one says. One that has become as large as this has to shrink.
     before = min(earlier, max(wanted, ever // 4))
     # Half of the room, since models count badly: what is twice as long as it was to be is still taken.
-    target = max(min(wanted, max(now // 2, new // _LEAST_SHARE)), before, _LEAST_TARGET)
+    target = max(min(wanted, max(now // 2, new // _MIN_SHARE)), before, _MIN_TARGET)
     if target <= now:
         return target, now
     if older <= ever:
         return 0, now  # the newest messages are too much by themselves, and leave the room again when they are older
-    return max(min(wanted, ever // 2), _LEAST_TARGET), ever
+    return max(min(wanted, ever // 2), _MIN_TARGET), ever
 
 
 def _kept(talk: _Talk, keep: int) -> set[int]:
@@ -508,19 +510,19 @@ def _summary(
     rounds = Memory.from_messages(messages).conversation.rounds
     # Below its heading a summary has the user's words only: ``accepted`` has seen to that. What was chosen by cue words
     # is chosen again; what a model quoted stays, in whatever language.
-    standing: tuple[str, ...] = instructions_in(earlier)
+    prohibitions: tuple[str, ...] = instructions_in(earlier)
     if traits_of(asking.summarizer).deterministic:
-        standing = tuple(filter(is_prohibition, standing))
+        prohibitions = tuple(filter(is_prohibition, prohibitions))
     for step in steps(rounds, Room(asking.group_tokens), count):
         taken_in += step.tokens
         # Only the last one is shown: it has to be shorter than all messages.
         tokens = saving.new if step.whole == len(rounds) else taken_in
         source = Source(step.text, tokens, saving.previous, previous=summary)
-        request = asking.request(step, summary, standing, target)
+        request = asking.request(step, summary, prohibitions, target)
         made = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary
-        summary, standing = made.text, carry((*standing, *standing_sentences(step.rounds)), made)
-    spare = max(min(target, room - count(summary)), _LEAST_TARGET)
-    return restored(summary, lost(standing, [summary]), spare, count)[0]
+        summary, prohibitions = made.text, carry((*prohibitions, *standing_sentences(step.rounds)), made)
+    spare = max(min(target, room - count(summary)), _MIN_TARGET)
+    return restored(summary, lost(prohibitions, [summary]), spare, count)[0]
 
 
 def _snapshot(summary: str, stands_for: int, where: str) -> Message:

@@ -33,8 +33,8 @@ from .archives import NotAnArchive, messages_in
 from .offload_tools import (
     LONGEST_ANSWER,
     LONGEST_PATTERN,
-    MOST_LINES,
-    MOST_MATCHES,
+    MAX_LINES,
+    MAX_MATCHES,
     OFFLOAD_TOOLS,
     TimeOver,
     given_fields,
@@ -46,7 +46,7 @@ from .offload_tools import (
 #: Seconds that one search may take.
 SEARCH_SECONDS = 2.0
 #: Files of one stem and hash that may differ, which takes someone to have changed one.
-_MOST_VARIANTS = 100
+_MAX_VARIANTS = 100
 
 #: Folders that every chat id of this form has to itself, on file systems that take ``A`` for ``a`` too.
 _PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
@@ -157,7 +157,7 @@ class OffloadFiles:
             for folder in (self._store, self._root):  # conversations: nobody else may read them
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             self._require_own_folder()
-            for variant in range(1, _MOST_VARIANTS):
+            for variant in range(1, _MAX_VARIANTS):
                 name = first if variant == 1 else f"{first.removesuffix(suffix)}-{variant}{suffix}"
                 if self._create(name, raw):
                     return f"{self.prefix}/{name}"
@@ -230,7 +230,7 @@ class OffloadFiles:
         def erase(references: Iterable[str]) -> None:
             if failed := self._erased(references):
                 (*_, error) = failed.values()
-                memory.tell(FilesNotErased(session=memory.session_id, references=tuple(failed), error=str(error)))
+                memory.emit(FilesNotErased(session=memory.session_id, references=tuple(failed), error=str(error)))
 
         def on_event(event: Event) -> None:
             if isinstance(event, Redacted):
@@ -241,7 +241,7 @@ class OffloadFiles:
             erase(memory.redacted())  # while nobody watched
         except StoreError as error:
             told = f"what was redacted before could not be read, make the compactor anew: {error}"
-            memory.tell(FilesNotErased(session=memory.session_id, references=(), error=told))
+            memory.emit(FilesNotErased(session=memory.session_id, references=(), error=told))
 
     def _erased(self, references: Iterable[str]) -> dict[str, OffloadError]:
         """Erase the files of *references*, and return those that failed."""
@@ -290,7 +290,7 @@ class OffloadFiles:
         offset, column = max(offset, 0), max(column, 0)
         if offset >= len(lines):
             return f"Error: {name} has {len(lines)} lines, counted from 0; give a smaller offset."
-        most = MOST_LINES if limit is None else min(max(limit, 1), MOST_LINES)
+        most = MAX_LINES if limit is None else min(max(limit, 1), MAX_LINES)
         shown, stop, at = page(lines, offset, offset + most, column)
         more = "this is the end"
         if stop < len(lines):
@@ -315,7 +315,7 @@ class OffloadFiles:
         pattern: str,
         path: str | os.PathLike[str] | None = "",
         glob: str | None = "",
-        limit: int | None = MOST_MATCHES,
+        limit: int | None = MAX_MATCHES,
     ) -> str:
         """Return the lines that hold *pattern*, a literal text, in any case of letters.
 
@@ -324,13 +324,13 @@ class OffloadFiles:
         """
         return self.call("grep", {"pattern": pattern, "path": _text_of_path(path), "glob": glob, "limit": limit})
 
-    def _grep(self, pattern: str, path: str = "", glob: str = "", limit: int = MOST_MATCHES) -> str:
+    def _grep(self, pattern: str, path: str = "", glob: str = "", limit: int = MAX_MATCHES) -> str:
         if not pattern or len(pattern) > LONGEST_PATTERN:
             return f"Error: pattern must be a text of 1 to {LONGEST_PATTERN} characters."
         names = self._searched(path, glob)
         if not names:
             return f"Error: there is no such file to search; {self._hint()}."
-        limit = min(max(limit, 1), MOST_MATCHES)
+        limit = min(max(limit, 1), MAX_MATCHES)
         found: list[str] = []
         size, more = 0, ""
         try:

@@ -14,7 +14,7 @@ OFFLOAD_TOOLS = ("read_file", "grep")
 #: No answer is much longer, in characters: about 1,500 tokens, so that it is not offloaded again at once.
 LONGEST_ANSWER = 6_000
 #: Lines that ``read_file`` gives where no limit is named, and matches that ``grep`` does; also the most of each.
-MOST_LINES, MOST_MATCHES = 1_000, 100
+MAX_LINES, MAX_MATCHES = 1_000, 100
 #: The longest pattern, and how many characters are shown on either side of where it stands in a long line.
 LONGEST_PATTERN, AROUND = 200, 80
 #: Characters looked at between two looks at the clock.
@@ -28,7 +28,7 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
         {
             "path": ("string", True, "The file, as the message names it that stands for the text."),
             "offset": ("integer", False, "Line to start at, counted from 0, which is the default."),
-            "limit": ("integer", False, f"Most lines to return: {MOST_LINES} by default and at most."),
+            "limit": ("integer", False, f"Most lines to return: {MAX_LINES} by default and at most."),
             "column": ("integer", False, "Characters of the first line to pass over: an answer says when to give it."),
         },
     ),
@@ -39,7 +39,7 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
             "pattern": ("string", True, "Literal text to look for, capitals or not; no regular expression."),
             "path": ("string", False, "The one file to search. Default: all."),
             "glob": ("string", False, "Which files, by their names, such as *.json. Default: all."),
-            "limit": ("integer", False, f"Most lines to return: {MOST_MATCHES} by default and at most."),
+            "limit": ("integer", False, f"Most lines to return: {MAX_MATCHES} by default and at most."),
         },
     ),
 }

@@ -15,7 +15,7 @@ from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import (
     HEADING,
     OTHERS,
-    STANDING,
+    PROHIBITIONS,
     UNSAID,
     Heard,
     carry,
@@ -138,7 +138,7 @@ def test_what_the_user_only_shows_is_no_instruction() -> None:
 def test_what_was_carried_may_stand_again() -> None:
     """Though the rounds in which it was said are covered already; not what a summary merely says."""
     previous = CompactedMessage(
-        start_index=1, end_index=3, summary=f"{HEADING}\n- Old rule. Other rule.", extra={STANDING: ("Old rule.",)}
+        start_index=1, end_index=3, summary=f"{HEADING}\n- Old rule. Other rule.", extra={PROHIBITIONS: ("Old rule.",)}
     )
     made = made_of(f"{HEADING}\n- Old rule.\n- Other rule.", "Go on.", previous=previous)
     assert instructions_in(made.text) == ("Old rule.",)
@@ -187,7 +187,9 @@ def test_what_a_model_passes_off_is_never_read_as_the_users(text: str) -> None:
     """Not as a goal either: of that, too, the next summary says that it is the user's."""
     first = made_of(f"They pay a bill.\n\n{text}", "Never pay.", tool=FORBIDDEN)
     request = SummaryRequest(
-        previous=CompactedMessage(start_index=1, end_index=1, summary=first.text, extra={STANDING: carry((), first)}),
+        previous=CompactedMessage(
+            start_index=1, end_index=1, summary=first.text, extra={PROHIBITIONS: carry((), first)}
+        ),
         rounds=rounds("Which bill is due?", *(f"Bill {number} is due." for number in range(8))),
         target_tokens=400,
     )

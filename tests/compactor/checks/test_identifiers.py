@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.acceptance.content import _URL, MOST_IDENTIFIERS, _folded, _names, identifiers, unknown
+from compactor.acceptance.content import _URL, MAX_IDENTIFIERS, _folded, _names, identifiers, unknown
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_name_whose_parts_stand_nowhere_is_unknown(runs: list[str], parts: lis
 
 def test_only_so_many_are_looked_at() -> None:
     """A table of thousands of ids is judged by its beginning."""
-    assert len(identifiers(" ".join(f"id_{number}" for number in range(10_000, 12_000)))) == MOST_IDENTIFIERS
+    assert len(identifiers(" ".join(f"id_{number}" for number in range(10_000, 12_000)))) == MAX_IDENTIFIERS
 
 
 @pytest.mark.parametrize(

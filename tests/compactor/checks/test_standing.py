@@ -13,7 +13,7 @@ from compactor.acceptance.prohibitions import (
     HEADING,
     LONGEST,
     MOST,
-    STANDING,
+    PROHIBITIONS,
     in_force,
     lost,
     restored,
@@ -157,7 +157,7 @@ def test_real_users_forbid_little_and_all_of_it_is_kept() -> None:
 
 def test_a_compaction_carries_what_the_one_before_did_and_what_is_new() -> None:
     """So it survives any number of summarizers that drop it; through JSON too."""
-    first = compaction(extra={STANDING: in_force(None, [said("Never pay.")])})
+    first = compaction(extra={PROHIBITIONS: in_force(None, [said("Never pay.")])})
     first = CompactedMessage.model_validate_json(first.model_dump_json())
     assert in_force(first, [said("Don't call.")]) == ("Never pay.", "Don't call.")
     assert in_force(None, [said("Hello.")]) == ()
@@ -167,7 +167,7 @@ def test_a_compaction_carries_what_the_one_before_did_and_what_is_new() -> None:
 def test_what_a_host_put_under_the_same_key_does_no_harm(junk: object) -> None:
     """Only a list's texts are read."""
     expected = ("Never pay.",) if isinstance(junk, list) else ()
-    assert in_force(compaction(extra={STANDING: junk}), []) == expected
+    assert in_force(compaction(extra={PROHIBITIONS: junk}), []) == expected
 
 
 # What is restored
@@ -175,10 +175,10 @@ def test_what_a_host_put_under_the_same_key_does_no_harm(junk: object) -> None:
 
 def test_a_sentence_is_there_however_it_is_quoted() -> None:
     """White space, case, quotation marks and markdown do not count; a changed word does."""
-    standing = ("Never book a red-eye!", "Don’t call me.", "You must not pay.")
+    prohibitions = ("Never book a red-eye!", "Don’t call me.", "You must not pay.")
     summary = 'Rules: "never book\n a RED-EYE", *don\'t call me*. The agent must pay.'
-    assert lost(standing, [summary]) == ("You must not pay.",)
-    assert lost(standing, [summary, "User: You must not pay."]) == ()
+    assert lost(prohibitions, [summary]) == ("You must not pay.",)
+    assert lost(prohibitions, [summary, "User: You must not pay."]) == ()
 
 
 def test_lost_sentences_stand_at_the_end_word_for_word() -> None:

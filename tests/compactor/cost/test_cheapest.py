@@ -1,4 +1,4 @@
-"""``cheapest`` weighs what longer prompts cost against what a compaction costs, and says with which numbers."""
+"""``cost_optimal`` weighs what longer prompts cost against what a compaction costs, and says with which numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scene import of_kind
 
-from compactor import CompactorConfig, ContextCompactor, Prices, View, after_rounds, cheapest, compose, over_messages
-from compactor.cost import Cheapest, best_interval, price_of_compaction
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Prices,
+    View,
+    after_rounds,
+    compose,
+    cost_optimal,
+    over_messages,
+)
+from compactor.cost import CostOptimal, best_interval, price_of_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, growth_of
-from compactor.events import Evaluated, Published, Weighed
+from compactor.events import CostEvaluated, Evaluated, Published
 from compactor.prompt.accounting import Ledger, Sums
 from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.publication import prices_in
@@ -53,16 +62,16 @@ def view_of(memory: Memory, end: int = 0, **more: Any) -> View:
     return View(rounds, summary, Ledger("assistant", count), **more)
 
 
-def trigger(config: CompactorConfig = CONFIG, **terms: Any) -> Cheapest:
-    return cheapest(**({"least": 0, "latency_calls": 0} | terms)).within(config)
+def trigger(config: CompactorConfig = CONFIG, **terms: Any) -> CostOptimal:
+    return cost_optimal(**({"least": 0, "latency_calls": 0} | terms)).within(config)
 
 
-def weighed(trigger: Trigger, view: View) -> Weighed:
+def cost_evaluation(trigger: Trigger, view: View) -> CostEvaluated:
     """Return the numbers behind a verdict, which say the same as it does."""
     verdict = trigger.verdict(view)
-    assert verdict.weighed is not None
-    assert verdict.weighed.holds is verdict.holds is trigger(view)
-    return verdict.weighed
+    assert verdict.cost_evaluation is not None
+    assert verdict.cost_evaluation.is_due is verdict.is_due is trigger(view)
+    return verdict.cost_evaluation
 
 
 # -- when it holds --------------------------------------------------------------------------------------------------------
@@ -72,9 +81,9 @@ def test_it_holds_from_the_interval_on_where_the_conversation_costs_least() -> N
     """Not a round before; what it goes by are the sizes of the conversation as it is."""
     due = trigger()
     memory, said = chat(3), []
-    while not said or not said[-1].holds:
+    while not said or not said[-1].is_due:
         chat(1, memory=memory)
-        said.append(weighed(due, view_of(memory)))
+        said.append(cost_evaluation(due, view_of(memory)))
 
     last, sizes = said[-1], due.sizes(view_of(memory))
     assert len(said) > 5
@@ -89,7 +98,7 @@ def test_the_numbers_are_those_of_the_prompt() -> None:
     """Together they are the prompt as the agent's model reads it, tools included."""
     memory = chat(12)
     view = view_of(memory, 4, header_tokens=100)
-    one = weighed(trigger(latency_calls=3), view)
+    one = cost_evaluation(trigger(latency_calls=3), view)
 
     assert one.system == PROMPT_TOKENS + 100
     assert one.summary == view.compaction_tokens
@@ -101,24 +110,26 @@ def test_the_numbers_are_those_of_the_prompt() -> None:
 
 def test_the_event_is_the_same_as_one_that_is_checked() -> None:
     """Hosts give whole numbers where fractions are meant."""
-    whole = Prices(cached=0, written=1, output=5)
+    whole = Prices(cached_input=0, cache_write=1, output=5)
     for prices, left in ((whole, 20), (Prices(), None)):
-        one = weighed(cheapest(prices, calls_left=left, latency_calls=2).within(CONFIG), view_of(chat(12), 4))
-        checked = Weighed.model_validate(one.model_dump())
+        one = cost_evaluation(
+            cost_optimal(prices, calls_left=left, latency_calls=2).within(CONFIG), view_of(chat(12), 4)
+        )
+        checked = CostEvaluated.model_validate(one.model_dump())
         assert (repr(one), one.model_dump_json()) == (repr(checked), checked.model_dump_json())
 
 
 def test_before_the_first_summary_it_is_as_long_as_is_wished_for() -> None:
-    assert weighed(trigger(), view_of(chat(5))).summary == 400
-    assert weighed(trigger(CompactorConfig(target_tokens=None)), view_of(chat(5))).summary == 1_000
+    assert cost_evaluation(trigger(), view_of(chat(5))).summary == 400
+    assert cost_evaluation(trigger(CompactorConfig(target_tokens=None)), view_of(chat(5))).summary == 1_000
 
 
 def test_continuing_and_asking_for_changes_are_due_earlier() -> None:
     """They cost less, so they are worth while more often."""
     view = view_of(chat(12), 4)
-    dear = Prices(written=1.25, summarizer_output=5)
+    dear = Prices(cache_write=1.25, summarizer_output=5)
     separate, behind, changes = (
-        weighed(trigger(prices=dear, **how), view).best
+        cost_evaluation(trigger(prices=dear, **how), view).best
         for how in ({}, {"style": "continue"}, {"style": "continue", "delta_tokens": 100})
     )
     assert separate is not None
@@ -130,23 +141,23 @@ def test_continuing_and_asking_for_changes_are_due_earlier() -> None:
 def test_cold_caches_make_it_due_earlier() -> None:
     """By what the provider says that it had in its cache: then a long prompt is paid for in full again and again."""
     memory = chat(12)
-    warm = weighed(trigger(), view_of(memory, 4))
+    warm = cost_evaluation(trigger(), view_of(memory, 4))
     for _ in range(20):
         memory.record_usage("assistant", 6_000, counted=6_000, cached_tokens=0)
-    cold = weighed(trigger(), view_of(memory, 4))
+    cold = cost_evaluation(trigger(), view_of(memory, 4))
 
-    assert warm.cached == 0.1
-    assert cold.cached > 0.5
+    assert warm.cached_input == 0.1
+    assert cold.cached_input > 0.5
     assert cold.best is not None
     assert warm.best is not None
     assert cold.best < warm.best / 2
 
 
 def test_where_cached_tokens_cost_nothing_only_the_budget_makes_it_due() -> None:
-    free = trigger(prices=Prices(cached=0), budget=20_000)
-    assert weighed(free, view_of(chat(30))).best is None
-    assert weighed(free, view_of(chat(30))).why == "growing"
-    assert weighed(free, view_of(chat(41))).why == "budget"
+    free = trigger(prices=Prices(cached_input=0), budget=20_000)
+    assert cost_evaluation(free, view_of(chat(30))).best is None
+    assert cost_evaluation(free, view_of(chat(30))).why == "growing"
+    assert cost_evaluation(free, view_of(chat(41))).why == "budget"
 
 
 # -- its bounds -------------------------------------------------------------------------------------------------------------
@@ -159,7 +170,7 @@ def test_it_never_holds_for_fewer_tokens_than_the_least() -> None:
     late = next(n for n in range(3, 40) if trigger(prices=cheap, least=6_000)(view_of(chat(n))))
 
     assert early < late
-    assert weighed(trigger(prices=cheap, least=6_000), view_of(chat(late))).grown == 6_000
+    assert cost_evaluation(trigger(prices=cheap, least=6_000), view_of(chat(late))).grown == 6_000
 
 
 def test_the_budget_is_kept_whatever_is_cheapest() -> None:
@@ -169,10 +180,10 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
     first = next(n for n in range(1, 20) if due(view_of(chat(n))))
     verdict = due.verdict(view_of(chat(first)))
 
-    assert verdict.weighed is not None
-    assert verdict.weighed.why == "budget"
-    assert verdict.mark == verdict.weighed.ceiling == 5_000 - 2 * ROUND
-    assert verdict.weighed.ceiling <= verdict.weighed.tokens < 5_000 - ROUND
+    assert verdict.cost_evaluation is not None
+    assert verdict.cost_evaluation.why == "budget"
+    assert verdict.mark == verdict.cost_evaluation.ceiling == 5_000 - 2 * ROUND
+    assert verdict.cost_evaluation.ceiling <= verdict.cost_evaluation.tokens < 5_000 - ROUND
     assert view_of(chat(first)).due_end(CompactorConfig(retain_recent=6), verdict.mark) > 0
 
 
@@ -187,7 +198,7 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
 def test_without_a_budget_it_is_that_of_the_configuration_or_of_the_model(
     terms: dict[str, Any], config: CompactorConfig, view: dict[str, str], budget: int
 ) -> None:
-    assert weighed(trigger(config, **terms), view_of(chat(2), **view)).ceiling == budget - ROUND
+    assert cost_evaluation(trigger(config, **terms), view_of(chat(2), **view)).ceiling == budget - ROUND
 
 
 def test_the_providers_own_count_is_what_the_budget_limits() -> None:
@@ -195,7 +206,7 @@ def test_the_providers_own_count_is_what_the_budget_limits() -> None:
     memory, due = chat(7), trigger(budget=5_000, least=100_000)
     assert not due(view_of(memory))
     memory.record_usage("assistant", 4_500, counted=3_000)
-    one = weighed(due, view_of(memory))
+    one = cost_evaluation(due, view_of(memory))
     assert one.why == "budget"
     assert one.ceiling == pytest.approx(5_000 - 1.5 * ROUND, abs=1)
     assert one.tokens == math.ceil(1.5 * view_of(memory).tokens)
@@ -206,9 +217,9 @@ def test_it_does_not_hold_where_nothing_would_be_covered() -> None:
     memory = Memory.from_messages([user(words(30_000)), answer(words(10))])
     retained = trigger(CompactorConfig(retain_recent=20), prices=Prices(summarizer_output=0))
 
-    assert weighed(trigger(budget=5_000), view_of(memory)).why == "nothing_to_cover"
-    assert weighed(retained, view_of(chat(15))).why == "nothing_to_cover"
-    assert weighed(trigger(budget=5_000), view_of(Memory("empty"))).why == "nothing_to_cover"
+    assert cost_evaluation(trigger(budget=5_000), view_of(memory)).why == "nothing_to_cover"
+    assert cost_evaluation(retained, view_of(chat(15))).why == "nothing_to_cover"
+    assert cost_evaluation(trigger(budget=5_000), view_of(Memory("empty"))).why == "nothing_to_cover"
 
 
 rounds_of_tokens = st.lists(st.integers(20, 4_000), min_size=1, max_size=25)
@@ -222,13 +233,13 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
         chat(1, number, memory=memory)
     due = trigger(least=least, budget=budget, latency_calls=latency)
     view = view_of(memory, min(covered, len(tokens) - 1))
-    one = weighed(due, view)
+    one = cost_evaluation(due, view)
 
     assert budget // 2 <= one.ceiling <= budget
     can_cover = view.due_end(CONFIG, one.ceiling) > view.end
     if one.tokens >= one.ceiling and can_cover:
         assert one.why == "budget"
-    elif one.holds:
+    elif one.is_due:
         assert one.grown >= max(least, one.best or 0, 1)
     else:
         assert one.grown < max(least, one.best or 0, 1)
@@ -239,22 +250,22 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
 
 def test_a_conversation_that_ends_soon_is_not_compacted() -> None:
     """What the calls that are left would save does not repay it; the budget is kept all the same."""
-    view, due = view_of(chat(40), 4), weighed(trigger(), view_of(chat(40), 4))
+    view, due = view_of(chat(40), 4), cost_evaluation(trigger(), view_of(chat(40), 4))
     enough = due.price / (due.cached * due.grown)
 
-    assert weighed(trigger(calls_left=enough - 0.01), view).why == "ends_soon"
-    assert weighed(trigger(calls_left=enough + 0.01), view).why == "grown"
-    assert weighed(trigger(calls_left=0, budget=10_000), view).why == "budget"
+    assert cost_evaluation(trigger(calls_left=enough - 0.01), view).why == "ends_soon"
+    assert cost_evaluation(trigger(calls_left=enough + 0.01), view).why == "grown"
+    assert cost_evaluation(trigger(calls_left=0, budget=10_000), view).why == "budget"
 
 
 def test_what_is_saved_begins_when_the_compaction_is_there() -> None:
     """After the calls that go by meanwhile; and the first summary adds itself to what it saves."""
     first = view_of(chat(40))
-    due = weighed(trigger(latency_calls=5), first)
+    due = cost_evaluation(trigger(latency_calls=5), first)
     enough = 5 + due.price / (due.cached * (due.grown - due.summary))
 
-    assert weighed(trigger(latency_calls=5, calls_left=enough - 0.01), first).why == "ends_soon"
-    assert weighed(trigger(latency_calls=5, calls_left=enough + 0.01), first).why == "grown"
+    assert cost_evaluation(trigger(latency_calls=5, calls_left=enough - 0.01), first).why == "ends_soon"
+    assert cost_evaluation(trigger(latency_calls=5, calls_left=enough + 0.01), first).why == "grown"
 
 
 def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
@@ -267,7 +278,7 @@ def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
         return next(answers)
 
     due, view = trigger(calls_left=left), view_of(chat(40), 4)
-    said = [due.verdict(view).weighed for _ in range(3)]
+    said = [due.verdict(view).cost_evaluation for _ in range(3)]
     assert [(one.why, one.calls_left) for one in said if one] == [("ends_soon", 0), ("grown", None), ("grown", 1e6)]
     assert seen == [view] * 3
 
@@ -275,14 +286,14 @@ def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
 # -- what somebody chose ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("chosen", "holds"), [({"threshold": 7}, True), ({"threshold": 8}, False), ({}, False)])
-def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], holds: bool) -> None:
+@pytest.mark.parametrize(("chosen", "is_due"), [({"threshold": 7}, True), ({"threshold": 8}, False), ({}, False)])
+def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], is_due: bool) -> None:
     """The default is nobody's choice: with that alone, only what is cheapest counts."""
     due = trigger(CompactorConfig(retain_recent=2, **chosen), least=100_000)
     for rounds in (8, 40):
-        one = weighed(due, view_of(chat(rounds, 50)))
-        assert one.holds is (holds or (rounds == 40 and bool(chosen)))
-        assert one.why == ("chosen" if one.holds else "growing")
+        one = cost_evaluation(due, view_of(chat(rounds, 50)))
+        assert one.is_due is (is_due or (rounds == 40 and bool(chosen)))
+        assert one.why == ("chosen" if one.is_due else "growing")
 
 
 def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
@@ -291,23 +302,23 @@ def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
     verdict = trigger(config, least=100_000).verdict(view_of(chat(5)))
 
     assert verdict.mark == 2_000
-    assert verdict.weighed is not None
-    assert verdict.weighed.why == "chosen"
+    assert verdict.cost_evaluation is not None
+    assert verdict.cost_evaluation.why == "chosen"
     assert not trigger(config, least=100_000)(view_of(chat(3)))
     assert trigger(config, least=100_000)(view_of(chat(51, 20)))
 
 
 def test_it_combines_with_others() -> None:
     """Each part is told of the configuration, the numbers stay, and so do the prices."""
-    prices = Prices(cached=0.2)
-    either = (cheapest(prices) | over_messages(7)).within(CompactorConfig(threshold=5))
-    both = (after_rounds(1) & cheapest(prices)).within(CompactorConfig(threshold=5))
+    prices = Prices(cached_input=0.2)
+    either = (cost_optimal(prices) | over_messages(7)).within(CompactorConfig(threshold=5))
+    both = (after_rounds(1) & cost_optimal(prices)).within(CompactorConfig(threshold=5))
 
-    assert either.verdict(view_of(chat(4, 50))).weighed is not None
+    assert either.verdict(view_of(chat(4, 50))).cost_evaluation is not None
     assert either(view_of(chat(4, 50)))
     assert not both(view_of(chat(5, 50)))
     assert both(view_of(chat(6, 50)))
-    assert both.verdict(view_of(chat(1, 50))).weighed is None, "the other part alone said no"
+    assert both.verdict(view_of(chat(1, 50))).cost_evaluation is None, "the other part alone said no"
     assert prices_in(either) == prices_in(both) == prices
     assert prices_in(over_messages(7)) is None
 
@@ -325,12 +336,12 @@ def test_it_combines_with_others() -> None:
 )
 def test_nonsense_is_refused(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        cheapest(**wrong)
+        cost_optimal(**wrong)
 
 
 def test_prices_may_be_named_by_the_model() -> None:
     pytest.importorskip("genai_prices", reason="genai-prices is not installed; pip install '.[prices]'")
-    assert cheapest("gpt-4o").prices == Prices.of_model("gpt-4o")
+    assert cost_optimal("gpt-4o").prices == Prices.of_model("gpt-4o")
 
 
 # -- how many calls go by while one is made -------------------------------------------------------------------------------
@@ -338,16 +349,16 @@ def test_prices_may_be_named_by_the_model() -> None:
 
 def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
     """From when a compaction was due until it is there; earlier ones count for half. What comes meanwhile is retained."""
-    due, memory, covered, measured = cheapest(least=0).within(CONFIG), Memory("s"), 0, []
+    due, memory, covered, measured = cost_optimal(least=0).within(CONFIG), Memory("s"), 0, []
     for went_by in (3, 5, 5):
         while not due(view := view_of(memory, covered)):
             chat(1, memory=memory)
         covered = view.due_end(CONFIG)
         summary = view_of(memory, covered).compaction
-        before = weighed(due, replace(view, compaction=summary, as_composed=False)).latency_calls
+        before = cost_evaluation(due, replace(view, compaction=summary, as_composed=False)).latency_calls
         assert before == (measured[-1] if measured else 1), "within the pass that makes it nobody knows yet"
         chat(went_by, memory=memory)
-        one = weighed(due, view_of(memory, covered))
+        one = cost_evaluation(due, view_of(memory, covered))
         assert one.retained == pytest.approx(2 * ROUND + one.latency_calls * one.per_call, abs=1)
         measured.append(one.latency_calls)
     assert measured == [3, 4, 4.5]
@@ -356,8 +367,8 @@ def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
 def test_a_latency_that_is_given_is_not_measured() -> None:
     due, memory = trigger(latency_calls=2), chat(40)
     covered = view_of(memory).due_end(CONFIG)
-    assert weighed(due, view_of(memory)).holds
-    assert weighed(due, view_of(chat(7, memory=memory), covered)).latency_calls == 2
+    assert cost_evaluation(due, view_of(memory)).is_due
+    assert cost_evaluation(due, view_of(chat(7, memory=memory), covered)).latency_calls == 2
 
 
 def test_the_summarizers_prompt_is_paid_for_as_well() -> None:
@@ -454,7 +465,7 @@ def test_a_long_tail_is_not_read_through_each_time(memory: Memory, most: int, mo
 
 
 def compactor_of(memory: Memory, summarizer: object, **more: Any) -> ContextCompactor:
-    more = {"trigger": cheapest(least=0), "counter": count, "config": CONFIG} | more
+    more = {"trigger": cost_optimal(least=0), "counter": count, "config": CONFIG} | more
     return ContextCompactor.for_role(memory, "assistant", summarizer=summarizer, history=100_000, **more)
 
 
@@ -465,30 +476,32 @@ def test_every_decision_is_told_with_its_numbers() -> None:
         for _ in range(60):
             chat(1, memory=memory)
             assert compactor.wait_idle(10)
-    told, looked = of_kind(compactor.events, Weighed), of_kind(compactor.events, Evaluated)
+    told, looked = of_kind(compactor.events, CostEvaluated), of_kind(compactor.events, Evaluated)
     published = of_kind(compactor.events, Published)
 
     assert len(published) > 2
-    assert [(one.holds, one.generation, one.role) for one in told] == [
-        (one.holds, one.generation, "assistant") for one in looked
+    assert [(one.is_due, one.generation, one.role) for one in told] == [
+        (one.is_due, one.generation, "assistant") for one in looked
     ]
-    assert sum(one.holds for one in told) == len(published)
+    assert sum(one.is_due for one in told) == len(published)
     assert {one.generation for one in told} == set(range(len(published) + 1))
 
 
 def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
     """They stand in front of every prompt, and nobody else knows them."""
     memory = chat(2)
-    compactor = compactor_of(memory, ScriptedSummarizer(default=words(300).replace("word", "term")), trigger=cheapest())
+    compactor = compactor_of(
+        memory, ScriptedSummarizer(default=words(300).replace("word", "term")), trigger=cost_optimal()
+    )
     compose(memory, budget=10_000, counter=count, tools=[{"name": words(1_000)}])
     with compactor:
         assert compactor.wait_idle(10)
-    assert of_kind(compactor.events, Weighed)[-1].system > 1_000
+    assert of_kind(compactor.events, CostEvaluated)[-1].system > 1_000
 
 
 def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:
     """Its own configuration, whichever way the trigger was combined."""
-    for one in (cheapest(least=100_000), cheapest(least=100_000) | over_messages(10_000)):
+    for one in (cost_optimal(least=100_000), cost_optimal(least=100_000) | over_messages(10_000)):
         memory = chat(9, 50)
         config, summarizer = CONFIG.merged(threshold=7), ScriptedSummarizer(default=words(20).replace("word", "term"))
         with compactor_of(memory, summarizer, trigger=one, config=config) as compactor:

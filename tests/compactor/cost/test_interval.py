@@ -14,14 +14,14 @@ from compactor.cost.cost_optimal import Sizes, best_interval, cost_per_token, pr
 from compactor.summarizers.base import Style
 
 #: A window of 128k tokens at prices of which many are higher than the defaults.
-PRICES = Prices(cached=0.1, written=1.25, summarizer_input=1, summarizer_output=5)
+PRICES = Prices(cached_input=0.1, cache_write=1.25, summarizer_input=1, summarizer_output=5)
 SIZES = Sizes(per_call=500, system=3_000, summary=2_000, retained=4_000, instruction=500)
 DELTAS = replace(SIZES, delta=400)
 
 prices = st.builds(
     Prices,
-    cached=st.floats(0.01, 1),
-    written=st.floats(1, 2),
+    cached_input=st.floats(0.01, 1),
+    cache_write=st.floats(1, 2),
     summarizer_input=st.floats(0, 2),
     summarizer_output=st.floats(0.1, 10),
 )
@@ -76,18 +76,18 @@ def test_no_other_interval_costs_less(prices: Prices, sizes: Sizes, style: Style
 def test_cold_caches_make_for_shorter_prompts(prices: Prices, sizes: Sizes, style: Style, cold: float) -> None:
     """Where what was cached has to be read anew, a long prompt is dearer, and a new beginning costs less."""
     colder = prices.with_cold(cold)
-    assert prices.cached * (1 - 1e-9) <= colder.cached <= prices.written * (1 + 1e-9)
+    assert prices.cached_input * (1 - 1e-9) <= colder.cached_input <= prices.cache_write * (1 + 1e-9)
     if style == "separate":  # behind the agent's prompt the summarizer pays for a cold cache, too
         assert best_interval(colder, sizes) <= best_interval(prices, sizes) * (1 + 1e-9)
 
 
 def test_where_cached_tokens_are_free_nothing_is_gained() -> None:
     """A longer prompt is always cheaper then."""
-    assert best_interval(replace(PRICES, cached=0), SIZES) == math.inf
+    assert best_interval(replace(PRICES, cached_input=0), SIZES) == math.inf
 
 
 def test_a_new_beginning_is_never_paid_back() -> None:
     """Also where a price list has cached tokens dearer than new ones."""
-    odd = Prices(cached=2, written=1, summarizer_input=0, summarizer_output=0)
+    odd = Prices(cached_input=2, cache_write=1, summarizer_input=0, summarizer_output=0)
     assert price_of_compaction(odd, SIZES) == 0
     assert best_interval(odd, SIZES) == 0

@@ -89,11 +89,11 @@ class Actor:
 class AnyOrder(RuleBasedStateMachine):
     """Eight compactors under limits of any size."""
 
-    @initialize(concurrent=st.none() | st.integers(1, 3), spend=st.none() | st.integers(100, 300))
-    def begin(self, concurrent: int | None, spend: int | None) -> None:
+    @initialize(max_concurrency=st.none() | st.integers(1, 3), spend=st.none() | st.integers(100, 300))
+    def begin(self, max_concurrency: int | None, spend: int | None) -> None:
         self.clock = FakeClock()
-        spend = 200 if concurrent is None and spend is None else spend
-        self.limits = Limits(concurrent, spend, BY_ANSWER, self.clock)
+        spend = 200 if max_concurrency is None and spend is None else spend
+        self.limits = Limits(max_concurrency, spend, BY_ANSWER, self.clock)
         self.called: list[Actor] = []
         self.actors = [Actor(self.limits, self.called) for _ in range(8)]
         self.line: deque[Actor] = deque()
@@ -194,11 +194,11 @@ class AnyOrder(RuleBasedStateMachine):
     def never_too_many(self) -> None:
         status = self.limits.status()
         assert status.in_use == len(self.actors_in("in", "called"))
-        assert self.limits.concurrent is None or status.in_use <= self.limits.concurrent
+        assert self.limits.max_concurrency is None or status.in_use <= self.limits.max_concurrency
 
     @invariant()
     def never_too_much(self) -> None:
-        if (most := self.limits.spend_per_hour) is not None:
+        if (most := self.limits.max_spend_per_hour) is not None:
             lately = [cost for cost in self.spent if cost[0] > self.clock.monotonic() - HOUR]
             errors = sum(max(tokens - estimate, 0) for _, tokens, estimate in lately)
             assert sum(tokens for _, tokens, _ in lately) <= most + errors
@@ -208,9 +208,9 @@ class AnyOrder(RuleBasedStateMachine):
         """Whoever waits has a reason to, and somebody or the timer to call him."""
         status = self.limits.status()
         assert status.waiting == len(self.line) == len(self.actors_in("waiting"))
-        if self.line and status.in_use != self.limits.concurrent:
-            assert self.limits.spend_per_hour is not None
-            assert status.spent + status.reserved + self.line[0].estimate > self.limits.spend_per_hour
+        if self.line and status.in_use != self.limits.max_concurrency:
+            assert self.limits.max_spend_per_hour is not None
+            assert status.spent + status.reserved + self.line[0].estimate > self.limits.max_spend_per_hour
             assert status.in_use or self.clock.waiting
 
     def teardown(self) -> None:
@@ -243,7 +243,7 @@ def ended(actor: Actor, tokens: int) -> None:
 def test_who_needs_more_than_was_set_aside_is_the_first_to_wait() -> None:
     """Its turn had come before all others'; rounds that were added while it waited do not send it to the end."""
     clock, called = FakeClock(), []
-    limits = Limits(spend_per_hour=100, prices=BY_ANSWER, clock=clock)
+    limits = Limits(max_spend_per_hour=100, prices=BY_ANSWER, clock=clock)
     one, two, three = (Actor(limits, called) for _ in range(3))
     assert one.begin(60) is None
     assert two.begin(50) is not None
@@ -259,7 +259,7 @@ def test_who_needs_more_than_was_set_aside_is_the_first_to_wait() -> None:
 
 def test_who_needs_less_than_was_set_aside_leaves_the_rest_to_the_next() -> None:
     clock, called = FakeClock(), []
-    limits = Limits(spend_per_hour=100, prices=BY_ANSWER, clock=clock)
+    limits = Limits(max_spend_per_hour=100, prices=BY_ANSWER, clock=clock)
     one, two, three = (Actor(limits, called) for _ in range(3))
     assert one.begin(100) is None
     assert two.begin(80) is not None
@@ -272,7 +272,7 @@ def test_who_needs_less_than_was_set_aside_leaves_the_rest_to_the_next() -> None
 
 def test_money_is_counted_in_dollars_where_their_price_is_known() -> None:
     """Cached input at its share of what the summarizer's input costs."""
-    prices = Prices(cached=0.1, summarizer_input=0.5, summarizer_output=2.0, per_token=0.001)
+    prices = Prices(cached_input=0.1, summarizer_input=0.5, summarizer_output=2.0, per_token=0.001)
     usage = {"input_tokens": 1_000, "cached_tokens": 800, "output_tokens": 100}
     in_dollars, in_tokens = Limits(1, prices=prices), Limits(1, prices=Prices(summarizer_output=2.0))
     assert (in_dollars.unit, in_tokens.unit) == ("dollars", "tokens")
@@ -281,9 +281,9 @@ def test_money_is_counted_in_dollars_where_their_price_is_known() -> None:
 
 
 def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
-    limits = Limits(spend_per_hour=2.0)
+    limits = Limits(max_spend_per_hour=2.0)
     request = SummaryRequest(messages=[{"role": "user", "content": "word " * 100}])
-    with pytest.raises(SpendExceeded, match=r"about 2,\d+ tokens, and spend_per_hour is 2 tokens.*Prices.of_model"):
+    with pytest.raises(SpendExceeded, match=r"about 2,\d+ tokens, and max_spend_per_hour is 2 tokens.*Prices.of_model"):
         Place(limits).hold(request, len)
 
 
@@ -291,14 +291,14 @@ def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
     ("values", "said"),
     [
         ({}, "limit nothing"),
-        ({"concurrent": 0}, "from 1 on"),
-        ({"concurrent": True}, "whole number"),
-        ({"concurrent": 1.5}, "whole number"),
-        ({"spend_per_hour": 0}, "above 0"),
-        ({"spend_per_hour": float("nan")}, "a number from 0 on"),
-        ({"spend_per_hour": True}, "a number from 0 on"),
-        ({"spend_per_hour": "5"}, "a number from 0 on"),
-        ({"spend_per_hour": float("inf")}, "above 0"),
+        ({"max_concurrency": 0}, "from 1 on"),
+        ({"max_concurrency": True}, "whole number"),
+        ({"max_concurrency": 1.5}, "whole number"),
+        ({"max_spend_per_hour": 0}, "above 0"),
+        ({"max_spend_per_hour": float("nan")}, "a number from 0 on"),
+        ({"max_spend_per_hour": True}, "a number from 0 on"),
+        ({"max_spend_per_hour": "5"}, "a number from 0 on"),
+        ({"max_spend_per_hour": float("inf")}, "above 0"),
     ],
 )
 def test_nonsense_is_refused(values: dict[str, Any], said: str) -> None:
@@ -318,7 +318,7 @@ def test_a_timer_that_could_not_be_started_is_set_again() -> None:
             return super().call_later(seconds, callback)
 
     clock, called = Failing(), []
-    limits = Limits(spend_per_hour=100, prices=BY_ANSWER, clock=clock)
+    limits = Limits(max_spend_per_hour=100, prices=BY_ANSWER, clock=clock)
     one, two = Actor(limits, called), Actor(limits, called)
     assert one.begin(60) is None
     ended(one, 60)
@@ -332,7 +332,7 @@ def test_a_timer_that_could_not_be_started_is_set_again() -> None:
 
 def test_limits_that_nobody_holds_are_not_kept_by_their_timer() -> None:
     clock = FakeClock()
-    limits = Limits(spend_per_hour=100, prices=BY_ANSWER, clock=clock)
+    limits = Limits(max_spend_per_hour=100, prices=BY_ANSWER, clock=clock)
     one, two = Actor(limits, []), Actor(limits, [])
     assert one.begin(60) is None
     ended(one, 60)
@@ -391,7 +391,7 @@ def test_one_that_may_not_ask_is_skipped_holds_no_worker_and_is_called() -> None
 
     def meanwhile() -> None:
         run_two.run_all()
-        assert (two.status().state, two.status().why_idle) == (State.IDLE, Skip.LIMITED)
+        assert (two.status().state, two.status().skip_reason) == (State.IDLE, Skip.LIMITED)
         assert two.status().last_error is None
         assert scene.limits.status() == LimitsStatus(in_use=1, waiting=1, spent=0.0, reserved=0.0)
         assert two.wait_idle(0) is False, "what is due was not done"
@@ -476,7 +476,7 @@ def test_a_call_that_was_given_up_keeps_its_place_until_it_ends() -> None:
         assert scene.limits.status().in_use == 1
         scene.clock.advance(CONFIG.backoff_max)
         scene.executors[0].run_next()
-        assert one.status().why_idle is Skip.LIMITED
+        assert one.status().skip_reason is Skip.LIMITED
         assert len(summarizer.requests) == 0
 
     one._runner._summarizer = during_a_call(summarizer, hang)
@@ -708,7 +708,7 @@ def test_what_was_published_before_the_hour_was_used_up_stands() -> None:
     (compactor,) = scene.compactors
     first = end_of(compactor)
     assert 0 < first < 7
-    assert compactor.status().why_idle is Skip.LIMITED
+    assert compactor.status().skip_reason is Skip.LIMITED
     for _ in range(10):
         scene.clock.advance(HOUR + 60)
         scene.executors[0].run_all()

@@ -15,7 +15,9 @@ needs_prices = pytest.mark.skipif(not KNOWN, reason="genai-prices is not install
 
 
 @pytest.mark.parametrize("wrong", [-0.1, math.inf, math.nan, True, "0.1"])
-@pytest.mark.parametrize("name", ["cached", "written", "output", "summarizer_input", "summarizer_output", "per_token"])
+@pytest.mark.parametrize(
+    "name", ["cached_input", "cache_write", "output", "summarizer_input", "summarizer_output", "per_token"]
+)
 def test_what_is_no_price_is_refused(name: str, wrong: object) -> None:
     """And the message says which it was."""
     with pytest.raises(ValueError, match=name):
@@ -39,10 +41,10 @@ def test_the_summarizer_costs_what_the_agents_model_does_where_nothing_else_is_s
 
 def test_a_share_of_cold_calls_raises_the_price_of_cached_tokens() -> None:
     """It is what a token costs on average that the provider may have in its cache."""
-    prices = Prices(cached=0.1, written=1.25)
+    prices = Prices(cached_input=0.1, cache_write=1.25)
     assert prices.with_cold(0) == prices
-    assert prices.with_cold(0.5).cached == pytest.approx(0.675)
-    assert prices.with_cold(1).cached == 1.25
+    assert prices.with_cold(0.5).cached_input == pytest.approx(0.675)
+    assert prices.with_cold(1).cached_input == 1.25
     with pytest.raises(ValueError, match="between 0 and 1"):
         prices.with_cold(1.5)
 
@@ -52,7 +54,11 @@ def test_prices_of_a_model_are_found_by_its_name() -> None:
     """Relative to its own input; a tenth for cached tokens, and more for writing them where its provider asks that."""
     prices = Prices.of_model("claude-sonnet-4-5")
     assert prices.per_token == pytest.approx(3e-6)
-    assert (prices.cached, prices.written, prices.output) == (pytest.approx(0.1), pytest.approx(1.25), pytest.approx(5))
+    assert (prices.cached_input, prices.cache_write, prices.output) == (
+        pytest.approx(0.1),
+        pytest.approx(1.25),
+        pytest.approx(5),
+    )
     assert (prices.summarizer_input, prices.summarizer_output) == (1, pytest.approx(5))
 
 
@@ -60,7 +66,7 @@ def test_prices_of_a_model_are_found_by_its_name() -> None:
 def test_another_model_that_summarises_has_its_own_prices() -> None:
     """In the agent's tokens all the same: a cheap summarizer is worth asking more often."""
     prices = Prices.of_model("gpt-4o", summarizer="gpt-4o-mini")
-    assert prices.cached == pytest.approx(0.5)
+    assert prices.cached_input == pytest.approx(0.5)
     assert prices.summarizer_input == pytest.approx(0.06)
     assert prices.summarizer_output == pytest.approx(0.24)
 
@@ -68,7 +74,7 @@ def test_another_model_that_summarises_has_its_own_prices() -> None:
 @needs_prices
 def test_a_model_without_a_price_for_cached_tokens_has_none_cached() -> None:
     """They cost what all others do."""
-    assert Prices.of_model("gpt-4").cached == 1
+    assert Prices.of_model("gpt-4").cached_input == 1
 
 
 @needs_prices

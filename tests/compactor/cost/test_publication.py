@@ -11,54 +11,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import after_rounds, cheapest
+from compactor import after_rounds, cost_optimal
 from compactor.cost.prices import Prices
-from compactor.publication import Decision, Moment, WhenCheapest, budget_in, prices_in, publication_of, when_cheapest
+from compactor.publication import Decision, DeferredPublication, Moment, budget_in, deferred, prices_in, publication_of
 from compactor.triggers import Trigger
 
 #: A prompt of 9,000 tokens that would be one of 3,400: 400 of summary, and 1,000 behind it when that was made.
-MOMENT = Moment(shown=9_000, ahead=3_400, summary=400, retained=1_000, calls=0, forgone=0, idle=0.0)
-POLICY = when_cheapest(Prices(cached=0.1, written=1.0))
+MOMENT = Moment(shown=9_000, ahead=3_400, summary=400, retained=1_000, calls=0, missed_saving=0, idle=0.0)
+POLICY = deferred(Prices(cached_input=0.1, cache_write=1.0))
 
 
 def test_it_is_held_until_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
     """(400 + 1,000) x 0.9 = 1,260; each call is 5,600 tokens longer, which costs 560: after three calls it is repaid."""
-    weighed = [POLICY(replace(MOMENT, calls=calls, forgone=calls * 5_600)) for calls in range(4)]
-    assert [made.price for made in weighed] == pytest.approx([1_260.0] * 4)
-    assert [made.saving for made in weighed] == pytest.approx([0.0, 560.0, 1_120.0, 1_680.0])
-    assert [(made.show, made.reason) for made in weighed] == [*[(False, "saving")] * 3, (True, "repaid")]
+    cost_evaluation = [POLICY(replace(MOMENT, calls=calls, missed_saving=calls * 5_600)) for calls in range(4)]
+    assert [made.price for made in cost_evaluation] == pytest.approx([1_260.0] * 4)
+    assert [made.saving for made in cost_evaluation] == pytest.approx([0.0, 560.0, 1_120.0, 1_680.0])
+    assert [(made.show, made.reason) for made in cost_evaluation] == [*[(False, "saving")] * 3, (True, "repaid")]
 
 
 def test_what_a_provider_charges_for_writing_makes_it_wait_longer() -> None:
     """At 1.25 for a written token the new beginning costs 1,610."""
-    made = when_cheapest(Prices(cached=0.1, written=1.25))(replace(MOMENT, forgone=16_000))
+    made = deferred(Prices(cached_input=0.1, cache_write=1.25))(replace(MOMENT, missed_saving=16_000))
     assert (made.show, made.reason) == (False, "saving")
     assert made.price == pytest.approx(1_610.0)
 
 
 def test_without_a_cache_there_is_nothing_to_wait_for() -> None:
     """Where cached tokens are as dear as others, a new beginning costs nothing extra."""
-    made = when_cheapest(Prices(cached=1.0))(MOMENT)
+    made = deferred(Prices(cached_input=1.0))(MOMENT)
     assert (made.show, made.reason, made.price) == (True, "repaid", 0.0)
 
 
 @pytest.mark.parametrize(
-    ("idle", "show", "look_in"), [(0.0, False, 300.0), (299.5, False, 0.5), (300.0, True, None), (1e9, True, None)]
+    ("idle", "show", "recheck_in"), [(0.0, False, 300.0), (299.5, False, 0.5), (300.0, True, None), (1e9, True, None)]
 )
-def test_once_the_cache_is_cold_it_is_shown(idle: float, show: bool, look_in: float | None) -> None:
+def test_once_the_cache_is_cold_it_is_shown(idle: float, show: bool, recheck_in: float | None) -> None:
     """Whatever is sent then has to be written anyway. Before, it is to be looked at again when that is so."""
     made = POLICY(replace(MOMENT, idle=idle))
-    assert (made.show, made.reason, made.look_in) == (show, "cold" if show else "saving", look_in)
+    assert (made.show, made.reason, made.recheck_in) == (show, "cold" if show else "saving", recheck_in)
 
 
 def test_a_cache_that_lasts_for_ever_is_not_waited_for() -> None:
     """No timer is set then."""
-    made = when_cheapest(cache_seconds=math.inf)(replace(MOMENT, idle=1e9))
-    assert (made.show, made.look_in) == (False, None)
+    made = deferred(cache_seconds=math.inf)(replace(MOMENT, idle=1e9))
+    assert (made.show, made.recheck_in) == (False, None)
 
 
 def test_a_clock_that_goes_back_makes_nobody_wait_longer() -> None:
-    assert POLICY(replace(MOMENT, idle=-3_600.0)).look_in == 300.0
+    assert POLICY(replace(MOMENT, idle=-3_600.0)).recheck_in == 300.0
 
 
 @pytest.mark.parametrize(
@@ -66,28 +66,30 @@ def test_a_clock_that_goes_back_makes_nobody_wait_longer() -> None:
 )
 def test_the_budget_does_not_wait(budget: int, show: bool, over: int | None) -> None:
     """A prompt over it is made shorter at once; where that is not enough, what is held is extended first."""
-    made = when_cheapest(budget=budget)(MOMENT)
+    made = deferred(budget=budget)(MOMENT)
     assert (made.show, made.reason, made.over) == (show, "budget" if show else "saving", over)
 
 
 def test_what_makes_nothing_shorter_is_never_shown() -> None:
     """Neither for the budget's sake, nor because the cache is cold, nor because something was saved before."""
-    made = when_cheapest(budget=100)(replace(MOMENT, ahead=9_000, idle=1e9, forgone=10**9))
+    made = deferred(budget=100)(replace(MOMENT, ahead=9_000, idle=1e9, missed_saving=10**9))
     assert (made.show, made.reason) == (False, "no_gain")
 
 
 @given(
-    shown=st.integers(0, 10_000), ahead=st.integers(0, 10_000), forgone=st.integers(0, 10**7),
+    shown=st.integers(0, 10_000), ahead=st.integers(0, 10_000), missed_saving=st.integers(0, 10**7),
     idle=st.floats(0, 1_000), budget=st.none() | st.integers(1, 10_000),
 )  # fmt: skip
-def test_it_is_shown_only_for_a_reason(shown: int, ahead: int, forgone: int, idle: float, budget: int | None) -> None:
+def test_it_is_shown_only_for_a_reason(
+    shown: int, ahead: int, missed_saving: int, idle: float, budget: int | None
+) -> None:
     """It makes the prompt shorter, and the cache is cold, or the budget needs it, or it is repaid."""
-    moment = replace(MOMENT, shown=shown, ahead=ahead, forgone=forgone, idle=idle)
-    made = when_cheapest(budget=budget)(moment)
+    moment = replace(MOMENT, shown=shown, ahead=ahead, missed_saving=missed_saving, idle=idle)
+    made = deferred(budget=budget)(moment)
     reasons = {
         "cold": idle >= 300.0,
         "budget": budget is not None and shown > budget,
-        "repaid": 0.1 * forgone >= 1_400 * 0.9,
+        "repaid": 0.1 * missed_saving >= 1_400 * 0.9,
     }
     assert made.show == (ahead < shown and any(reasons.values()))
     assert reasons.get(made.reason, True)
@@ -95,33 +97,33 @@ def test_it_is_shown_only_for_a_reason(shown: int, ahead: int, forgone: int, idl
 
 
 def test_words_and_callables_say_when() -> None:
-    """A policy of one's own is a callable; "when_ready" is none at all."""
+    """A policy of one's own is a callable; "immediately" is none at all."""
 
     def mine(_moment: Moment) -> Decision:
         return Decision(show=False, reason="never")
 
-    assert publication_of("when_ready", None, 8_000) is None
-    assert publication_of("when_cheapest", None, 8_000) == WhenCheapest(prices=Prices(), budget=8_000)
-    assert publication_of("when_cheapest", Prices(cached=0.5), None) == when_cheapest(Prices(cached=0.5))
-    assert publication_of(when_cheapest(cache_seconds=60.0), None, 8_000) == WhenCheapest(
+    assert publication_of("immediately", None, 8_000) is None
+    assert publication_of("deferred", None, 8_000) == DeferredPublication(prices=Prices(), budget=8_000)
+    assert publication_of("deferred", Prices(cached_input=0.5), None) == deferred(Prices(cached_input=0.5))
+    assert publication_of(deferred(cache_seconds=60.0), None, 8_000) == DeferredPublication(
         cache_seconds=60.0, budget=8_000
     )
-    assert publication_of(when_cheapest(budget=9), None, 8_000) == when_cheapest(budget=9)
+    assert publication_of(deferred(budget=9), None, 8_000) == deferred(budget=9)
     assert publication_of(mine, None, 8_000) is mine
 
 
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: publication_of("when_possible", None, None), ValueError, "when_cheapest"),
+        (lambda: publication_of("when_possible", None, None), ValueError, "deferred"),
         (lambda: publication_of(3, None, None), TypeError, "callable"),
-        (lambda: when_cheapest(cache_seconds=-1.0), ValueError, "cache_seconds"),
-        (lambda: when_cheapest(cache_seconds=math.nan), ValueError, "cache_seconds"),
-        (lambda: when_cheapest(budget=0), ValueError, "budget"),
-        (lambda: when_cheapest(budget=True), ValueError, "budget"),
-        (lambda: when_cheapest(budget=1.5), ValueError, "budget"),  # type: ignore[arg-type]
-        (lambda: when_cheapest(cache_seconds="5"), ValueError, "cache_seconds"),  # type: ignore[arg-type]
-        (lambda: when_cheapest(cache_seconds=True), ValueError, "cache_seconds"),
+        (lambda: deferred(cache_seconds=-1.0), ValueError, "cache_seconds"),
+        (lambda: deferred(cache_seconds=math.nan), ValueError, "cache_seconds"),
+        (lambda: deferred(budget=0), ValueError, "budget"),
+        (lambda: deferred(budget=True), ValueError, "budget"),
+        (lambda: deferred(budget=1.5), ValueError, "budget"),  # type: ignore[arg-type]
+        (lambda: deferred(cache_seconds="5"), ValueError, "cache_seconds"),  # type: ignore[arg-type]
+        (lambda: deferred(cache_seconds=True), ValueError, "cache_seconds"),
     ],
 )
 def test_nonsense_is_refused_when_it_is_given(make: Any, error: type[Exception], said: str) -> None:
@@ -130,18 +132,18 @@ def test_nonsense_is_refused_when_it_is_given(make: Any, error: type[Exception],
 
 
 def test_the_prices_of_a_trigger_are_found_in_what_it_is_combined_of() -> None:
-    """``cheapest(prices) | over_tokens(n)`` weighs by the same prices."""
+    """``cost_optimal(prices) | over_tokens(n)`` weighs by the same prices."""
 
     class Priced(Trigger):
-        prices = Prices(cached=0.25)
+        prices = Prices(cached_input=0.25)
 
-    priced = Priced(lambda _view: SimpleNamespace(holds=False), "priced")  # type: ignore[arg-type, return-value]
-    assert prices_in(priced) == prices_in(after_rounds(3) | (priced & after_rounds(9))) == Prices(cached=0.25)
+    priced = Priced(lambda _view: SimpleNamespace(is_due=False), "priced")  # type: ignore[arg-type, return-value]
+    assert prices_in(priced) == prices_in(after_rounds(3) | (priced & after_rounds(9))) == Prices(cached_input=0.25)
     assert prices_in(after_rounds(3)) is prices_in(None) is None
 
 
 def test_the_budget_of_a_trigger_is_the_smallest_in_what_it_is_combined_of() -> None:
     """A prompt must be within each of them."""
-    small, large = cheapest(budget=4_000), cheapest(budget=9_000)
+    small, large = cost_optimal(budget=4_000), cost_optimal(budget=9_000)
     assert budget_in(small) == budget_in(after_rounds(3) | (large & small)) == 4_000
-    assert budget_in(after_rounds(3)) is budget_in(cheapest()) is budget_in(None) is None
+    assert budget_in(after_rounds(3)) is budget_in(cost_optimal()) is budget_in(None) is None

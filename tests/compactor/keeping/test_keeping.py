@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
-from compactor.events import KeepingFailed, Published
+from compactor.events import PersistFailed, Published
 from compactor.journal import FailuresKept, Keeping, LocalJournal
 from compactor.testing import ScriptedSummarizer
 from memory import StoreFull, StoreUnreachable
@@ -95,8 +95,8 @@ def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
     compactor, _, _ = on_command(memory_of(1), ScriptedSummarizer(), journal=journal, on_event=heard.append)
     journal.raises = [StoreFull("no room; make some")]
     compactor._runner._cycle.keeping.prepare(answer())
-    assert [event.error for event in of_kind(heard, KeepingFailed)] == ["StoreFull"]
-    assert of_kind(compactor.events, KeepingFailed) == of_kind(heard, KeepingFailed)
+    assert [event.error for event in of_kind(heard, PersistFailed)] == ["StoreFull"]
+    assert of_kind(compactor.events, PersistFailed) == of_kind(heard, PersistFailed)
 
 
 def test_a_compactor_has_one() -> None:

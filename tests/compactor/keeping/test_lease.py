@@ -80,7 +80,7 @@ def test_while_one_process_asks_the_other_waits_for_its_lease() -> None:
     (skipped,) = (event for event in of_kind(pair.two.events, Skipped) if event.reason is Skip.LEASED)
     assert skipped.retry_in == LASTS
     status = pair.two.status()
-    assert (status.state, status.why_idle, status.failures, status.last_error) == (State.IDLE, Skip.LEASED, 0, None)
+    assert (status.state, status.skip_reason, status.failures, status.last_error) == (State.IDLE, Skip.LEASED, 0, None)
     assert not of_kind(pair.two.events, Started)
     assert pair.two.wait_idle(0)
     assert end_of(pair.one) == 7
@@ -117,7 +117,7 @@ def test_a_process_that_died_is_waited_for_until_its_lease_expires() -> None:
     pair.memories[0].journal(ROLE).lease(LASTS)
     pair.two.start()
     pair.run_two.run_all()
-    assert pair.two.status().why_idle is Skip.LEASED
+    assert pair.two.status().skip_reason is Skip.LEASED
     pair.clock.advance(LASTS - 0.5)
     assert pair.run_two.run_all() == 0
     pair.clock.advance(0.5)
@@ -134,9 +134,9 @@ def test_what_others_published_meanwhile_is_read_before_anybody_is_asked() -> No
     pair.two.start()
     pair.run_two.run_all()
     assert pair.asked.requests == []
-    assert [event.holds for event in of_kind(pair.two.events, Evaluated)][:2] == [True, False]
+    assert [event.is_due for event in of_kind(pair.two.events, Evaluated)][:2] == [True, False]
     assert not of_kind(pair.two.events, Started)
-    assert pair.two.status().why_idle is Skip.BELOW_TRIGGER
+    assert pair.two.status().skip_reason is Skip.BELOW_TRIGGER
     assert end_of(pair.two) == 7
     assert not of_kind(pair.two.events, Discarded)
 

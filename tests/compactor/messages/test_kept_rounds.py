@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compactor import compose
 from compactor.prompt import accounting as kept
-from compactor.prompt.accounting import Cost, CountedTexts, KeptRound, KeptRounds, Overlaid, ledger_of, own
+from compactor.prompt.accounting import Cost, CountedTexts, KeptRound, KeptRounds, OverlayKey, ledger_of, own
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction
@@ -96,18 +96,18 @@ def test_closed_rounds_of_the_tail_are_kept_and_covered_ones_let_go() -> None:
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """By rounds and by tokens; the newest stays, however long it is, and the prompts are the same."""
     before = composed(talked(6))
-    monkeypatch.setattr(kept, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(kept, "MAX_ROUNDS", 3)
     memory = talked(6)
     assert composed(memory) == before
     assert len(view_of(memory).ledger._kept._rounds) == 3
-    monkeypatch.setattr(kept, "MOST_TOKENS", 1)
+    monkeypatch.setattr(kept, "MAX_TOKENS", 1)
     memory = talked(6)
     assert composed(memory) == before
     assert len(view_of(memory).ledger._kept._rounds) == 1
 
 
 def cost_of(round_id: str) -> Cost:
-    return Cost(round_id, 1, 5, 1, True, (5, 5), 0, Overlaid((), frozenset()))
+    return Cost(round_id, 1, 5, 1, True, (5, 5), 0, OverlayKey((), frozenset()))
 
 
 def test_a_round_counts_only_for_what_was_counted_of_it() -> None:
@@ -132,7 +132,7 @@ def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.M
     recounted = CountedTexts(count)
     assert [recounted("one"), recounted("one"), recounted("three")] == [3, 3, 5]
     assert counted == ["one", "three"]
-    monkeypatch.setattr(kept, "MOST_TEXTS", 2)
+    monkeypatch.setattr(kept, "MAX_TEXTS", 2)
     assert [recounted("seven"), recounted("one")] == [5, 3]
     assert counted == ["one", "three", "seven", "one"]
 

@@ -19,18 +19,18 @@ from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.host_rounds import HostRounds
 from compactor.prompt import accounting as ledgers
 from compactor.prompt.accounting import (
-    MOST_COUNTERS,
-    MOST_OPEN_UNITS,
+    MAX_COUNTERS,
+    MAX_OPEN_UNITS,
     Before,
     Cost,
     Ledger,
-    Overlaid,
-    Piece,
+    OverlayKey,
+    PromptPart,
     Sums,
     calls_in,
     ledger_of,
 )
-from compactor.prompt.groups import PROMPT_TOKENS, count_message, units_of
+from compactor.prompt.groups import PROMPT_TOKENS, count_message, group_messages
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
 from memory import InMemoryStore, Memory, Post, Reduction, Round
@@ -80,7 +80,7 @@ def told(sums: Sums, start: int | None = None) -> tuple[list[Before], list[Cost]
             tokens=one.tokens - first.tokens,
             messages=one.messages - first.messages,
             asked=one.asked if one.asked is not None and one.asked >= start else None,
-            by_rung=tuple(map(sub, one.by_rung, first.by_rung)),
+            by_level=tuple(map(sub, one.by_level, first.by_level)),
             pinned=one.pinned - first.pinned,
             dropped=one.dropped - first.dropped,
             calls=one.calls - first.calls,
@@ -117,7 +117,9 @@ def test_sums_tell_of_all_rounds_before_a_place() -> None:
 
     sums = fresh(rounds)
 
-    cost = sum(count_message(message, len) for unit in units_of(rounds[0], "assistant") for message in unit.messages)
+    cost = sum(
+        count_message(message, len) for group in group_messages(rounds[0], "assistant") for message in group.messages
+    )
     assert [one.tokens for one in before(sums)] == [0, cost, cost]
     assert [one.messages for one in before(sums)] == [0, 3, 3]
     assert [one.asked for one in before(sums)] == [None, 0, 0]
@@ -416,7 +418,7 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
     read: list[str] = []
 
     class Watched(Ledger):
-        def _read(self, raw: Round, over: Overlaid) -> tuple[Cost, list[Piece]]:
+        def _read(self, raw: Round, over: OverlayKey) -> tuple[Cost, list[PromptPart]]:
             read.append(raw.id)
             assert len(read) < 2_000, "each has the other begin anew"
             if len(read) % 50 == 0:  # in the middle of a count: the other one comes in, and is through before
@@ -461,7 +463,7 @@ def test_units_of_open_rounds_are_counted_once_each() -> None:
 
     def tokens() -> int:
         round_ = memory.conversation.rounds[0]
-        return sum(sum(ledger.open_costs(round_, unit)) for unit in units_of(round_, "assistant"))
+        return sum(sum(ledger.open_costs(round_, group)) for group in group_messages(round_, "assistant"))
 
     first = tokens()
     assert tokens() == first
@@ -476,9 +478,9 @@ def test_units_of_open_rounds_are_counted_once_each() -> None:
 def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
     """A round that never ends does not fill the memory."""
     ledger, round_ = Ledger("assistant", len), Round(user_query="q")
-    ledger._open = {(str(number),): (1,) for number in range(MOST_OPEN_UNITS)}
+    ledger._open = {(str(number),): (1,) for number in range(MAX_OPEN_UNITS)}
 
-    ledger.open_costs(round_, units_of(round_, "assistant")[0])
+    ledger.open_costs(round_, group_messages(round_, "assistant")[0])
 
     assert len(ledger._open) == 1
 
@@ -490,17 +492,17 @@ def test_what_units_cost_on_each_rung_is_counted_once_and_bounded() -> None:
         Ledger("assistant", counter),
         Memory.from_messages([user("q"), answer(words(3_000))]).conversation.rounds[0],
     )
-    (_, unit) = units_of(round_, "assistant")
+    (_, group) = group_messages(round_, "assistant")
 
-    found = ledger.lighter_costs(round_, unit, ledger.open_costs(round_, unit))
+    found = ledger.lighter_costs(round_, group, ledger.open_costs(round_, group))
     counter.texts.clear()
-    again = ledger.lighter_costs(round_, unit, ledger.open_costs(round_, unit))
+    again = ledger.lighter_costs(round_, group, ledger.open_costs(round_, group))
 
     assert found == again
     assert found[0][0] < 200
     assert counter.texts == []
-    ledger._lighter = {(str(number),): ((1,),) for number in range(MOST_OPEN_UNITS)}
-    assert ledger.lighter_costs(round_, unit, ledger.open_costs(round_, unit)) == found
+    ledger._lighter = {(str(number),): ((1,),) for number in range(MAX_OPEN_UNITS)}
+    assert ledger.lighter_costs(round_, group, ledger.open_costs(round_, group)) == found
     assert len(ledger._lighter) == 1
 
 
@@ -513,7 +515,7 @@ def test_what_is_remembered_of_reductions_is_bounded() -> None:
     ledger = ledger_of(memory, "assistant", count_tokens)
     (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
     (key,) = ledger.reduced
-    ledger.reduced = dict.fromkeys(range(MOST_OPEN_UNITS), told)
+    ledger.reduced = dict.fromkeys(range(MAX_OPEN_UNITS), told)
 
     assert compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions == (told,)
     assert list(ledger.reduced) == [key]
@@ -563,8 +565,8 @@ def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
     cost = count_message(answer("x" * 6_000), len)
     assert [one.pinned for one in before(pinned)] == [0, cost, cost]
     assert [one.pinned for one in before(plain)] == [0, 0, 0]
-    assert pinned[1].by_rung[-1] == pinned[1].tokens > plain[1].by_rung[-1]
-    assert pinned[2].by_rung[-1] - pinned[1].by_rung[-1] == plain[2].by_rung[-1] - plain[1].by_rung[-1]
+    assert pinned[1].by_level[-1] == pinned[1].tokens > plain[1].by_level[-1]
+    assert pinned[2].by_level[-1] - pinned[1].by_level[-1] == plain[2].by_level[-1] - plain[1].by_level[-1]
     memory.unpin("r1.p1")
     assert told(sums_of(ledger, memory.get_role_rounds("assistant")[0])) == told(plain)
 
@@ -644,7 +646,7 @@ def test_all_who_read_a_session_as_one_role_share_a_ledger() -> None:
 def test_a_new_counter_for_each_prompt_does_not_fill_the_memory() -> None:
     """Only the newest counters' ledgers are kept; a counter that cannot be hashed is known by itself."""
     memory, refs = Memory.from_messages([user("q")]), []
-    for number in range(3 * MOST_COUNTERS):
+    for number in range(3 * MAX_COUNTERS):
 
         def counter(text: str, extra: int = number) -> int:
             return len(text) + extra
@@ -654,7 +656,7 @@ def test_a_new_counter_for_each_prompt_does_not_fill_the_memory() -> None:
         del counter
     gc.collect()
 
-    assert sum(ref() is not None for ref in refs) <= MOST_COUNTERS
+    assert sum(ref() is not None for ref in refs) <= MAX_COUNTERS
 
 
 def test_a_session_that_is_gone_takes_its_ledgers_with_it() -> None:

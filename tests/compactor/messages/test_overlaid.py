@@ -9,10 +9,10 @@ from chats import answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.prompt.groups import EPHEMERAL, OVERLAY, is_summary, overlaid, units_of
+from compactor.prompt.groups import EPHEMERAL, OVERLAY, apply_overlays, group_messages, is_summary
 from memory import Attachment, Memory, Post, Reduction, Round
 from memory.messages import ASSISTANT
-from memory.overlays import laid
+from memory.overlays import merge_reductions
 
 
 def round_of(*messages: dict[str, Any]) -> Round:
@@ -27,7 +27,9 @@ def over(round_: Round, first: int, last: int, kind: Any, text: str = "") -> Red
 
 def said(round_: Round, *reductions: Reduction) -> list[tuple[str, str]]:
     messages = [
-        message for unit in units_of(overlaid(round_, reductions, ASSISTANT), ASSISTANT) for message in unit.messages
+        message
+        for group in group_messages(apply_overlays(round_, reductions, ASSISTANT), ASSISTANT)
+        for message in group.messages
     ]
     return [
         (message["role"], message["content"] or "+".join(call["id"] for call in message["tool_calls"]))
@@ -40,14 +42,14 @@ WORK = round_of(user("q"), calls("a"), result("a", "one"), calls("b"), result("b
 
 def test_a_round_that_nothing_covers_is_itself() -> None:
     """No overlay of it: the very object, so that nothing is made or counted anew."""
-    assert overlaid(WORK, (), ASSISTANT) is WORK
+    assert apply_overlays(WORK, (), ASSISTANT) is WORK
 
 
 def test_an_offloaded_post_reads_as_its_text_and_keeps_all_else() -> None:
     """The message, its calls and ids stay; the post says what it is."""
     reduction = over(WORK, 2, 2, "offloaded", "[reload r1.p2]")
 
-    read = overlaid(WORK, [reduction], ASSISTANT)
+    read = apply_overlays(WORK, [reduction], ASSISTANT)
 
     assert said(WORK, reduction)[2] == ("tool", "[reload r1.p2]")
     assert read.post_list[1].tool_call_id == "a"
@@ -75,9 +77,11 @@ def test_content_in_parts_and_attachments_go_with_the_text_that_is_offloaded() -
         }
     )
 
-    (_, unit) = units_of(overlaid(round_, [over(round_, 1, 1, "offloaded", "short")], ASSISTANT), ASSISTANT)
+    (_, group) = group_messages(
+        apply_overlays(round_, [over(round_, 1, 1, "offloaded", "short")], ASSISTANT), ASSISTANT
+    )
 
-    assert unit.messages == ({"role": "assistant", "content": "short", "name": "bot"},)
+    assert group.messages == ({"role": "assistant", "content": "short", "name": "bot"},)
     assert said(rich, over(rich, 1, 1, "offloaded", "short"))[1] == ("assistant", "short")
 
 
@@ -95,12 +99,12 @@ def test_summarised_posts_read_as_one_message_that_nobody_said() -> None:
     """In the place of the first, with its number, and never in the agent's own voice."""
     reduction = over(WORK, 1, 4, "summarised", "Two were read.")
 
-    read = overlaid(WORK, [reduction], ASSISTANT)
+    read = apply_overlays(WORK, [reduction], ASSISTANT)
 
     assert said(WORK, reduction) == [("user", "q"), ("user", "Two were read."), ("assistant", "done")]
     assert is_summary(read.post_list[0])
     assert (read.post_list[0].number, read.post_list[0].send_from) == (1, "context")
-    assert not units_of(read, ASSISTANT)[1].from_user
+    assert not group_messages(read, ASSISTANT)[1].from_user
 
 
 def test_two_summaries_side_by_side_are_two_messages() -> None:
@@ -175,9 +179,9 @@ def test_any_live_reductions_cover_each_post_once(data: st.DataObject) -> None:
         kind = data.draw(st.sampled_from(["offloaded", "dropped", "summarised"]))
         if kind == "offloaded":
             last = first
-        live = laid(live, over(WORK, first, last, kind, f"<{first}-{last}>")) or live
+        live = merge_reductions(live, over(WORK, first, last, kind, f"<{first}-{last}>")) or live
 
-    read = overlaid(WORK, live, ASSISTANT)
+    read = apply_overlays(WORK, live, ASSISTANT)
 
     numbers = [post.number for post in read.post_list]
     assert numbers == sorted(set(numbers))
@@ -207,7 +211,7 @@ def spoke(number: int, **more: Any) -> Post:
 
 def shown(*posts: Post, closed: bool = False, reductions: tuple[Reduction, ...] = ()) -> list[str]:
     round_ = Round(user_query="q", post_list=posts, number=1, state="finished" if closed else "created")
-    return [post.message for post in overlaid(round_, reductions, ASSISTANT).post_list]
+    return [post.message for post in apply_overlays(round_, reductions, ASSISTANT).post_list]
 
 
 def test_what_came_after_the_agents_last_words_is_shown() -> None:

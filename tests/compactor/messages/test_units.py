@@ -15,29 +15,29 @@ from compactor.prompt.groups import (
     MESSAGE_TOKENS,
     NO_RESULT,
     SMALL_IMAGE_TOKENS,
-    Unit,
+    MessageGroup,
     count_message,
-    units_of,
+    group_messages,
 )
 from compactor.tokens import count_tokens
 from memory import Attachment, Memory, Post, Round, ToolCall
 
 
-def units(*messages: Message, closed: bool = False, last: bool = True) -> list[Unit]:
+def groups(*messages: Message, closed: bool = False, last: bool = True) -> list[MessageGroup]:
     """Return the units of the newest round that *messages* make."""
     memory = Memory.from_messages(messages)
     if closed:
         memory.finish_round(memory.conversation.rounds[-1])
-    return units_of(memory.conversation.rounds[-1], "assistant", last=last)
+    return group_messages(memory.conversation.rounds[-1], "assistant", last=last)
 
 
-def flat(found: list[Unit]) -> list[Message]:
-    return [message for unit in found for message in unit.messages]
+def flat(found: list[MessageGroup]) -> list[Message]:
+    return [message for group in found for message in group.messages]
 
 
-def texts(found: list[Unit]) -> list[list[str]]:
+def texts(found: list[MessageGroup]) -> list[list[str]]:
     """Return the contents by unit; a call's is its ids."""
-    return [[message["content"] or "+".join(ids(message)) for message in unit.messages] for unit in found]
+    return [[message["content"] or "+".join(ids(message)) for message in group.messages] for group in found]
 
 
 # -- calls and their results ------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def texts(found: list[Unit]) -> list[list[str]]:
 
 def test_a_call_and_its_results_are_one_unit() -> None:
     """A tool call stands or falls with all its results."""
-    found = units(user(), calls("c1", "c2"), result("c1", "r1"), result("c2", "r2"), answer())
+    found = groups(user(), calls("c1", "c2"), result("c1", "r1"), result("c2", "r2"), answer())
 
     assert texts(found) == [["q"], ["c1+c2", "r1", "r2"], ["a"]]
 
@@ -54,7 +54,7 @@ def test_results_keep_the_order_in_which_they_came() -> None:
     """What came in by append comes out equal, parallel results that overtook one another included."""
     given = [user(), calls("c1", "c2"), result("c2", "r2"), result("c1", "r1")]
 
-    assert flat(units(*given)) == given
+    assert flat(groups(*given)) == given
 
 
 def test_a_result_is_a_tools_whoever_sent_it() -> None:
@@ -63,9 +63,9 @@ def test_a_result_is_a_tools_whoever_sent_it() -> None:
         call = Post(send_from="Planner", send_to="Executor", tool_calls=(ToolCall(id="c", name="f"),), number=1)
         done = Post(send_from=sender, send_to="Planner", message="r", tool_call_id="c", number=2)
 
-        (unit,) = units_of(Round(user_query="", post_list=(call, done)), "Planner")
+        (group,) = group_messages(Round(user_query="", post_list=(call, done)), "Planner")
 
-        assert unit.messages[1] == {"role": "tool", "tool_call_id": "c", "content": "r"}
+        assert group.messages[1] == {"role": "tool", "tool_call_id": "c", "content": "r"}
 
 
 def test_a_result_that_comes_late_is_moved_behind_its_call() -> None:
@@ -76,8 +76,8 @@ def test_a_result_that_comes_late_is_moved_behind_its_call() -> None:
     memory.add_post(round_, send_from="assistant", send_to="User", message="one moment")
     memory.add_post(round_, send_from="tool", send_to="assistant", message="r", tool_call_id="c")
 
-    found = units_of(memory.conversation.rounds[0], "assistant")
-    assert [[message["role"] for message in unit.messages] for unit in found] == [
+    found = group_messages(memory.conversation.rounds[0], "assistant")
+    assert [[message["role"] for message in group.messages] for group in found] == [
         ["user"],
         ["assistant", "tool"],
         ["assistant"],
@@ -87,7 +87,7 @@ def test_a_result_that_comes_late_is_moved_behind_its_call() -> None:
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_call_that_was_never_answered_gets_a_result_that_says_so(closed: bool) -> None:
     """After a crash the prompt is still one that providers accept."""
-    found = units(user(), calls("c1", "c2"), result("c2", "r2"), answer(), closed=closed)
+    found = groups(user(), calls("c1", "c2"), result("c2", "r2"), answer(), closed=closed)
 
     assert texts(found) == [["q"], ["c1+c2", "r2", NO_RESULT], ["a"]]
     assert found[1].messages[2] == {"role": "tool", "tool_call_id": "c1", "content": NO_RESULT}
@@ -95,28 +95,28 @@ def test_a_call_that_was_never_answered_gets_a_result_that_says_so(closed: bool)
 
 def test_calls_that_the_host_is_about_to_run_wait_for_their_results() -> None:
     """Nothing is put in the place of a result that is still to come."""
-    assert texts(units(user(), calls("c1", "c2"))) == [["q"], ["c1+c2"]]
-    assert texts(units(user(), calls("c1", "c2"), result("c2", "r2"))) == [["q"], ["c1+c2", "r2"]]
+    assert texts(groups(user(), calls("c1", "c2"))) == [["q"], ["c1+c2"]]
+    assert texts(groups(user(), calls("c1", "c2"), result("c2", "r2"))) == [["q"], ["c1+c2", "r2"]]
 
 
 def test_calls_do_not_wait_in_an_open_round_that_others_follow() -> None:
     """A round that another process left open may end in a call; what follows it in the prompt is no result."""
-    assert texts(units(user(), calls("c1"), last=False)) == [["q"], ["c1", NO_RESULT]]
+    assert texts(groups(user(), calls("c1"), last=False)) == [["q"], ["c1", NO_RESULT]]
 
 
 def test_only_the_newest_of_two_unanswered_calls_waits() -> None:
     """An agent that asked again after a crash within the round is not kept from going on."""
-    assert texts(units(user(), calls("c1"), calls("c2"))) == [["q"], ["c1", NO_RESULT], ["c2"]]
+    assert texts(groups(user(), calls("c1"), calls("c2"))) == [["q"], ["c1", NO_RESULT], ["c2"]]
 
 
 def test_a_call_does_not_wait_when_a_result_that_answers_nothing_follows() -> None:
     """What becomes a message of its own ends the wait as any other message does."""
-    assert [len(unit.messages) for unit in units(user(), calls("c1"), result("other"))] == [1, 2, 1]
+    assert [len(group.messages) for group in groups(user(), calls("c1"), result("other"))] == [1, 2, 1]
 
 
 def test_a_call_id_that_is_used_again_means_the_newest_call() -> None:
     """Local models number their calls from zero each time; a result belongs to the call just made."""
-    found = units(
+    found = groups(
         user(), calls("c"), result("c", "r1"), calls("c"), result("c", "r2"), calls("c"), calls("c"), result("c", "r4")
     )
 
@@ -125,7 +125,7 @@ def test_a_call_id_that_is_used_again_means_the_newest_call() -> None:
 
 def test_one_id_twice_in_one_message_takes_two_results() -> None:
     """Parallel calls that share an id are answered one by one."""
-    found = units(user(), calls("c", "c"), result("c", "r1"), result("c", "r2"), result("c", "r3"))
+    found = groups(user(), calls("c", "c"), result("c", "r1"), result("c", "r2"), result("c", "r3"))
 
     assert texts(found)[1] == ["c+c", "r1", "r2"]
     assert found[2].messages[0]["role"] == "user"
@@ -133,7 +133,7 @@ def test_one_id_twice_in_one_message_takes_two_results() -> None:
 
 def test_a_result_without_a_call_becomes_a_message_that_says_what_it_is() -> None:
     """Providers refuse a tool message that answers nothing; its text is kept all the same."""
-    found = units(user(), result("gone", "42 rows"), closed=True)
+    found = groups(user(), result("gone", "42 rows"), closed=True)
 
     message = found[1].messages[0]
     assert message["role"] == "user"
@@ -143,17 +143,17 @@ def test_a_result_without_a_call_becomes_a_message_that_says_what_it_is() -> Non
 
 def test_a_result_that_comes_before_its_call_answers_nothing() -> None:
     """Only what comes after a call can be its result."""
-    found = units(user(), result("c", "early"), calls("c"), result("c", "r"))
+    found = groups(user(), result("c", "early"), calls("c"), result("c", "r"))
 
     assert texts(found)[2] == ["c", "r"]
-    assert [unit.messages[0]["role"] for unit in found] == ["user", "user", "assistant"]
+    assert [group.messages[0]["role"] for group in found] == ["user", "user", "assistant"]
 
 
 def test_the_text_of_an_orphan_in_parts_is_kept() -> None:
     """Content in parts is read as text where it cannot stay what it was."""
     orphan = {"role": "tool", "tool_call_id": "x", "content": [{"type": "text", "text": "part"}]}
 
-    assert units(user(), orphan)[1].messages[0]["content"].endswith("part")
+    assert groups(user(), orphan)[1].messages[0]["content"].endswith("part")
 
 
 def test_results_in_the_old_form_stay_with_the_call_before_them() -> None:
@@ -161,15 +161,15 @@ def test_results_in_the_old_form_stay_with_the_call_before_them() -> None:
     old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     given = [user(), old, {"role": "function", "name": "f", "content": "r"}, answer()]
 
-    found = units(*given)
+    found = groups(*given)
 
-    assert [len(unit.messages) for unit in found] == [1, 2, 1]
+    assert [len(group.messages) for group in found] == [1, 2, 1]
     assert flat(found) == given
 
 
 def test_a_function_message_with_nothing_before_it_stands_alone() -> None:
     """It is not glued to what the user said."""
-    assert [len(unit.posts) for unit in units(user(), {"role": "function", "name": "f", "content": "r"})] == [1, 1]
+    assert [len(group.posts) for group in groups(user(), {"role": "function", "name": "f", "content": "r"})] == [1, 1]
 
 
 # -- what waits -------------------------------------------------------------------------------------------------------
@@ -177,10 +177,10 @@ def test_a_function_message_with_nothing_before_it_stands_alone() -> None:
 
 def test_a_call_without_all_its_results_waits_only_at_the_end_of_the_open_round() -> None:
     """There the host is about to run it; anywhere else its note stands for the result, and nothing waits."""
-    assert [unit.pending for unit in units(user(), calls("a"), calls("b", "c"), result("c"))] == [False, False, True]
-    assert [unit.pending for unit in units(user(), calls("b", "c"), result("c"), result("b"))] == [False, False]
-    assert not any(unit.pending for unit in units(user(), calls("b"), closed=True))
-    assert not any(unit.pending for unit in units(user(), calls("b"), last=False))
+    assert [group.pending for group in groups(user(), calls("a"), calls("b", "c"), result("c"))] == [False, False, True]
+    assert [group.pending for group in groups(user(), calls("b", "c"), result("c"), result("b"))] == [False, False]
+    assert not any(group.pending for group in groups(user(), calls("b"), closed=True))
+    assert not any(group.pending for group in groups(user(), calls("b"), last=False))
 
 
 def approvals(*kinds: str, closed: bool = False) -> list[bool]:
@@ -196,7 +196,7 @@ def approvals(*kinds: str, closed: bool = False) -> list[bool]:
         for number, kind in enumerate(kinds, 1)
     )
     round_ = Round(user_query="q", post_list=posts, state="finished" if closed else "created")
-    return [unit.pending for unit in units_of(round_, "assistant")][1:]
+    return [group.pending for group in group_messages(round_, "assistant")][1:]
 
 
 def test_requests_for_approval_wait_until_as_many_responses_came() -> None:
@@ -218,15 +218,15 @@ def test_a_call_that_needs_approval_waits_though_it_has_a_result() -> None:
     old = Post(send_from="function", send_to="A", message="r", number=2)
 
     for posts in ((call, done), (asked, old)):
-        (unit,) = units_of(Round(user_query="", post_list=posts), "A")
-        assert unit.pending
-        assert unit.posts == posts
-        assert len(unit.messages) == 2
+        (group,) = group_messages(Round(user_query="", post_list=posts), "A")
+        assert group.pending
+        assert group.posts == posts
+        assert len(group.messages) == 2
 
 
 def test_a_unit_knows_its_number_and_its_tools() -> None:
     """That of its first post, the query's 0; the names that are called in it."""
-    query, called, said = units(user(), calls("a", "b"), result("a"), result("b"), answer())
+    query, called, said = groups(user(), calls("a", "b"), result("a"), result("b"), answer())
 
     assert (query.number, called.number, said.number) == (0, 1, 4)
     assert (query.tools, called.tools, said.tools) == ((), ("f", "f"), ())
@@ -237,19 +237,19 @@ def test_a_unit_knows_its_number_and_its_tools() -> None:
 
 def test_the_newest_words_of_the_user_are_marked() -> None:
     """Compose keeps what the user said: the query, and messages that followed it."""
-    found = units(user("q"), user("and this"), answer())
+    found = groups(user("q"), user("and this"), answer())
 
-    assert [unit.from_user for unit in found] == [True, True, False]
+    assert [group.from_user for group in found] == [True, True, False]
     assert found[0].posts == (None,)
 
 
 def test_each_message_has_the_post_it_comes_from() -> None:
     """References lead from any message to what it was made of, notes for missing results included."""
-    found = units(user(), calls("c1", "c2"), result("c2"), answer())
+    found = groups(user(), calls("c1", "c2"), result("c2"), answer())
 
-    for unit in found:
-        assert len(unit.posts) == len(unit.messages)
-    assert [post.number if post else 0 for unit in found for post in unit.posts] == [0, 1, 2, 1, 3]
+    for group in found:
+        assert len(group.posts) == len(group.messages)
+    assert [post.number if post else 0 for group in found for post in group.posts] == [0, 1, 2, 1, 3]
 
 
 def test_a_query_that_a_first_post_repeats_is_said_once() -> None:
@@ -261,9 +261,9 @@ def test_a_query_that_a_first_post_repeats_is_said_once() -> None:
         post_list=(Post(send_from="User", send_to="Planner", message="go", attachment_list=(plan,), number=1),),
     )
 
-    assert texts(units_of(bare, "Planner")) == [["go"]]
-    assert texts(units_of(rich, "Planner")) == [["go\n\n[plan]\n1. load"]]
-    assert units_of(rich, "Planner")[0].posts == rich.post_list
+    assert texts(group_messages(bare, "Planner")) == [["go"]]
+    assert texts(group_messages(rich, "Planner")) == [["go\n\n[plan]\n1. load"]]
+    assert group_messages(rich, "Planner")[0].posts == rich.post_list
 
 
 def test_what_other_agents_say_is_a_user_message_that_names_them() -> None:
@@ -276,13 +276,13 @@ def test_what_other_agents_say_is_a_user_message_that_names_them() -> None:
         ),
     )
 
-    found = units_of(round_, "Planner")
+    found = group_messages(round_, "Planner")
 
     assert flat(found)[1:] == [
         {"role": "assistant", "content": "load it"},
         {"role": "user", "content": "Coder: Coder calls run({}) as c"},
     ]
-    assert [unit.from_user for unit in found] == [True, False, False]
+    assert [group.from_user for group in found] == [True, False, False]
 
 
 def test_messages_are_made_only_when_they_are_asked_for() -> None:
@@ -293,10 +293,10 @@ def test_messages_are_made_only_when_they_are_asked_for() -> None:
         made.append(1)
         yield user()
 
-    unit = Unit((None,), make)
+    group = MessageGroup((None,), make)
 
     assert not made
-    assert unit.messages is unit.messages
+    assert group.messages is group.messages
     assert made == [1]
 
 

@@ -96,12 +96,12 @@ def test_there_are_six_steps_in_their_order() -> None:
     assert [strategy.__name__ for strategy in auto_context()["strategies"]] == list(STEPS)
 
 
-@pytest.mark.parametrize(("messages", "holds"), [(9, False), (10, True), (11, True)])
-def test_it_is_due_at_the_message_threshold(messages: int, holds: bool) -> None:
+@pytest.mark.parametrize(("messages", "is_due"), [(9, False), (10, True), (11, True)])
+def test_it_is_due_at_the_message_threshold(messages: int, is_due: bool) -> None:
     """At ``msg_threshold`` messages, not one later."""
     memory = memory_of(*(user() if number % 2 else answer() for number in range(1, messages + 1)))
 
-    assert auto_context(msg_threshold=10)["trigger"](view_of(memory)) is holds
+    assert auto_context(msg_threshold=10)["trigger"](view_of(memory)) is is_due
 
 
 def test_it_is_due_over_the_share_of_the_tokens() -> None:

@@ -182,7 +182,7 @@ def test_a_share_that_is_left_behind_a_compaction_counts_no_more() -> None:
     run(memory, summarizer=ScriptedSummarizer(["Fifty items were looked up."]))
     asked_and_answered(memory, 51, size=100)
     events = run(memory, summarizer=ScriptedSummarizer([RuntimeError("not to be asked")]))
-    assert not any(event.holds for event in of_kind(events, Evaluated))
+    assert not any(event.is_due for event in of_kind(events, Evaluated))
 
 
 def test_a_failed_summary_leaves_the_compaction() -> None:

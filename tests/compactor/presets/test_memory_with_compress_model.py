@@ -21,7 +21,7 @@ from compactor.presets.compat.memory_with_compress import (
 )
 from compactor.presets.compat.structured import MemoryCompressionSchema
 from compactor.prompt.groups import count_message
-from compactor.summarize import FAULTS, asked_again
+from compactor.summarize import FAULTS, with_feedback
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
@@ -385,7 +385,7 @@ def test_a_refused_answer_is_asked_for_again_with_the_reason() -> None:
     model = Model(GOOD)
     summarizer = memory_with_compress(summarizer=model)["summarizer"]
 
-    summarizer(asked_again(asked, SummaryRejected("echo", "...")))
+    summarizer(with_feedback(asked, SummaryRejected("echo", "...")))
 
     assert "it repeated the conversation" in model.prompt.splitlines()[-1]
     assert "the compactor's own prompt" not in model.prompt

@@ -122,7 +122,7 @@ def test_the_others_are_erased_where_one_cannot_be(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "unlink", only_one)
     redacted = Redacted(session="session", references=("r1.p0", "r1.p1"))
-    memory.tell(redacted)
+    memory.emit(redacted)
     assert names(tmp_path) == ["r1-p0-"]
     assert [event.references for event in heard if isinstance(event, FilesNotErased)] == [("r1.p0",)]
     with pytest.raises(OffloadError, match="allow it"):
@@ -135,7 +135,7 @@ def test_a_host_may_listen_with_files_of_its_own(tmp_path: Path) -> None:
     memory.on_event(files.on_event)
     assert files.erase("r1.p2") == 0
     files.write("r1.p2", "item-1")
-    memory.tell(HookFailed(hook="another", error="OSError"))
+    memory.emit(HookFailed(hook="another", error="OSError"))
     assert names(tmp_path) == ["r1-p2-"]
     memory.redact("r1.p2")
     assert names(tmp_path) == []

@@ -125,7 +125,7 @@ def test_a_changed_file_is_never_overwritten(files: OffloadFiles) -> None:
 
 def test_a_hundred_changed_files_are_an_error(files: OffloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to do rather than going on for ever."""
-    monkeypatch.setattr("compactor.presets.compat.offload_files._MOST_VARIANTS", 3)
+    monkeypatch.setattr("compactor.presets.compat.offload_files._MAX_VARIANTS", 3)
     for _ in range(2):
         Path(files.write("call", "text")).write_text("changed")
     with pytest.raises(OffloadError, match="move them away"):

@@ -316,7 +316,7 @@ def test_defaults_are_those_its_users_know() -> None:
     assert isinstance(config, CompactorConfig)
     assert dict(RULES) == {"tool_result": 3, "skill_prompt": 0, "assistant": 5, "skill_metadata": 0, "user": 5}
     assert (config.max_tokens, config.token_ratio, config.retain_recent) == (128_000, 0.8, 0)
-    assert (config.summary_attempts, config.circuit_failures, config.circuit_reset) == (3, 2, 8.0)
+    assert (config.summary_attempts, config.circuit_breaker_failures, config.circuit_breaker_reset) == (3, 2, 8.0)
     assert [strategy.__name__ for strategy in made["strategies"]] == [
         *(f"drop({kind})" for kind, _ in RULES),
         "pin_system",
@@ -326,16 +326,16 @@ def test_defaults_are_those_its_users_know() -> None:
     other = selective(max_token=1_000, threshold_ratio=1, summary_retry_attempts=0, cooldown_failures=3)
 
     assert repr(other["trigger"]) == "over_usage(1000)"
-    assert (other["config"].summary_attempts, other["config"].circuit_failures) == (1, 3)
+    assert (other["config"].summary_attempts, other["config"].circuit_breaker_failures) == (1, 3)
 
 
 def test_the_rest_comes_from_a_config() -> None:
     """What selective has a name for is its own; the model is that of the configuration where it is not given."""
-    given = CompactorConfig(model="gpt-4", retain_recent=1, call_timeout=7, circuit_failures=9, max_tokens=5)
+    given = CompactorConfig(model="gpt-4", retain_recent=1, call_timeout=7, circuit_breaker_failures=9, max_tokens=5)
     config, other = selective(config=given)["config"], selective(config=given, model="gpt-4o")["config"]
 
     assert (config.model, config.max_tokens) == ("gpt-4", 8_192)
-    assert (config.retain_recent, config.call_timeout, config.circuit_failures) == (1, 7, 2)
+    assert (config.retain_recent, config.call_timeout, config.circuit_breaker_failures) == (1, 7, 2)
     assert (other.model, other.max_tokens) == ("gpt-4o", 128_000)
 
 

@@ -19,7 +19,7 @@ from memory.rounds import Round
 
 pytestmark = pytest.mark.timeout(30)
 
-STEADY = CompactorConfig(backoff_initial=1.0, backoff_max=60.0, circuit_failures=20)
+STEADY = CompactorConfig(backoff_initial=1.0, backoff_max=60.0, circuit_breaker_failures=20)
 
 
 def backoff(jitter: float = 1.0, config: CompactorConfig = STEADY) -> Backoff:
@@ -53,13 +53,13 @@ def test_a_success_starts_it_anew() -> None:
 
 def test_thousands_of_failures_do_not_overflow() -> None:
     """A machine may be left alone over a weekend."""
-    waits = backoff(config=CompactorConfig(circuit_failures=10_000))
+    waits = backoff(config=CompactorConfig(circuit_breaker_failures=10_000))
     assert [waits.failed() for _ in range(3_000)][-1] == 60.0
 
 
 def test_the_circuit_opens_after_so_many_failures_in_a_row() -> None:
-    """Then attempts are ``circuit_reset`` apart, each a trial; a success closes it."""
-    waits = backoff(config=CompactorConfig(circuit_failures=3, circuit_reset=300.0))
+    """Then attempts are ``circuit_breaker_reset`` apart, each a trial; a success closes it."""
+    waits = backoff(config=CompactorConfig(circuit_breaker_failures=3, circuit_breaker_reset=300.0))
     assert [waits.failed(), waits.failed(), waits.circuit_open] == [1, 2, False]
     assert [waits.failed(), waits.circuit_open, waits.failed()] == [300, True, 300]
     waits.reset()
@@ -118,7 +118,7 @@ def test_new_rounds_do_not_cut_a_back_off_short() -> None:
 
 def test_the_circuit_opens_and_half_opens_by_itself() -> None:
     """An endpoint that is down for an hour costs a dozen calls."""
-    config = CompactorConfig(threshold=7, circuit_failures=2, circuit_reset=300.0)
+    config = CompactorConfig(threshold=7, circuit_breaker_failures=2, circuit_breaker_reset=300.0)
     summarizer = ScriptedSummarizer([OSError()] * 4)
     compactor, executor, clock = on_command(memory_of(10), summarizer, config)
     compactor.start()
@@ -152,7 +152,7 @@ def test_what_the_endpoint_asks_for_is_waited(asked: Any, waits: float) -> None:
 
 def test_the_failure_is_told_with_its_numbers() -> None:
     """What failed, how often in a row, and when it is tried again."""
-    config = CompactorConfig(threshold=7, circuit_failures=2, summary_attempts=1)
+    config = CompactorConfig(threshold=7, circuit_breaker_failures=2, summary_attempts=1)
     compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError(), ""]), config)
     compactor.start()
     executor.run_all()
@@ -172,7 +172,7 @@ def test_each_publication_of_a_backlog_is_a_success() -> None:
         for _ in range(5):
             yield from (PRICES, OSError())
 
-    config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_000, circuit_failures=2)
+    config = CompactorConfig(threshold=0, retain_recent=0, summarizer_input_tokens=1_000, circuit_breaker_failures=2)
     compactor, executor, clock = on_command(memory_of(70), ScriptedSummarizer(answers()), config)
     compactor.start()
     executor.run_all()

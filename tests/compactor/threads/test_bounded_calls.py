@@ -9,7 +9,7 @@ from scene import SOON, in_thread
 
 from compactor import CompactionTimeout
 from compactor.testing import FakeClock
-from compactor.timers import MOST_ABANDONED, BoundedCalls, Call
+from compactor.timers import MAX_ABANDONED, BoundedCalls, Call
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -63,9 +63,9 @@ def test_with_too_many_in_flight_no_further_one_is_made() -> None:
         made.append(depth)
         calls.make(lambda: one_more(depth + 1), 30, never)
 
-    with pytest.raises(CompactionTimeout, match=f"{MOST_ABANDONED} calls that were given up have not ended"):
+    with pytest.raises(CompactionTimeout, match=f"{MAX_ABANDONED} calls that were given up have not ended"):
         one_more(0)
-    assert made == list(range(MOST_ABANDONED + 1))
+    assert made == list(range(MAX_ABANDONED + 1))
     assert calls.make(lambda: calls.in_flight, 30, never) == 1
 
 

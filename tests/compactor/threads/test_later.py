@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from compactor.testing import FakeClock
-from compactor.timers import Later
+from compactor.timers import Timer
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(30)
 class Owner:
     def __init__(self, clock: FakeClock) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self.later = Later(clock, threading.Condition(), self.called)
+        self.later = Timer(clock, threading.Condition(), self.called)
 
     def called(self, *args: object) -> None:
         self.calls.append(args)
