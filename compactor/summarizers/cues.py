@@ -23,6 +23,9 @@ MAX_SENTENCE = 4_000
 #: When so many different words are known, all are forgotten.
 MAX_KNOWN = 50_000
 
+#: Where a phrase has these, other words may stand: of the same clause, and of later ones as well.
+_GAP, _LATER = "...", "...."
+
 #: Scripts that are written without spaces: each letter is taken for a word.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 #: Signs that belong to a letter, which ``\w`` is not true of.
@@ -123,6 +126,8 @@ class _Phrase:
     kind: str
     #: The words that follow each other; between two such runs there may be others.
     runs: tuple[tuple[_Word, ...], ...]
+    #: For each run, whether it may stand in a later clause than the one before it.
+    later: tuple[bool, ...]
     #: Where it has to begin: ``^`` the sentence, ``,`` a clause, or anywhere.
     begins: str
     ends: bool
@@ -142,8 +147,8 @@ class _Phrase:
     def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
         """Return where the phrase ends that begins at *start*; -1 where it does not. *anywhere*: wherever it ends."""
         place = start
-        for number, run in enumerate(self.runs):
-            found = self._find(words, place, run, searching=number > 0)
+        for number, (run, later) in enumerate(zip(self.runs, self.later, strict=True)):
+            found = self._find(words, place, run, searching=number > 0, later=later)
             if found < 0:
                 return -1
             place = found + len(run)
@@ -151,7 +156,7 @@ class _Phrase:
             return -1
         return place
 
-    def _find(self, words: Sequence[str], place: int, run: tuple[_Word, ...], *, searching: bool) -> int:
+    def _find(self, words: Sequence[str], place: int, run: tuple[_Word, ...], *, searching: bool, later: bool) -> int:
         first, *others = run
         left: float = MAX_GAP
         for start in range(place, len(words) - len(others)):
@@ -163,7 +168,7 @@ class _Phrase:
                 else:
                     return start
             left -= 1 if len(word) > 1 else MAX_GAP / MAX_LETTERS
-            if not searching or left < 0 or word == BREAK:
+            if not searching or left < 0 or (word == BREAK and not later):
                 break
         return -1
 
@@ -304,12 +309,13 @@ def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: fr
     ends = body.endswith("$")
     for said in _expanded(body.rstrip("$ ").split()):
         runs = tuple(tuple(_words(run, table)) for run in _runs(said))
+        later = (False, *(part == _LATER for part in said if part in (_GAP, _LATER)))
         if not all(runs):
             raise ValueError(f"the cue {written!r} has no words, or begins or ends with dots")
         anchor = max(range(len(runs[0])), key=lambda at: _specific(runs[0][at]))
         if not any(_specific(runs[0][anchor])):
             raise ValueError(f"the cue {written!r} begins with any words at all; say which")
-        yield _Phrase(kind, runs, begins, ends, marks if sure else frozenset(), anchor)
+        yield _Phrase(kind, runs, later, begins, ends, marks if sure else frozenset(), anchor)
 
 
 def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
@@ -324,7 +330,7 @@ def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
 def _runs(parts: Sequence[str]) -> Iterator[list[str]]:
     run: list[str] = []
     for part in parts:
-        if part == "...":
+        if part in (_GAP, _LATER):
             yield run
             run = []
         else:

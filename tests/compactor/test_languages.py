@@ -73,7 +73,7 @@ def test_a_table_holds_phrases_alone(language: str) -> None:
         Cues({language: {**table, **{other: [] for other in KINDS if other != kind}}}, KINDS[:3])
 
 
-@pytest.mark.parametrize("written", ["... never", "never ...", "", "*", "^ *", "$"])
+@pytest.mark.parametrize("written", ["... never", "never ...", ".... never", "never ....", "", "*", "^ *", "$"])
 def test_a_phrase_that_could_stand_anywhere_is_refused(written: str) -> None:
     """It would be looked for at every word."""
     with pytest.raises(ValueError, match="the cue"):
@@ -103,6 +103,8 @@ def test_of_two_phrases_the_longer_counts() -> None:
         ("do not|never *ing", "we do never running", "do not run"),
         ("please (only) use", "please only use; please use", "please also use"),
         ("leave ... alone", "leave all of it alone", "leave it, alone"),
+        ("use .... / never", "use “this” or that, never those", "use this and never those"),
+        ("use .... never", "use this, that, never those", "use a1 b1 c1 d1 e1 f1 g1 h1 i1 never"),
         ("^ only", "please only me", "it is only me"),
         (", only", "well, only me", "it is only me"),
         ("only me $", "it is only me!", "only me here"),
