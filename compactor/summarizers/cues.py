@@ -84,6 +84,8 @@ class _Word(NamedTuple):
     free: bool = False
     #: Nothing but what is exact.
     plain: bool = True
+    #: With ``free``: any word but these.
+    none_of: _Word | None = None
 
     @classmethod
     def read(cls, written: Iterable[str]) -> _Word:
@@ -112,6 +114,8 @@ class _Word(NamedTuple):
             return True
         if self.plain or word == BREAK:
             return False
+        if self.none_of is not None:
+            return not self.none_of.is_one(word)
         return (
             self.free
             or word.startswith(self.beginnings)
@@ -340,16 +344,24 @@ def _runs(parts: Sequence[str]) -> Iterator[list[str]]:
 
 def _words(run: Iterable[str], table: Mapping[str, Sequence[str]]) -> Iterator[_Word]:
     for part in run:
-        if part.startswith("<"):
-            yield _Word.read(one for named in table[part.strip("<>")] for one in _alternatives(named))
-            continue
-        if part == "/":
+        if part.startswith("!"):
+            none_of = _Word.read(one for word in part[1:].split("|") for one in _of_list(word, table))
+            yield _Word(frozenset(), free=True, plain=False, none_of=none_of)
+        elif part.startswith("<"):
+            yield _Word.read(one for word in part.split("|") for one in _of_list(word, table))
+        elif part == "/":
             yield _Word(frozenset((BREAK,)))
         elif "|" in part or "*" in part:
             yield _Word.read(_alternatives(part))
         else:
             for word in words_in(part):
                 yield _Word(frozenset((word,)))
+
+
+def _of_list(word: str, table: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the alternatives for *word*; those of the list that it names."""
+    for one in table[word.strip("<>")] if word.startswith("<") else (word,):
+        yield from _alternatives(one)
 
 
 def _alternatives(part: str) -> Iterator[str]:
