@@ -121,7 +121,9 @@ def test_of_two_phrases_the_longer_counts() -> None:
 )
 def test_a_phrase_is_read_as_it_is_written(phrase: str, yes: str, no: str) -> None:
     """As the head of the tables says."""
-    cues = Cues({"any": {"rules": [phrase], "begin": ["please"], "marks": ["ş"], "kin": ["brother", "sis*"]}}, ("rules",))
+    cues = Cues(
+        {"any": {"rules": [phrase], "begin": ["please"], "marks": ["ş"], "kin": ["brother", "sis*"]}}, ("rules",)
+    )
     assert [bool(cues.kinds_in(text, frozenset({"rules"}))) for text in (yes, no)] == [True, False]
 
 

@@ -1,4 +1,4 @@
-"""How people word what is to stay in force, and what only sounds like it: no sentence here is named in the cues."""
+"""How people word what is to stay in force, and what only sounds like it."""
 
 from __future__ import annotations
 
