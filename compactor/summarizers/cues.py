@@ -21,6 +21,9 @@ MAX_SENTENCE = 4_000
 #: When so many different words are known, all are forgotten.
 MAX_KNOWN = 50_000
 
+#: Where a phrase has these, other words may stand: of the same clause, and of later ones as well.
+_GAP, _LATER = "...", "...."
+
 #: Scripts that are written without spaces: each letter is taken for a word.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 #: Signs that belong to a letter, which ``\w`` is not true of.
@@ -79,6 +82,8 @@ class _Word(NamedTuple):
     free: bool = False
     #: Nothing but what is exact.
     plain: bool = True
+    #: With ``free``: any word but these.
+    none_of: _Word | None = None
 
     @classmethod
     def read(cls, written: Iterable[str]) -> _Word:
@@ -107,6 +112,8 @@ class _Word(NamedTuple):
             return True
         if self.plain or word == BREAK:
             return False
+        if self.none_of is not None:
+            return not self.none_of.is_one(word)
         return (
             self.free
             or word.startswith(self.beginnings)
@@ -121,6 +128,8 @@ class _Phrase:
     kind: str
     #: The words that follow each other; between two such runs there may be others.
     runs: tuple[tuple[_Word, ...], ...]
+    #: For each run, whether it may stand in a later clause than the one before it.
+    later: tuple[bool, ...]
     #: Where it has to begin: ``^`` the sentence, ``,`` a clause, or anywhere.
     begins: str
     ends: bool
@@ -140,8 +149,8 @@ class _Phrase:
     def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
         """Return where the phrase ends that begins at *start*; -1 where it does not. *anywhere*: wherever it ends."""
         place = start
-        for number, run in enumerate(self.runs):
-            found = self._find(words, place, run, searching=number > 0)
+        for number, (run, later) in enumerate(zip(self.runs, self.later, strict=True)):
+            found = self._find(words, place, run, searching=number > 0, later=later)
             if found < 0:
                 return -1
             place = found + len(run)
@@ -149,7 +158,7 @@ class _Phrase:
             return -1
         return place
 
-    def _find(self, words: Sequence[str], place: int, run: tuple[_Word, ...], *, searching: bool) -> int:
+    def _find(self, words: Sequence[str], place: int, run: tuple[_Word, ...], *, searching: bool, later: bool) -> int:
         first, *others = run
         left: float = MAX_GAP
         for start in range(place, len(words) - len(others)):
@@ -161,7 +170,7 @@ class _Phrase:
                 else:
                     return start
             left -= 1 if len(word) > 1 else MAX_GAP / MAX_LETTERS
-            if not searching or left < 0 or word == BREAK:
+            if not searching or left < 0 or (word == BREAK and not later):
                 break
         return -1
 
@@ -302,12 +311,13 @@ def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: fr
     ends = body.endswith("$")
     for said in _expanded(body.rstrip("$ ").split()):
         runs = tuple(tuple(_words(run, table)) for run in _runs(said))
+        later = (False, *(part == _LATER for part in said if part in (_GAP, _LATER)))
         if not all(runs):
             raise ValueError(f"the cue {written!r} has no words, or begins or ends with dots")
         anchor = max(range(len(runs[0])), key=lambda at: _specific(runs[0][at]))
         if not any(_specific(runs[0][anchor])):
             raise ValueError(f"the cue {written!r} begins with any words at all; say which")
-        yield _Phrase(kind, runs, begins, ends, marks if sure else frozenset(), anchor)
+        yield _Phrase(kind, runs, later, begins, ends, marks if sure else frozenset(), anchor)
 
 
 def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
@@ -322,7 +332,7 @@ def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
 def _runs(parts: Sequence[str]) -> Iterator[list[str]]:
     run: list[str] = []
     for part in parts:
-        if part == "...":
+        if part in (_GAP, _LATER):
             yield run
             run = []
         else:
@@ -332,16 +342,24 @@ def _runs(parts: Sequence[str]) -> Iterator[list[str]]:
 
 def _words(run: Iterable[str], table: Mapping[str, Sequence[str]]) -> Iterator[_Word]:
     for part in run:
-        if part.startswith("<"):
-            yield _Word.read(one for named in table[part.strip("<>")] for one in _alternatives(named))
-            continue
-        if part == "/":
+        if part.startswith("!"):
+            none_of = _Word.read(one for word in part[1:].split("|") for one in _of_list(word, table))
+            yield _Word(frozenset(), free=True, plain=False, none_of=none_of)
+        elif part.startswith("<"):
+            yield _Word.read(one for word in part.split("|") for one in _of_list(word, table))
+        elif part == "/":
             yield _Word(frozenset((BREAK,)))
         elif "|" in part or "*" in part:
             yield _Word.read(_alternatives(part))
         else:
             for word in words_in(part):
                 yield _Word(frozenset((word,)))
+
+
+def _of_list(word: str, table: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the alternatives for *word*; those of the list that it names."""
+    for one in table[word.strip("<>")] if word.startswith("<") else (word,):
+        yield from _alternatives(one)
 
 
 def _alternatives(part: str) -> Iterator[str]:

@@ -73,7 +73,7 @@ def test_a_table_holds_phrases_alone(language: str) -> None:
         Cues({language: {**table, **{other: [] for other in KINDS if other != kind}}}, KINDS[:3])
 
 
-@pytest.mark.parametrize("written", ["... never", "never ...", "", "*", "^ *", "$"])
+@pytest.mark.parametrize("written", ["... never", "never ...", ".... never", "never ....", "", "*", "!it", "^ *", "$"])
 def test_a_phrase_that_could_stand_anywhere_is_refused(written: str) -> None:
     """It would be looked for at every word."""
     with pytest.raises(ValueError, match="the cue"):
@@ -103,10 +103,15 @@ def test_of_two_phrases_the_longer_counts() -> None:
         ("do not|never *ing", "we do never running", "do not run"),
         ("please (only) use", "please only use; please use", "please also use"),
         ("leave ... alone", "leave all of it alone", "leave it, alone"),
+        ("use .... / never", "use “this” or that, never those", "use this and never those"),
+        ("use .... never", "use this, that, never those", "use a1 b1 c1 d1 e1 f1 g1 h1 i1 never"),
         ("^ only", "please only me", "it is only me"),
         (", only", "well, only me", "it is only me"),
         ("only me $", "it is only me!", "only me here"),
         ("un*ed", "unasked", "unask"),
+        ("no !idea|need", "so no pears", "so no need"),
+        ("no !<kin>|need", "no pears", "no brother"),
+        ("no <kin>|pears", "no pears", "no need"),
         ("don't go", "DON’T go", "do go"),
         ("不要 ... 我", "请不要告诉我", "不要。我来"),
         ("? *me $", "şu gelme", "call me"),
@@ -116,7 +121,9 @@ def test_of_two_phrases_the_longer_counts() -> None:
 )
 def test_a_phrase_is_read_as_it_is_written(phrase: str, yes: str, no: str) -> None:
     """As the head of the tables says."""
-    cues = Cues({"any": {"rules": [phrase], "begin": ["please"], "marks": ["ş"]}}, ("rules",))
+    cues = Cues(
+        {"any": {"rules": [phrase], "begin": ["please"], "marks": ["ş"], "kin": ["brother", "sis*"]}}, ("rules",)
+    )
     assert [bool(cues.kinds_in(text, frozenset({"rules"}))) for text in (yes, no)] == [True, False]
 
 
