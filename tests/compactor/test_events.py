@@ -115,7 +115,7 @@ def test_an_event_cannot_be_changed() -> None:
         event.reason = "stopped"
 
 
-WEIGHED = {"holds": False, "why": "growing", "grown": 7, "best": 1_500.5, "floor": 9, "ceiling": 8, "tokens": 6}
+WEIGHED = {"is_due": False, "reason": "growing", "grown": 7, "best": 1_500.5, "floor": 9, "ceiling": 8, "tokens": 6}
 WEIGHED |= {
     "per_call": 5.5,
     "system": 4,
@@ -130,7 +130,7 @@ WEIGHED |= {
 @pytest.mark.parametrize(
     ("kind", "facts"),
     [
-        (Evaluated, {"role": "r", "generation": 3, "holds": True, "rounds": 9, "tail": 4}),
+        (Evaluated, {"role": "r", "generation": 3, "is_due": True, "rounds": 9, "tail": 4}),
         (Skipped, {"reason": Skip.BELOW_TRIGGER, "rounds": 9, "tail": 4, "closed": 8, "retry_in": 2.5}),
         (CostEvaluated, WEIGHED),
     ],
@@ -181,7 +181,7 @@ def test_zero_and_false_are_facts() -> None:
     assert Evaluated(is_due=False, rounds=0, tail=0).facts() == {
         "role": "",
         "generation": 0,
-        "holds": False,
+        "is_due": False,
         "forced": False,
         "rounds": 0,
         "tail": 0,

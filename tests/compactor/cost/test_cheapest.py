@@ -87,8 +87,8 @@ def test_it_holds_from_the_interval_on_where_the_conversation_costs_least() -> N
 
     last, sizes = said[-1], due.sizes(view_of(memory))
     assert len(said) > 5
-    assert {one.why for one in said[:-1]} == {"growing"}
-    assert last.why == "grown"
+    assert {one.reason for one in said[:-1]} == {"growing"}
+    assert last.reason == "grown"
     assert last.best == pytest.approx(best_interval(Prices(), sizes))
     assert last.price == pytest.approx(price_of_compaction(Prices(), sizes))
     assert last.grown - ROUND < last.best <= last.grown
@@ -156,8 +156,8 @@ def test_cold_caches_make_it_due_earlier() -> None:
 def test_where_cached_tokens_cost_nothing_only_the_budget_makes_it_due() -> None:
     free = trigger(prices=Prices(cached_input=0), budget=20_000)
     assert cost_evaluation(free, view_of(chat(30))).best is None
-    assert cost_evaluation(free, view_of(chat(30))).why == "growing"
-    assert cost_evaluation(free, view_of(chat(41))).why == "budget"
+    assert cost_evaluation(free, view_of(chat(30))).reason == "growing"
+    assert cost_evaluation(free, view_of(chat(41))).reason == "budget"
 
 
 # -- its bounds -------------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
     verdict = due.verdict(view_of(chat(first)))
 
     assert verdict.cost_evaluation is not None
-    assert verdict.cost_evaluation.why == "budget"
+    assert verdict.cost_evaluation.reason == "budget"
     assert verdict.mark == verdict.cost_evaluation.ceiling == 5_000 - 2 * ROUND
     assert verdict.cost_evaluation.ceiling <= verdict.cost_evaluation.tokens < 5_000 - ROUND
     assert view_of(chat(first)).due_end(CompactorConfig(retain_recent=6), verdict.mark) > 0
@@ -207,7 +207,7 @@ def test_the_providers_own_count_is_what_the_budget_limits() -> None:
     assert not due(view_of(memory))
     memory.record_usage("assistant", 4_500, counted=3_000)
     one = cost_evaluation(due, view_of(memory))
-    assert one.why == "budget"
+    assert one.reason == "budget"
     assert one.ceiling == pytest.approx(5_000 - 1.5 * ROUND, abs=1)
     assert one.tokens == math.ceil(1.5 * view_of(memory).tokens)
 
@@ -217,9 +217,9 @@ def test_it_does_not_hold_where_nothing_would_be_covered() -> None:
     memory = Memory.from_messages([user(words(30_000)), answer(words(10))])
     retained = trigger(CompactorConfig(retain_recent=20), prices=Prices(summarizer_output=0))
 
-    assert cost_evaluation(trigger(budget=5_000), view_of(memory)).why == "nothing_to_cover"
-    assert cost_evaluation(retained, view_of(chat(15))).why == "nothing_to_cover"
-    assert cost_evaluation(trigger(budget=5_000), view_of(Memory("empty"))).why == "nothing_to_cover"
+    assert cost_evaluation(trigger(budget=5_000), view_of(memory)).reason == "nothing_to_cover"
+    assert cost_evaluation(retained, view_of(chat(15))).reason == "nothing_to_cover"
+    assert cost_evaluation(trigger(budget=5_000), view_of(Memory("empty"))).reason == "nothing_to_cover"
 
 
 rounds_of_tokens = st.lists(st.integers(20, 4_000), min_size=1, max_size=25)
@@ -238,7 +238,7 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
     assert budget // 2 <= one.ceiling <= budget
     can_cover = view.due_end(CONFIG, one.ceiling) > view.end
     if one.tokens >= one.ceiling and can_cover:
-        assert one.why == "budget"
+        assert one.reason == "budget"
     elif one.is_due:
         assert one.grown >= max(least, one.best or 0, 1)
     else:
@@ -253,9 +253,9 @@ def test_a_conversation_that_ends_soon_is_not_compacted() -> None:
     view, due = view_of(chat(40), 4), cost_evaluation(trigger(), view_of(chat(40), 4))
     enough = due.price / (due.cached * due.grown)
 
-    assert cost_evaluation(trigger(calls_left=enough - 0.01), view).why == "ends_soon"
-    assert cost_evaluation(trigger(calls_left=enough + 0.01), view).why == "grown"
-    assert cost_evaluation(trigger(calls_left=0, budget=10_000), view).why == "budget"
+    assert cost_evaluation(trigger(calls_left=enough - 0.01), view).reason == "ends_soon"
+    assert cost_evaluation(trigger(calls_left=enough + 0.01), view).reason == "grown"
+    assert cost_evaluation(trigger(calls_left=0, budget=10_000), view).reason == "budget"
 
 
 def test_what_is_saved_begins_when_the_compaction_is_there() -> None:
@@ -264,8 +264,8 @@ def test_what_is_saved_begins_when_the_compaction_is_there() -> None:
     due = cost_evaluation(trigger(latency_calls=5), first)
     enough = 5 + due.price / (due.cached * (due.grown - due.summary))
 
-    assert cost_evaluation(trigger(latency_calls=5, calls_left=enough - 0.01), first).why == "ends_soon"
-    assert cost_evaluation(trigger(latency_calls=5, calls_left=enough + 0.01), first).why == "grown"
+    assert cost_evaluation(trigger(latency_calls=5, calls_left=enough - 0.01), first).reason == "ends_soon"
+    assert cost_evaluation(trigger(latency_calls=5, calls_left=enough + 0.01), first).reason == "grown"
 
 
 def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
@@ -279,7 +279,7 @@ def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
 
     due, view = trigger(calls_left=left), view_of(chat(40), 4)
     said = [due.verdict(view).cost_evaluation for _ in range(3)]
-    assert [(one.why, one.calls_left) for one in said if one] == [("ends_soon", 0), ("grown", None), ("grown", 1e6)]
+    assert [(one.reason, one.calls_left) for one in said if one] == [("ends_soon", 0), ("grown", None), ("grown", 1e6)]
     assert seen == [view] * 3
 
 
@@ -293,7 +293,7 @@ def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], is_
     for rounds in (8, 40):
         one = cost_evaluation(due, view_of(chat(rounds, 50)))
         assert one.is_due is (is_due or (rounds == 40 and bool(chosen)))
-        assert one.why == ("chosen" if one.is_due else "growing")
+        assert one.reason == ("chosen" if one.is_due else "growing")
 
 
 def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
@@ -303,7 +303,7 @@ def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
 
     assert verdict.mark == 2_000
     assert verdict.cost_evaluation is not None
-    assert verdict.cost_evaluation.why == "chosen"
+    assert verdict.cost_evaluation.reason == "chosen"
     assert not trigger(config, least=100_000)(view_of(chat(3)))
     assert trigger(config, least=100_000)(view_of(chat(51, 20)))
 
