@@ -132,7 +132,7 @@ def tokens_of(all_asked: Sequence[Asked]) -> Iterator[list[str]]:
 
 
 def prices_of(all_asked: Sequence[Asked]) -> Iterator[list[str]]:
-    names = [f"cached {one.cached:g}, written {one.written:g}, output {one.output:g}" for one in LISTS]
+    names = [f"cached {one.cached_input:g}, written {one.cache_write:g}, output {one.output:g}" for one in LISTS]
     yield ["newly covered", *names]
     for one in all_asked:
         row = [f"{one.covered:,}"]
@@ -146,7 +146,7 @@ def prices_of(all_asked: Sequence[Asked]) -> Iterator[list[str]]:
 
 
 def crossings(all_asked: Sequence[Asked]) -> Iterator[list[str]]:
-    names = [f"cached {one.cached:g}, written {one.written:g}, output {one.output:g}" for one in LISTS]
+    names = [f"cached {one.cached_input:g}, written {one.cache_write:g}, output {one.output:g}" for one in LISTS]
     yield ["newly covered", *names]
     for one in all_asked:
         yield [f"{one.covered:,}", *(f"{breaks_even(prices, one):.2f}" for prices in LISTS)]

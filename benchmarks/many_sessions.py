@@ -3,7 +3,7 @@
 All compactors share one executor and one ``Limits``, and all of them are due at once, which is the worst there is. Each
 size is measured in a process of its own. Prints a table in Markdown.
 
-    python -m benchmarks.many_sessions [--sessions 1000 10000] [--threads 8] [--concurrent 4] [--latency 0.01]
+    python -m benchmarks.many_sessions [--sessions 1000 10000] [--threads 8] [--max-concurrency 4] [--latency 0.01]
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ def print_table(measured: Sequence[Measured]) -> None:
 
 def in_a_process(sessions: int, arguments: argparse.Namespace) -> Measured:
     command = [sys.executable, "-m", "benchmarks.many_sessions", "--one", str(sessions)]
-    for name in ("threads", "concurrent", "latency"):
-        command += [f"--{name}", str(getattr(arguments, name))]
+    for name in ("threads", "max_concurrency", "latency"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)  # noqa: S603  (ourselves)
     if done.returncode:
@@ -319,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--threads", type=int, default=8, help="of the executor")
-    parser.add_argument("--concurrent", type=int, default=4, help="model calls at once")
+    parser.add_argument("--max-concurrency", type=int, default=4, help="model calls at once")
     parser.add_argument("--latency", type=float, default=0.01, help="of the model, in seconds")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)

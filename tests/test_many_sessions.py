@@ -56,7 +56,7 @@ def test_the_table_has_a_column_for_each_size(
         return measured[0]
 
     monkeypatch.setattr(many_sessions, "in_a_process", in_a_process)
-    many_sessions.main(["--sessions", "10", "20", "--concurrent", "3"])
+    many_sessions.main(["--sessions", "10", "20", "--max-concurrency", "3"])
     assert asked == [(10, 3), (20, 3)]
     lines = capsys.readouterr().out.splitlines()
     assert {line.count("|") for line in lines} == {4}

@@ -146,8 +146,8 @@ def test_cold_caches_make_it_due_earlier() -> None:
         memory.record_usage("assistant", 6_000, counted=6_000, cached_tokens=0)
     cold = cost_evaluation(trigger(), view_of(memory, 4))
 
-    assert warm.cached_input == 0.1
-    assert cold.cached_input > 0.5
+    assert warm.cached == 0.1
+    assert cold.cached > 0.5
     assert cold.best is not None
     assert warm.best is not None
     assert cold.best < warm.best / 2
