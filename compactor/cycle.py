@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
@@ -17,7 +17,6 @@ from memory.visibility import Rounds
 
 from .acceptance.checks import is_too_little
 from .config import CompactorConfig
-from .cost.limits import Place
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
     Deferred,
@@ -40,13 +39,16 @@ from .prompt.accounting import Ledger
 from .prompt.groups import Message, count_message
 from .prompt.last_prompt import last_prompt_of
 from .publication import Decision, Deferral, ahead_of, is_same, newest_place, reaching_ahead
-from .summarize import DEFAULT_TRAITS, Ask, CycleWork, Traits
+from .summarize import CycleWork
 from .summarizers.base import Summary, SummaryRequest
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import TokenCounter
 from .triggers import Trigger, Verdict
 from .view import STRATEGY, View, fold_in
+
+if TYPE_CHECKING:
+    from .runner import Run
 
 Strategy = Callable[[View], Iterable[Overlay]]
 
@@ -450,31 +452,23 @@ class Cycle(Desk):
             if not self.keeping.withdraw_lost(view.rounds):
                 return state, view
 
-    def run(
-        self,
-        ask: Ask,
-        allowed: Callable[[], str | None],
-        *,
-        traits: Traits = DEFAULT_TRAITS,
-        forced: bool = False,
-        place: Place | None = None,
-    ) -> CompactedMessage | None:
+    def run(self, run: Run) -> CompactedMessage | None:
         """Return the last compaction that was published; None where there was a reason not to, or it is held.
 
-        *allowed* says just before each publication why it may not happen any more, or None. *traits* are what the
-        summarizer says of itself: unless its answers are paid for, they are not kept, and no other process need wait,
-        nor is there need of a *place* among those that may ask; None: no limits. Raises what getter, journal, trigger,
-        strategies and summarizer raise, ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``, and
-        ``StaleCompaction`` where what was read is no longer current.
+        *run* asks the summarizer, and says just before each publication why it may not happen any more. Unless answers
+        are paid for, they are not kept, no other process need wait, and no permit is taken. Raises what getter,
+        journal, trigger, strategies and summarizer raise, ``SummaryRejected``, ``LeasedElsewhere``, ``LimitReached``,
+        and ``StaleCompaction`` where what was read is no longer current.
         """
+        ask, allowed, traits, forced = run.ask, run.forbidden, run.traits, run.forced
         paid = not traits.deterministic
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         lease = Lease(self.keeping, self.config.call_timeout + MARGIN)
 
         def before_asking(made: CycleWork, request: SummaryRequest) -> None:
             if paid and allowed() != "late":  # else the lease is that of the run that came after
-                if place is not None:
-                    place.hold(request, self.ledger.count)
+                if run.permit is not None:
+                    run.permit.hold(request, self.ledger.count)
                 lease.hold(made.is_current)
 
         def work(verdict: Verdict) -> CycleWork:

@@ -17,11 +17,11 @@ from memory.events import Event
 from memory.hooks import describe_error, renewed_after_fork
 from memory.overlays import CompactedMessage
 
-from .cost.limits import UNLIMITED, Limits, Place, Turn
+from .cost.limits import Limits, Place, Turn
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Deferred, Discarded, EventLog, Failed, Published, Reduced, Skip, Skipped, Stopped
-from .summarize import traits_of
+from .summarize import DEFAULT_TRAITS, Traits, traits_of
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
 from .timers import (
     Backoff,
@@ -102,23 +102,35 @@ class Indexing:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One cycle on its way. Only the compactor's current run may change anything."""
+    """One cycle on its way, and what it needs meanwhile. Only the compactor's current run may change anything."""
 
+    runner: Runner
+    #: Counts the compactor's runs.
+    number: int
+    #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
     forced: bool
+    #: What the summarizer says of itself.
+    traits: Traits = DEFAULT_TRAITS
+    #: Its share of the limits on calls and spend; None: there are no limits.
+    permit: Place | None = None
     #: A worker has taken it up.
     begun: bool = False
-    #: What it has of the limits on calls and spend.
-    place: Place = UNLIMITED
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
-    #: The back-off that it began has ended.
-    rested: bool = False
     #: It has published a reduction.
     reduced: bool = False
     #: What the summarizer was asked for last.
     asked: RequestKind | None = None
-    #: Seconds until what is held is to be looked at again, if nothing happens before.
+    #: Seconds until a deferred compaction is looked at again, if nothing happens before.
     recheck_in: float | None = None
+
+    def ask(self, request: SummaryRequest) -> str | Summary:
+        """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
+        return self.runner._ask(self, request)
+
+    def forbidden(self) -> str | None:
+        """Return why the run may not publish any more; None: it may."""
+        return self.runner._forbidden(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +222,9 @@ class Runner:
         self._run: Run | None = None
         self._restart = False  # start() came while stopping
         self._waiters = CompletionWaiters(self._wake)
-        self._backing_off_from: Run | None = None  # tells a back-off that is over from one that was cut short
+        self._begun = 0  # runs
+        self._backing_off_from = 0  # the run after which it backs off: a timer's of an earlier one may come late
+        self._rested_from = 0  # the run whose back-off has ended
         self._calls.renew(self._wake)
         self._discards = 0  # results in a row that were no longer current
         self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
@@ -349,7 +363,8 @@ class Runner:
         return self._begin(forced=False)
 
     def _begin(self, *, forced: bool) -> Run:
-        self._run, self._due = Run(forced), False
+        self._begun += 1
+        self._run, self._due = Run(self, self._begun, forced), False
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -419,13 +434,13 @@ class Runner:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            ask, forbidden = partial(self._ask, run), partial(self._forbidden, run)
-            place = run.place = self._turn.place()
+            run.permit = self._turn.place() if self._limits is not None else None
             try:
-                traits = traits_of(self._summarizer)
-                result = self._cycle.run(ask, forbidden, traits=traits, forced=run.forced, place=place)
+                run.traits = traits_of(self._summarizer)
+                result = self._cycle.run(run)
             finally:  # for one that was given up this is where its call has really ended
-                place.release()
+                if run.permit is not None:
+                    run.permit.release()
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if not self._close(run):
@@ -447,7 +462,7 @@ class Runner:
         try:
             delay = self._judge(run, error, outcome)
             if delay is not None:
-                self._rest.call_in(delay, run)
+                self._rest.call_in(delay, run.number)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
             error, outcome, delay, can_go_on = raised, outcome_of(raised, 0, forced=run.forced), None, False
         with self._lock:
@@ -529,15 +544,16 @@ class Runner:
         """Change state after *run*. Called with the lock held."""
         if error is not None and (outcome.is_failure or outcome.stops):
             self._last_error = describe_error(error)
-        if outcome.again or result is not None or run.rested:
+        rested = self._rested_from == run.number  # before the state was entered, where the machine was asleep
+        if outcome.again or result is not None or rested:
             self._pending = True
         if outcome.tells or result is not None:
             self._waiters.resolve(result=result, error=error)
         if self._state is State.STOPPING or (outcome.stops and self._state is State.COMPACTING):
             self._come_to_rest()
         elif self._state is State.COMPACTING:
-            self._state = State.BACKING_OFF if backing_off and not run.rested else State.IDLE
-            self._backing_off_from = run if self._state is State.BACKING_OFF else None
+            self._state = State.BACKING_OFF if backing_off and not rested else State.IDLE
+            self._backing_off_from = run.number
         elif self._thread is not None:  # compact_now of a compactor that is not started
             self._thread.close()
             self._thread = None
@@ -553,11 +569,11 @@ class Runner:
             self._state = State.IDLE
             self._pending = True
 
-    def _go_on(self, run: Run) -> None:
-        """End the back-off that *run* began."""
+    def _go_on(self, number: int) -> None:
+        """End the back-off that the run of that *number* began."""
         with self._lock:
-            run.rested = True  # perhaps before this state was even entered, where the machine was asleep
-            if self._state is not State.BACKING_OFF or self._backing_off_from is not run:
+            self._rested_from = max(self._rested_from, number)
+            if self._state is not State.BACKING_OFF or self._backing_off_from != number:
                 return
             self._state = State.IDLE
             self._pending = True
@@ -585,8 +601,9 @@ class Runner:
         if reason := self._forbidden(run):
             raise StaleCompaction(reason)
         run.asked = request.kind
-        ask, seconds = partial(run.place.ask, self._summarizer, request), self._cycle.config.call_timeout
-        answer = self._calls.make(ask, seconds, partial(self._give_up, run))
+        ask = partial(run.permit.ask, self._summarizer) if run.permit is not None else self._summarizer
+        seconds = self._cycle.config.call_timeout
+        answer = self._calls.make(partial(ask, request), seconds, partial(self._give_up, run))
         if run.over:
             raise StaleCompaction("late")
         return answer

@@ -41,11 +41,33 @@ from compactor.events import (
 )
 from compactor.journal import Keeping
 from compactor.prompt.accounting import Ledger
-from compactor.summarize import Traits
+from compactor.runner import Run
+from compactor.summarize import DEFAULT_TRAITS, Traits
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction
 from memory.events import Event
+
+
+class DirectRun(Run):
+    """A run that no runner gives up: it asks in the caller's thread."""
+
+    def __init__(
+        self,
+        ask: Callable[[SummaryRequest], Any],
+        *,
+        allowed: Callable[[], str | None] = lambda: None,
+        traits: Traits = DEFAULT_TRAITS,
+        forced: bool = False,
+    ) -> None:
+        super().__init__(runner=None, number=1, forced=forced, traits=traits)  # type: ignore[arg-type]
+        self._ask, self._allowed = ask, allowed
+
+    def ask(self, request: SummaryRequest) -> Any:
+        return self._ask(request)
+
+    def forbidden(self) -> str | None:
+        return self._allowed()
 
 
 class Table:
@@ -72,7 +94,7 @@ class Table:
     def run(
         self, ask: Callable[[SummaryRequest], Any] = lambda request: PRICES, **more: Any
     ) -> CompactedMessage | None:
-        return self.cycle.run(ask, more.pop("allowed", lambda: None), **more)
+        return self.cycle.run(DirectRun(ask, **more))
 
 
 def test_a_cycle_publishes_what_is_due() -> None:
