@@ -8,10 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from compactor import CompactorConfig, ContextCompactor, ExtractiveSummarizer, Summary, SummaryRequest
+from compactor import CompactorConfig, ContextCompactor, Event, ExtractiveSummarizer, Memory, Summary, SummaryRequest
 from compactor.events import log_events, logger_to
-from memory import Memory
-from memory.events import Event
 
 _extract = ExtractiveSummarizer()
 _attempts = iter(range(1_000))

@@ -5,8 +5,7 @@ Runs offline: the agents are scripted, and without a summarizer the summaries ar
 
 from __future__ import annotations
 
-from compactor import ContextCompactor, Settings, compose
-from memory import Attachment, Memory
+from compactor import Attachment, ContextCompactor, Memory, Settings, compose
 
 SETTINGS = Settings.from_dict(
     {

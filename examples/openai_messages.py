@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from compactor import CompactorConfig, ContextCompactor, compose
-from memory import Memory
+from compactor import CompactorConfig, ContextCompactor, Memory, compose
 
 Message = dict[str, Any]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest, compose
-from memory import Memory
+from compactor import CompactorConfig, ContextCompactor, Memory, Summary, SummaryRequest, compose
 
 
 def headlines(request: SummaryRequest) -> Summary:
