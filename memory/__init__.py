@@ -39,10 +39,7 @@ from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .search import RECALL_TOOLS, Hit
 from .stores import (
-    IndexedStore,
     InMemoryStore,
-    LeasingStore,
-    SearchableStore,
     Store,
     delete_files,
     expire,
@@ -68,11 +65,9 @@ __all__ = [
     "Hit",
     "HookFailed",
     "InMemoryStore",
-    "IndexedStore",
     "Journal",
     "JournalState",
     "LastingJournal",
-    "LeasingStore",
     "Memory",
     "MessageError",
     "NewerVersion",
@@ -89,7 +84,6 @@ __all__ = [
     "Round",
     "RoundClosed",
     "Rounds",
-    "SearchableStore",
     "SessionPurged",
     "StaleCompaction",
     "Store",

@@ -52,11 +52,6 @@ def require_role(role: object) -> None:
     require("role", role, str, 'the name of an agent, or "" to let it read every post')
 
 
-def require_store(store: object) -> None:
-    """Raise ``TypeError`` unless *store* has a store's methods."""
-    require_methods("store", store, ("append", "read"), "what open_store(url) gives")
-
-
 def round_id_of(round_: Any) -> str:
     """Return the id of a round, or the id that it is. Raises ``TypeError`` for anything else."""
     found = round_ if isinstance(round_, str) else getattr(round_, "id", None)

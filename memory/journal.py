@@ -39,7 +39,7 @@ from .overlays import (
     ties_of,
 )
 from .rounds import Record, Round, changed, new_id
-from .stores.base import IndexedStore, LeasingStore, Store
+from .stores.base import Store
 from .visibility import seen_by
 
 if TYPE_CHECKING:
@@ -322,8 +322,6 @@ class RoleJournal:
 
     def lease(self, seconds: float) -> float:
         store = self._store
-        if not isinstance(store, LeasingStore):
-            return 0.0
         place = self._memory.session_id, self._lease, self._process
         if not self._takes_over or os.getpid() != self._made_in:
             return store.lease(*place, seconds)
@@ -332,9 +330,7 @@ class RoleJournal:
         return wait
 
     def release(self) -> None:
-        store = self._store
-        if isinstance(store, LeasingStore):
-            store.release(self._memory.session_id, self._lease, self._process)
+        self._store.release(self._memory.session_id, self._lease, self._process)
 
     def refresh(self) -> bool:
         return self._memory.refresh()
@@ -363,13 +359,11 @@ class RoleJournal:
                 yield record
 
     def _entries_of(self, *records: type[Record]) -> Iterator[Entry]:
-        store, session, kinds = self._store, self._memory.session_id, kinds_of(*records)
-        log = store.read_kinds(session, kinds) if isinstance(store, IndexedStore) else store.read(session)
-        return (entry for entry in log if entry.kind in kinds)
+        return self._store.read_kinds(self._memory.session_id, kinds_of(*records))
 
     def history(self) -> tuple[CompactionRecord, ...]:
-        store, session, now = self._store, self._memory.session_id, self._memory.snapshot
-        log = store.read_kinds(session, KINDS_TOLD) if isinstance(store, IndexedStore) else store.read(session)
+        now = self._memory.snapshot
+        log = self._store.read_kinds(self._memory.session_id, KINDS_TOLD)
 
         def number_of(round_id: str) -> int:
             number = now.numbers.get(round_id, 0)

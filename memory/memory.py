@@ -15,7 +15,6 @@ from .arguments import (
     require_callable,
     require_methods,
     require_role,
-    require_store,
     round_id_of,
     takes,
 )
@@ -42,6 +41,7 @@ from .references import place_reference, text_behind
 from .rounds import EMPTY, Clock, FrozenMapping, Post, Record, Round, assembled, changed, new_id, utc_now
 from .search import Hit, found, in_step, words_of
 from .stores import InMemoryStore, Store
+from .stores.base import adapt_store
 from .transfer.fork import forked
 from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
@@ -97,8 +97,6 @@ class Memory(Log):
         take_over: bool = False,
     ) -> None:
         require("session_id", session_id, (str, NoneType), "the session's name, as a text; give a store as store=")
-        if store is not None:
-            require_store(store)
         require_callable("clock", clock, "a function that gives the time as a datetime")
         require_callable("new_id", new_id, "a function that gives a new id")
         self.conversation = Conversation(self)
@@ -108,7 +106,8 @@ class Memory(Log):
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
         self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
         session_id = session_id if session_id is not None else new_id()
-        super().__init__(session_id, InMemoryStore() if store is None else store, clock, take_over=take_over)
+        store = InMemoryStore() if store is None else adapt_store(store)
+        super().__init__(session_id, store, clock, take_over=take_over)
         self._holder = SOLE if take_over else ""
 
     def _after_fork(self) -> None:
@@ -118,7 +117,7 @@ class Memory(Log):
 
     def is_same_session(self, other: Memory) -> bool:
         """Return whether what *other* appends comes into this log: it is the same session on the same store."""
-        return other.session_id == self.session_id and other._store is self._store
+        return other.session_id == self.session_id and other._store == self._store
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -462,7 +461,7 @@ class Memory(Log):
         ``StoreError`` where the store has that session, and for a state that cannot be read; nothing is written then.
         """
         if store is not None:
-            require_store(store)
+            store = adapt_store(store)
         return memory_from(cls, state, session_id, store=store, **options)
 
     def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:

@@ -18,7 +18,7 @@ from .log.round_store import PURGED
 from .messages import repeats_query, text_of, text_with_calls
 from .references import beginning, cut_before, folded, label_of, place_reference
 from .rounds import USER, Post, Round
-from .stores.base import SearchableStore, Store, StoredText, storable
+from .stores.base import Store, StoredText, storable
 
 if TYPE_CHECKING:
     from .log.state import Snapshot
@@ -178,7 +178,7 @@ def found(
     """
     hits: list[Hit] = []
     reach = total = characters = 0
-    if isinstance(store, SearchableStore):
+    if "searchable" in store.capabilities:
         try:
             in_step(store, session, snapshot, most_rounds=most_rounds)
         except (StoreBusy, StoreFull, StoreReadOnly):
@@ -199,7 +199,7 @@ def found(
 def in_step(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int | None = None) -> bool:
     """Hand the texts of settled rounds over to the store's index, of at most *most_rounds*, and return whether it has
     them all. None: of all. A store without an index has what it needs."""
-    if not isinstance(store, SearchableStore):
+    if "searchable" not in store.capabilities:
         return True
     rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
     settled = snapshot.closed_prefix
@@ -228,7 +228,7 @@ def forgotten(store: Store, session: str, snapshot: Snapshot, numbers: Collectio
 
     Call it before what was erased is erased from the log: were it interrupted, the log would still know what to do.
     """
-    if not isinstance(store, SearchableStore):
+    if "searchable" not in store.capabilities:
         return
     rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
     for number in sorted(set(numbers)):

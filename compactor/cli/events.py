@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -22,12 +23,11 @@ from memory.entries import (
     PostRedacted,
     ReductionPublished,
     ReductionWithdrawn,
-    RoundOpened,
 )
 from memory.overlays import CompactedMessage
 from memory.references import place_reference, range_reference
 from memory.rounds import Record
-from memory.stores import IndexedStore, Store
+from memory.stores import Store
 
 from .sessions import when
 from .terminal import one_line
@@ -82,22 +82,9 @@ def happenings(
 
     On an indexed store only entries of these kinds are read.
     """
-    told = (_told(entry, number_of) for entry, number_of in _entries(store, session) if entry.number > after)
+    entries = (entry for entry in store.read_kinds(session, _KINDS) if entry.number > after)
+    told = (_told(entry, partial(store.round_number, session)) for entry in entries)
     return islice((one for one in told if role is None or one.role in (None, role)), limit)
-
-
-def _entries(store: Store, session: str) -> Iterator[tuple[Entry, Callable[[str], int]]]:
-    """Give the entries that are told of, and what gives a round's number in the log by its id."""
-    if isinstance(store, IndexedStore):
-        for entry in store.read_kinds(session, _KINDS):
-            yield entry, lambda round_id: store.round_number(session, round_id)
-        return
-    numbers: dict[str, int] = {}
-    for entry in store.read(session):
-        if entry.kind == "round opened" and isinstance(entry.record, RoundOpened):
-            numbers[entry.record.round_id] = len(numbers) + 1
-        elif entry.kind in _KINDS:
-            yield entry, lambda round_id: numbers.get(round_id, 0)
 
 
 def _told(entry: Entry, number_of: Callable[[str], int]) -> Happening:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,15 +13,13 @@ from rich.table import Table
 
 from memory import expire as purge_expired
 from memory import expired
-from memory.entries import Entry
-from memory.stores import Extent, IndexedStore, MeasuredStore, Store
+from memory.stores import Extent, Store
 
 from ..events import visible
 from .stores import unknown
 from .terminal import CannotRun, counted, one_line, screen
 
 #: Entries that are read at once at the end of a log.
-_PAGE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +44,8 @@ class SessionFacts:
 
 def overview(store: Store) -> list[SessionFacts]:
     """Return what there is to say of each session, by name."""
-    if isinstance(store, MeasuredStore):
-        extents = store.extents()
-        return [_facts(store, session, extents[session]) for session in sorted(extents)]
-    found = []
-    for session in store.sessions():
-        with suppress(CannotRun):  # purged meanwhile
-            found.append(facts_of(store, session))
-    return found
+    extents = store.extents()
+    return [_facts(store, session, extents[session]) for session in sorted(extents)]
 
 
 def facts_of(store: Store, session: str) -> SessionFacts:
@@ -62,15 +53,10 @@ def facts_of(store: Store, session: str) -> SessionFacts:
 
     No body is looked at: so it works on a session that is damaged, too. Raises ``CannotRun`` where there is none.
     """
-    if isinstance(store, MeasuredStore):
-        extent = store.extent(session)
-        if extent is None:
-            raise unknown(store, session)
-        return _facts(store, session, extent)
-    newest = _newest(store, session)
-    if not newest:
+    extent = store.extent(session)
+    if extent is None:
         raise unknown(store, session)
-    return SessionFacts(session, _rounds(store, session, newest), newest[-1].number, newest[-1].created_at)
+    return _facts(store, session, extent)
 
 
 def _facts(store: Store, session: str, extent: Extent) -> SessionFacts:
@@ -81,39 +67,6 @@ def _facts(store: Store, session: str, extent: Extent) -> SessionFacts:
 def _counted(store: Store, session: str) -> int:
     """Return how many rounds there are where entries do not know theirs."""
     return sum(one.kind == "round opened" for one in store.read(session))
-
-
-def _newest(store: Store, session: str) -> list[Entry]:
-    """Return the newest entries, a page of them at most. Numbers have no gaps: so a few looks find the end."""
-
-    def entry(number: int) -> Entry | None:
-        return next(iter(store.read(session, number - 1, 1)), None)
-
-    checkpoint = store.checkpoint(session) if isinstance(store, IndexedStore) else None
-    last, step = entry(checkpoint.number if checkpoint is not None else 1), _PAGE
-    if last is None:
-        return []
-    while (later := entry(last.number + step)) is not None:
-        last, step = later, 2 * step
-    while step > _PAGE:
-        step //= 2
-        last = entry(last.number + step) or last
-    return [last, *store.read(session, last.number, step)]
-
-
-def _rounds(store: Store, session: str, newest: Sequence[Entry]) -> int:
-    """Return how many rounds there are: the number of the one that was opened last, where entries know theirs."""
-    opened, stop, size = _opened(newest), newest[0].number - 1, _PAGE
-    while opened is None and stop > 0:
-        start = max(0, stop - size)
-        opened, stop, size = _opened(store.read(session, start, stop - start)), start, 4 * size
-    return _counted(store, session) if opened == 0 else opened or 0
-
-
-def _opened(entries: Iterable[Entry]) -> int | None:
-    """Return the number of the round that is the last to be opened in *entries*, 0 where it is not known."""
-    numbers = [one.round for one in entries if one.kind == "round opened"]
-    return numbers[-1] if numbers else None
 
 
 def table(sessions: Sequence[SessionFacts], console: Console) -> None:

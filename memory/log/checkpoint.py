@@ -17,7 +17,7 @@ from ..entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_a
 from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, dumped
-from ..stores.base import Checkpoint, IndexedStore
+from ..stores.base import Checkpoint, Store
 from ..usage import Pinned, Usage, said_at, unreadable
 from .open_round import OpenRound, rebuilt
 from .round_store import Archive, Place, Shelf, record_at
@@ -104,7 +104,7 @@ def _reductions_of(held: Reductions) -> _Reductions:
     return _Reductions(version=held.version, places=places)
 
 
-def resumed(kept: Checkpoint, store: IndexedStore, session: str, archive: Archive) -> Snapshot | None:
+def resumed(kept: Checkpoint, store: Store, session: str, archive: Archive) -> Snapshot | None:
     """Return the snapshot after the entry that *kept* names; None where *kept* cannot be made use of.
 
     Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
@@ -124,7 +124,7 @@ def resumed(kept: Checkpoint, store: IndexedStore, session: str, archive: Archiv
 class _Reading:
     """Reads from a session's log what a checkpoint names."""
 
-    def __init__(self, store: IndexedStore, session: str, archive: Archive) -> None:
+    def __init__(self, store: Store, session: str, archive: Archive) -> None:
         self._store = store
         self._session = session
         self._archive = archive

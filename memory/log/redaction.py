@@ -24,7 +24,7 @@ from ..messages import FUNCTION, KEPT, came_as_message, query_message, repeats_q
 from ..overlays import without_posts
 from ..references import parsed, place_reference
 from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, freeze_mapping
-from ..stores.base import IndexedStore, Store
+from ..stores.base import Store
 
 if TYPE_CHECKING:
     from ..visibility import Rounds
@@ -111,8 +111,7 @@ def references_of(record: PostRedacted, number: int) -> tuple[str, ...]:
 
 def erased_places(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
     """Return the references of all posts that were erased, each once. *numbers* gives those of the rounds."""
-    log = store.read_kinds(session, _ERASING) if isinstance(store, IndexedStore) else store.read(session)
-    records = (entry.record for entry in log if entry.kind in _ERASING)
+    records = (entry.record for entry in store.read_kinds(session, _ERASING))
     found = (references_of(one, numbers(one.round_id)) for one in records if isinstance(one, PostRedacted))
     return tuple(dict.fromkeys(chain.from_iterable(found)))
 
@@ -159,9 +158,9 @@ def holding(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry
     """Return the entries in which something may have to be erased that was said in *rounds*, and those that say what,
     in order.
 
-    On an ``IndexedStore``, all compactions and what is of these rounds; else the whole log.
+    On an indexed store, all compactions and what is of these rounds; else the whole log.
     """
-    if not isinstance(store, IndexedStore):
+    if "indexed" not in store.capabilities:
         return store.read(session)
     found = {entry.number: entry for entry in store.read_kinds(session, _OF_MANY_ROUNDS)}
     for number in set(rounds):

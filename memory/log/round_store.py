@@ -17,7 +17,7 @@ from ..errors import NewerVersion, SessionPurged, StoreDamaged
 from ..hooks import renewed_after_fork
 from ..overlays import CompactedMessage, Reduction
 from ..rounds import Record, Round
-from ..stores.base import IndexedStore, Store
+from ..stores.base import Store
 from .open_round import rebuilt
 from .redaction import without
 
@@ -113,7 +113,7 @@ class _Published:
 
     def _entries_in(self, spans: Sequence[tuple[int, int]]) -> Iterator[Entry]:
         """Give the entries of a few *spans* of the log, or, where there are many, all that publish reductions."""
-        if len(spans) > MAX_SPANS and isinstance(self._store, IndexedStore):
+        if len(spans) > MAX_SPANS and self._store is not None:
             yield from self._store.read_kinds(self._session, {NAMES[ReductionPublished]})
             return
         for first, last in spans:
@@ -189,7 +189,7 @@ class StoredRounds(_Published):
 
     def __init__(
         self,
-        store: IndexedStore,
+        store: Store,
         session: str,
         *,
         most_rounds: int = MAX_ROUNDS,
@@ -299,7 +299,7 @@ class StoredRounds(_Published):
 class _StoredNumbers:
     """The numbers of rounds: those that were asked for last, and the store for all others."""
 
-    def __init__(self, store: IndexedStore, session: str, most: int) -> None:
+    def __init__(self, store: Store, session: str, most: int) -> None:
         self._store = store
         self._session = session
         self._most = most

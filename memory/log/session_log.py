@@ -35,7 +35,7 @@ from ..errors import (
 from ..hooks import describe, renewed_after_fork
 from ..rounds import Clock, Record
 from ..search import forgotten
-from ..stores.base import ErasingStore, IndexedStore, Store
+from ..stores.base import Store
 from ..transfer.validate import round_id_of
 from .checkpoint import checkpoint_of, resumed
 from .redaction import erasures, holding, references_of, unfinished
@@ -83,7 +83,7 @@ class Log(ABC):
         self.session_id = session_id
         self._store = store
         self._clock = clock
-        self._indexed = store if isinstance(store, IndexedStore) else None
+        self._indexed = store if "indexed" in store.capabilities else None
         self._behind = False  # whether some of its own entries may be in the log that are not known here
         self._heard = False  # whether anything was read that others wrote, and nobody was told of yet
         self._gone: tuple[tuple[str, ...], ...] = ()  # references of what others erased, and nobody was told of yet
@@ -310,11 +310,7 @@ class Log(ABC):
         numbers = {number for number, _ in bodies}
         said = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
         forgotten(self._store, self.session_id, now, said)
-        if isinstance(self._store, ErasingStore):
-            self._store.redact_all(self.session_id, dict(bodies))
-        else:
-            for number, body in bodies:
-                self._store.redact(self.session_id, number, body)
+        self._store.redact_all(self.session_id, dict(bodies))
         for number in begun:
             self._to_erase.pop(number, None)
 

@@ -8,14 +8,9 @@ from ..arguments import require
 from ..errors import StoreError
 from .base import (
     Checkpoint,
-    ErasingStore,
     Extent,
     FoundText,
     FoundTexts,
-    IndexedStore,
-    LeasingStore,
-    MeasuredStore,
-    SearchableStore,
     Store,
     StoredText,
 )
@@ -24,15 +19,10 @@ from .retention import delete_files, expire, expired
 
 __all__ = [
     "Checkpoint",
-    "ErasingStore",
     "Extent",
     "FoundText",
     "FoundTexts",
     "InMemoryStore",
-    "IndexedStore",
-    "LeasingStore",
-    "MeasuredStore",
-    "SearchableStore",
     "Store",
     "StoredText",
     "delete_files",
@@ -48,8 +38,7 @@ def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
     ``memory://`` lasts as long as the process. ``sqlite:///chat.db`` is a file, from the working folder on;
     ``sqlite:////srv/chat.db`` and ``sqlite:///C:/chat.db`` are files from the root on. ``?synchronous=normal`` and
     ``?timeout=`` are explained at ``memory.stores.dialects.Sqlite``. ``postgresql+psycopg://user:password@host/database``
-    is a database on a server, with libpq's options behind a question mark. SQL stores are also ``IndexedStore``,
-    ``SearchableStore`` and ``LeasingStore``.
+    is a database on a server, with libpq's options behind a question mark. SQL stores have all ``capabilities``.
 
     A database that an older version made is brought up to date, and older versions refuse it from then on. Without
     *migrate* nothing is changed: it raises ``OlderVersion``, and ``StoreError`` where nothing was ever stored.

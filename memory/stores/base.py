@@ -1,207 +1,295 @@
-"""What Memory asks of a store: one append-only log of entries per session; and what it can make use of beside that."""
+"""The store: one append-only log of entries per session, and optional abilities with working defaults."""
 
 from __future__ import annotations
 
 import codecs
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
-from ..entries import Entry
-
-
-@runtime_checkable
-class Store(Protocol):
-    """One append-only log of entries per session, numbered from 1 without gaps."""
-
-    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        """Store *entries* behind number *after*, all or none, and return the last one's number.
-
-        Durable before it returns. Raises ``Conflict`` if the log has grown past *after*, unless it grew by these very
-        entries (same ids): then they were stored before, and their number is returned. Also raises it if the entry at
-        *after* has another id than the first of *entries* ``follows``, unless that is empty: the session was purged
-        since, and begun anew. Who leaves that out lets an outdated Memory write into a new session of the same length.
-        """
-
-    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Give the entries behind number *after* in order, at most *limit*; none for a session that does not exist."""
-
-    def sessions(self) -> Sequence[str]:
-        """Return the names of the sessions that have entries, sorted."""
-
-    def redact(self, session: str, number: int, body: str = "") -> None:
-        """Put *body* in the place of one entry's body, so that the old one is no more; id, kind and number stay.
-
-        Without one it becomes an entry of the kind ``redacted`` that says nothing. Raises ``KeyError`` where there is
-        no such entry.
-        """
-
-    def purge(self, session: str) -> None:
-        """Erase a session, entries and all; one that does not exist is no error.
-
-        ``retention.delete_files`` first: what the session has in files beside the store goes with it.
-        """
-
-    def close(self) -> None:
-        """Let go of what the store holds; using it afterwards is an error."""
-
-
-@runtime_checkable
-class ErasingStore(Store, Protocol):
-    """A store that erases several entries in the time that one takes."""
-
-    def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
-        """Do what ``redact`` does for each number in *bodies*, all or none."""
+from ..arguments import require_methods
+from ..entries import Entry, RoundOpened, kinds_of
 
 
 class Extent(NamedTuple):
-    """How far a session's log reaches."""
+    """The length of a session's log."""
 
-    #: Of the last entry.
+    #: Number of the last entry.
     number: int
     created_at: datetime
-    #: The number of the round that was opened last, as its entry says; 0 where it does not, or there is none.
+    #: Number of the newest round, read from its entry; 0 if there is none or the entry does not give it.
     rounds: int
 
 
-@runtime_checkable
-class MeasuredStore(Store, Protocol):
-    """A store that says how far its logs reach without reading them."""
-
-    def extent(self, session: str) -> Extent | None:
-        """Return how far one session reaches; None where there is none of that name."""
-
-    def extents(self) -> Mapping[str, Extent]:
-        """Return that of all sessions, by their names."""
-
-
 class Checkpoint(NamedTuple):
-    """What a Memory was after one entry, so that nobody need read the log before it to know. It holds no texts."""
+    """The state of a Memory after one entry: opening from it skips the log before. It holds no texts."""
 
-    #: Of the last entry that it takes into account.
+    #: Number of the last entry that it includes.
     number: int
     #: ASCII-escaped JSON.
     body: str
 
 
-@runtime_checkable
-class IndexedStore(Store, Protocol):
-    """A store from which part of a log can be read: a Memory on it keeps no history, and opens without reading it.
-
-    It files each entry under ``entry.round``, and "round opened" under the round's id too.
-    """
-
-    def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
-        """Give all entries of the rounds *first* to *last*, both inclusive, in the order of the log."""
-
-    def round_number(self, session: str, round_id: str) -> int:
-        """Return the number of a round; 0 where there is none of that id."""
-
-    def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
-        """Give all entries of these kinds, in the order of the log."""
-
-    def checkpoint(self, session: str) -> Checkpoint | None:
-        """Return the session's newest checkpoint; None where there is none."""
-
-    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
-        """Keep *checkpoint* in place of the one before; ignored where that is newer, or the session is gone."""
-
-
 class StoredText(NamedTuple):
-    """A text that a search may find, and where it stands."""
+    """A searchable text and its place."""
 
     round: int
-    #: Of the post in the round; 0 is the user's query.
+    #: Number of the post in its round; 0 is the user's query.
     number: int
     #: Both empty: every role sees it.
     send_from: str
     send_to: str
-    #: Folded, as the words that are searched are; it need not be the original to the letter.
+    #: Folded like the words of a query; not the original letter by letter.
     text: str
 
 
 class FoundText(NamedTuple):
-    """A text in which a word was found, without the text: there can be as many as a session has."""
+    """A match, without its text: a search may match every text of a session."""
 
     round: int
-    #: Of the post in the round; 0 is the user's query.
+    #: Number of the post in its round; 0 is the user's query.
     number: int
-    #: Of the stored text, in characters.
+    #: Length of the stored text in characters.
     length: int
-    #: How often each word stands in it, as ``str.count`` counts; one of them at least does.
+    #: Occurrences of each word, as ``str.count`` counts; at least one is positive.
     counts: tuple[int, ...]
 
 
 class FoundTexts(NamedTuple):
-    """Where words were found, and how many texts there are in all, for weighing the words."""
+    """All matches, and the totals that rank them."""
 
     texts: Sequence[FoundText]
-    #: Texts that the role sees, in rounds that have not failed, and their length in characters.
+    #: Number and total length of the texts that the role sees, without those of failed rounds.
     total: int
     characters: int
 
 
-@runtime_checkable
-class SearchableStore(Store, Protocol):
-    """A store that finds words in the texts of a session's rounds. Memory hands it the texts of settled rounds."""
+#: The optional abilities of a store, each with the methods that a store overrides to have it.
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    # Old rounds stay in the store: Memory holds no history and opens without reading it.
+    "indexed": ("read_rounds", "round_number", "read_kinds", "checkpoint", "keep_checkpoint"),
+    # The store finds words; Memory hands it the texts of closed rounds.
+    "searchable": ("texts_reach", "keep_texts", "find_texts"),
+    # Processes tell each other what they are working on.
+    "leasing": ("lease", "release"),
+    # Several entries are erased in one transaction.
+    "erasing": ("redact_all",),
+    # The length of a log is known without reading it.
+    "measured": ("extent", "extents"),
+}
 
-    def texts_reach(self, session: str) -> int:
-        """Return the number of the last round whose texts were handed over, it and all before; 0: none yet."""
 
-    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
-        """Take over the *texts* of the rounds *first* to *last*, in place of what is kept of them."""
+class Store(ABC):
+    """One append-only log of entries per session, numbered from 1 without gaps.
 
-    def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
-        """Return which texts have any of *words* in them, also inside of a longer one, as *role* sees them; the empty
-        role sees all. Words are folded, none is empty, and they are taken literally whatever is in them."""
-
-
-@runtime_checkable
-class LeasingStore(Store, Protocol):
-    """A store by which one process tells others that it is at some work, so that it is not done and paid for twice.
-
-    By the clock of the database. It saves money: correctness never rests on it.
+    A store implements the six abstract methods. The other methods work on top of them; a store that can do better
+    overrides all methods of one ability in ``CAPABILITIES``.
     """
 
-    def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
-        """Take or renew the lease of that *name* for *seconds*, and return 0.0; where another holder has it, the
-        seconds until it expires, unless it is to be taken over."""
+    #: Keys of ``CAPABILITIES``; derived from the overridden methods.
+    capabilities: frozenset[str] = frozenset()
 
-    def release(self, session: str, name: str, holder: str) -> None:
-        """Give the lease back; one that is not *holder*'s is left alone."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.capabilities = frozenset(
+            name
+            for name, methods in CAPABILITIES.items()
+            if all(getattr(cls, method) is not getattr(Store, method) for method in methods)
+        )
+
+    @abstractmethod
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        """Store *entries* after entry number *after*, all or none, and return the number of the last one.
+
+        The entries are durable when it returns. Raises ``Conflict`` if the log has grown past *after*; if it grew by
+        these very entries (same ids), the append is a repetition and returns their number. Also raises ``Conflict`` if
+        the id of entry *after* differs from ``entries[0].follows`` and that is not empty: the session was purged and
+        started again. Without this check an outdated Memory writes into a new session of the same length.
+        """
+
+    @abstractmethod
+    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        """Yield the entries after number *after* in order, at most *limit*; none for an unknown session."""
+
+    @abstractmethod
+    def sessions(self) -> Sequence[str]:
+        """Return the names of all sessions with entries, sorted."""
+
+    @abstractmethod
+    def redact(self, session: str, number: int, body: str = "") -> None:
+        """Replace the body of one entry and destroy the old one; id, kind and number stay.
+
+        Without a *body* the entry becomes an empty entry of the kind ``redacted``. Raises ``KeyError`` if there is no
+        such entry.
+        """
+
+    @abstractmethod
+    def purge(self, session: str) -> None:
+        """Erase a session with all its entries; an unknown one is no error.
+
+        Call ``delete_files`` first: it removes the session's files outside the store.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources; using the store afterwards is an error."""
+
+    # --- "erasing" ---
+
+    def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
+        """Redact each entry in *bodies*. A store with this ability redacts all or none."""
+        for number, body in bodies.items():
+            self.redact(session, number, body)
+
+    # --- "measured" ---
+
+    def extent(self, session: str) -> Extent | None:
+        """Return the length of one session; None for an unknown one."""
+        last, rounds = None, 0
+        for last in self.read(session):
+            rounds = last.round if last.kind == "round opened" else rounds
+        return None if last is None else Extent(last.number, last.created_at, rounds)
+
+    def extents(self) -> Mapping[str, Extent]:
+        """Return the length of every session by name."""
+        found = {session: self.extent(session) for session in self.sessions()}
+        return {session: extent for session, extent in found.items() if extent is not None}
+
+    # --- "indexed": entries are filed under ``entry.round``, and "round opened" under the round's id too ---
+
+    def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
+        """Yield all entries of the rounds *first* to *last*, both inclusive, in the order of the log."""
+        return (entry for entry in self.read(session) if first <= entry.round <= last)
+
+    def round_number(self, session: str, round_id: str) -> int:
+        """Return the number of a round; 0 for an unknown id."""
+        for number, entry in enumerate(self.read_kinds(session, kinds_of(RoundOpened)), 1):
+            if isinstance(record := entry.record, RoundOpened) and record.round_id == round_id:
+                return number
+        return 0
+
+    def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
+        """Yield all entries of these kinds in the order of the log."""
+        return (entry for entry in self.read(session) if entry.kind in kinds)
+
+    def checkpoint(self, session: str) -> Checkpoint | None:  # noqa: ARG002
+        """Return the newest checkpoint of a session, or None."""
+        return None
+
+    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:  # noqa: B027
+        """Replace the checkpoint of a session; ignored if the stored one is newer or the session is gone."""
+
+    # --- "searchable" ---
+
+    def texts_reach(self, session: str) -> int:  # noqa: ARG002
+        """Return the number of the last indexed round; all rounds before it are indexed too. 0: none."""
+        return 0
+
+    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:  # noqa: B027
+        """Index *texts* as all texts of the rounds *first* to *last*, replacing older ones."""
+
+    def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:  # noqa: ARG002
+        """Return the texts that contain any of *words* and that *role* sees; the empty role sees all.
+
+        A word also matches inside a longer word. Words are folded, not empty, and literal whatever they contain.
+        """
+        return FoundTexts((), 0, 0)
+
+    # --- "leasing": by the database's clock. A lease saves money; correctness never rests on it ---
+
+    def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:  # noqa: ARG002
+        """Take or renew a lease for *seconds* and return 0.0.
+
+        If another *holder* has it, return the seconds until it expires; with *take_over*, take it anyway.
+        """
+        return 0.0
+
+    def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
+        """Give a lease back; ignored if *holder* does not have it."""
 
 
-# --- names and texts as a database holds them: they may have characters that it cannot, and names be of any length
+class AdaptedStore(Store):
+    """A host's object with the methods of a store that does not subclass ``Store``."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.capabilities = frozenset(
+            name
+            for name, methods in CAPABILITIES.items()
+            if all(callable(getattr(store, method, None)) for method in methods)
+        )
+        for name in self.capabilities:
+            for method in CAPABILITIES[name]:
+                setattr(self, method, getattr(store, method))
+
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
+        return int(self._store.append(session, entries, after))
+
+    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        entries: Iterator[Entry] = self._store.read(session, after, limit)
+        return entries
+
+    def sessions(self) -> Sequence[str]:
+        names: Sequence[str] = self._store.sessions()
+        return names
+
+    def redact(self, session: str, number: int, body: str = "") -> None:
+        self._store.redact(session, number, body)
+
+    def purge(self, session: str) -> None:
+        self._store.purge(session)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AdaptedStore) and other._store is self._store
+
+    def __hash__(self) -> int:
+        return hash(id(self._store))
 
 
-# Found now: who looks for it first imports it, and a child that is forked at that moment would wait for it for ever.
+def adapt_store(store: object) -> Store:
+    """Return *store* as a ``Store``. Raises ``TypeError`` if it lacks a store's methods."""
+    if isinstance(store, Store):
+        return store
+    require_methods("store", store, ("append", "read"), "what open_store(url) gives")
+    return AdaptedStore(store)
+
+
+# --- names and texts as a database holds them ---
+
+# Looked up now: the first look-up imports the codec, and a child forked at that moment would wait for the import's lock
+# for ever.
 codecs.lookup("unicode_escape")
 
-#: What PostgreSQL cannot hold, or UTF-8 not at all.
+#: Characters that PostgreSQL (NUL) or UTF-8 (half a surrogate pair) cannot hold.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def escaped(name: str) -> str:
-    """Return *name* in ASCII: NUL and halves of characters are legal in names, and not in a database. No two names
-    become one."""
+    """Return *name* in ASCII, one to one: names may hold NUL and halves of surrogate pairs, a database may not."""
+    if name.isascii() and name.isprintable() and "\\" not in name:
+        return name
     return name.encode("unicode_escape").decode("ascii")
 
 
 def unescaped(name: str) -> str:
-    return name.encode("ascii").decode("unicode_escape")
+    return name if "\\" not in name and name.isascii() else name.encode("ascii").decode("unicode_escape")
 
 
 def key_of(name: str) -> str:
-    """Return what stands for *name* in an index: the name itself unless it is long. No two names have the same."""
+    """Return a unique index key for *name*: the escaped name itself unless it is long."""
     ascii_ = escaped(name)
     if len(ascii_) <= 100:
         return ascii_
-    # With its 129 characters it is none of those; and their beginning tells people what it is.
+    # 64 + ":" + 64 hex = 129 characters: never equal to a short key, and still recognisable.
     return f"{ascii_[:64]}:{hashlib.sha256(ascii_.encode()).hexdigest()}"
 
 
 def storable(text: str) -> str:
-    """Return *text* with what not every database can hold replaced, each character in its place."""
+    """Return *text* with each character that some database cannot hold replaced in its place."""
     return _UNSTORABLE.sub("\ufffd", text)

@@ -12,6 +12,7 @@ from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict, StoreBusy
 from ..hooks import renewed_after_fork
 from ..rounds import assembled
+from .base import Store
 from .retention import delete_files
 
 
@@ -53,7 +54,7 @@ def _entry_of(line: _Line, number: int) -> Entry:
     )
 
 
-class InMemoryStore:
+class InMemoryStore(Store):
     """Sessions in a dict of lists. Several Memories, in several threads, may share one.
 
     *clock* counts seconds from anywhere: leases expire by it.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from ..entries import Entry, EventRecorded, kinds_of
+from ..entries import EventRecorded, kinds_of
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..rounds import utc_now
-from .base import IndexedStore, MeasuredStore, Store
+from .base import Store, adapt_store
 
 #: The event by which a session's log says that files in a folder belong to it; its facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
@@ -24,7 +24,7 @@ _OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 def expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:
     """Return the sessions that nobody has written to for longer than *older_than*, sorted. *now*: by default, now."""
     before = (utc_now() if now is None else now) - older_than
-    return [session for session, at in _last_written(store) if at < before]
+    return sorted(name for name, extent in adapt_store(store).extents().items() if extent.created_at < before)
 
 
 def expire(
@@ -43,31 +43,17 @@ def expire(
     return gone
 
 
-def _last_written(store: Store) -> Iterator[tuple[str, datetime]]:
-    if isinstance(store, MeasuredStore):
-        yield from ((session, extent.created_at) for session, extent in sorted(store.extents().items()))
-        return
-    for session in store.sessions():
-        newest: Entry | None = None
-        for newest in store.read(session):  # noqa: B007  (the last one is meant)
-            pass
-        if newest is not None:
-            yield session, newest.created_at
-
-
 def folders_of(store: Store, session: str) -> tuple[str, ...]:
     """Return the folders with files of *session*, as its log names them; not those of the session it is a copy of."""
-    log = store.read_kinds(session, _EVENTS) if isinstance(store, IndexedStore) else store.read(session)
-    found: dict[str, None] = {}
-    for entry in log:
-        if entry.kind in _EVENTS:
-            with suppress(StoreDamaged, NewerVersion):  # which a session may be purged for
-                record = entry.record
-                if isinstance(record, EventRecorded) and record.name == FILES_KEPT:
-                    folder = record.facts.get("folder")
-                    if record.facts.get("session") == session and isinstance(folder, str) and os.path.isabs(folder):
-                        found[folder] = None
-    return tuple(found)
+    folders: dict[str, None] = {}
+    for entry in adapt_store(store).read_kinds(session, _EVENTS):
+        with suppress(StoreDamaged, NewerVersion):  # a session may be purged because it is damaged
+            record = entry.record
+            if isinstance(record, EventRecorded) and record.name == FILES_KEPT:
+                folder = record.facts.get("folder")
+                if record.facts.get("session") == session and isinstance(folder, str) and os.path.isabs(folder):
+                    folders[folder] = None
+    return tuple(folders)
 
 
 def delete_files(store: Store, session: str) -> int:

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Row, Select, Text, TextClause, bindparam, column, select, table, text
+from sqlalchemy import BigInteger, Connection, Select, Text, TextClause, bindparam, column, select, table, text
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
-from .base import Checkpoint, Extent, FoundTexts, StoredText, escaped, key_of, unescaped
+from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escaped, key_of, unescaped
 from .connections import Connections
 from .dialects import VERSIONS, Dialect
 from .retention import delete_files
@@ -76,7 +76,7 @@ _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
 _sessions = table("compactor_sessions", column("id"), column("key"))
 
 
-class SqlStore:
+class SqlStore(Store):
     """Sessions in the tables of one database; it must be opened before it is used.
 
     Any number of threads and processes may use it at once. An append is one transaction and durable before it returns,
@@ -302,7 +302,23 @@ class SqlStore:
         self._connections.write(lambda connection: connection.execute(_KEEP_CHECKPOINT, values))
 
     def _entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
-        return self._read(lambda connection: [_entry(row) for row in connection.execute(statement, where)])
+        def read(connection: Connection) -> list[Entry]:
+            entries = []
+            for row in connection.execute(statement, where):
+                number, id_, kind, round_, version, created_at, body = row
+                # SQLite accepts any type in any column, and a damaged file may return any.
+                if not (type(number) is type(round_) is type(version) is int and type(body) is str):
+                    raise TypeError("a column of another type")
+                # The usual case is spelled out: a log has as many rows as a session has events.
+                if "\\" in (names := kind + id_) or not names.isascii():
+                    kind, id_ = unescaped(kind), unescaped(id_)
+                at = datetime.fromisoformat(created_at)
+                entries.append(
+                    Entry(kind, body=body, id=id_, created_at=at, number=number, round=round_, version=version)
+                )
+            return entries
+
+        return self._read(read)
 
     def _read(self, work: Callable[[Connection], Result]) -> Result:
         with self._sound():
@@ -403,22 +419,6 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
         "created_at": (at.astimezone(UTC) if at.tzinfo else at).isoformat(),
         "body": entry.body,
     }
-
-
-def _entry(row: Row[*tuple[Any, ...]]) -> Entry:
-    number, id_, kind, round_, version, created_at, body = row
-    # SQLite takes, and a damaged file gives, anything in any column.
-    if not (isinstance(number, int) and isinstance(round_, int) and isinstance(version, int) and isinstance(body, str)):
-        raise TypeError("a column of another type")
-    return Entry(
-        unescaped(kind),
-        body=body,
-        id=unescaped(id_),
-        created_at=datetime.fromisoformat(created_at),
-        number=number,
-        round=round_,
-        version=version,
-    )
 
 
 def _round_key(entry: Entry) -> str | None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TextIO, overload
 
 from ..entries import Entry
 from ..errors import StoreDamaged, StoreError
-from ..stores import MeasuredStore, Store
+from ..stores import Store
+from ..stores.base import adapt_store
 from .state_dict import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
 from .validate import REMEDY, Fitting
 
@@ -37,18 +38,19 @@ def export_session(store: Store, session: str, stream: TextIO) -> int:
     Holds one entry at a time. What is written is ASCII. Raises ``StoreError`` where there is no such session, or it
     is purged meanwhile: the file that is left is refused when it is read.
     """
-    count = _length(store, session)
-    if not count:
+    store = adapt_store(store)
+    extent = store.extent(session)
+    if extent is None:
         raise StoreError(f"there is no session {session[:40]!r} in this store; its sessions are those it lists")
-    head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": session, "entries": count}
+    head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": session, "entries": extent.number}
     stream.write(_line(head))
     written = 0
-    for entry in store.read(session, 0, count):
+    for entry in store.read(session, 0, extent.number):
         stream.write(_line(value_of(entry)))
         written += 1
-    if written != count:
+    if written != extent.number:
         raise StoreError(f"session {session[:40]!r} was purged while it was exported; what was written is not whole")
-    return count
+    return written
 
 
 def import_session(store: Store, stream: Iterable[str], session: str | None = None) -> Imported:
@@ -126,26 +128,6 @@ def _parsed(text: str, where: str) -> Any:
 
 def _line(value: object) -> str:
     return json.dumps(value, separators=(",", ":")) + "\n"
-
-
-def _length(store: Store, session: str) -> int:
-    """Return the number of a log's last entry, asking for a few single ones where the store does not know: they are
-    numbered without gaps."""
-    if isinstance(store, MeasuredStore):
-        extent = store.extent(session)
-        return 0 if extent is None else extent.number
-
-    def reaches(number: int) -> bool:
-        return next(iter(store.read(session, number - 1, 1)), None) is not None
-
-    above = 1
-    while reaches(above):
-        above *= 2
-    below = above // 2
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (middle, above) if reaches(middle) else (below, middle)
-    return below
 
 
 class _KeptAside(Sequence[Entry]):

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import memory
 
 #: For who writes a store or a journal of their own, in ``memory.entries`` and ``memory.stores``.
-OF_STORES = {"Entry", "CompactionPrepared", "Checkpoint", "FoundTexts", "StoredText"}
+OF_STORES = {"Entry", "CompactionPrepared", "Checkpoint", "Extent", "FoundTexts", "StoredText"}
 #: What is known by another name: ``LastingJournal``, a callable, and what ``Rounds`` shows.
 KNOWN = {"RoleJournal", "RoundsGetter", "Snapshot"}
 
@@ -28,7 +28,6 @@ def test_what_public_functions_take_and_return_can_be_imported() -> None:
     }
     assert "Hit" in used
     assert used - set(memory.__all__) <= OF_STORES | KNOWN
-    assert {"IndexedStore", "LeasingStore", "SearchableStore"} <= set(memory.__all__)
 
 
 def functions() -> Iterator[Any]:

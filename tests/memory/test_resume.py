@@ -16,7 +16,7 @@ from memory.entries import CompactionPrepared
 from memory.log import session_log as log
 from memory.log.checkpoint import checkpoint_of
 from memory.log.session_log import CHECKPOINT_EVERY
-from memory.stores import Checkpoint, IndexedStore
+from memory.stores import Checkpoint
 
 ROLES = ("Planner", "Coder")
 
@@ -194,7 +194,6 @@ def test_on_sqlite_it_is_the_same(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'chat.db'}")
     try:
         store.append("s", list(history.read("s")), 0)
-        assert isinstance(store, IndexedStore)
         for checkpoint in checkpoints_of(history)[::12]:
             store.keep_checkpoint("s", checkpoint)
             assert store.checkpoint("s") == checkpoint

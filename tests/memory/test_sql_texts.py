@@ -15,17 +15,16 @@ from sqlalchemy import Connection, create_engine, select
 
 from memory import Memory, open_store
 from memory.stores import text_index as sql_texts
-from memory.stores.base import FoundText, FoundTexts, SearchableStore, StoredText
+from memory.stores.base import FoundText, FoundTexts, Store, StoredText
 
 Asked = Callable[[str], list[tuple[Any, ...]]]
 
 WORDS = ("fish", "sh", "é", "swordfish in", "100%")
 
 
-def kept(url: str, rounds: int = 3) -> SearchableStore:
+def kept(url: str, rounds: int = 3) -> Store:
     """Return a store with a session of so many texts, each with its number in it."""
     store = open_store(url)
-    assert isinstance(store, SearchableStore)
     Memory("s", store=store).create_round("q")
     store.keep_texts("s", 1, rounds, [text(number) for number in range(1, rounds + 1)])
     return store
@@ -35,7 +34,7 @@ def text(number: int) -> StoredText:
     return StoredText(number, 0, "", "", f"{number}00% swordfish in the café")
 
 
-def found(store: SearchableStore, *words: str) -> list[FoundText]:
+def found(store: Store, *words: str) -> list[FoundText]:
     return sorted(store.find_texts("s", words, "").texts)
 
 

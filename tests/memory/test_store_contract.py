@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compactor import testing
-from memory import InMemoryStore, Store, StoreError, open_store
+from memory import InMemoryStore, Memory, Store, StoreError, open_store
 from memory.entries import Entry, RoundFinished
+from memory.stores.base import adapt_store
 from memory.stores.contract import (
     DurableStoreContract,
     ErasingStoreContract,
@@ -28,6 +30,32 @@ def entry(name: str = "r") -> Entry:
 class TestInMemoryStore(LeasingStoreContract):
     def open(self) -> Store:
         return InMemoryStore()
+
+
+class SixMethods:
+    """A host's own store: no subclass of ours, and nothing but the six methods."""
+
+    def __init__(self) -> None:
+        store = InMemoryStore()
+        for name in ("append", "read", "sessions", "redact", "purge", "close"):
+            setattr(self, name, getattr(store, name))
+
+
+class TestSixMethods(StoreContract):
+    def open(self) -> Store:
+        return SixMethods()  # type: ignore[return-value]
+
+
+def test_memories_on_a_stores_six_methods_share_its_sessions() -> None:
+    """A host's object is adapted once for each Memory, and stays the same store."""
+    store: Any = SixMethods()
+    one = Memory("s", store=store)
+    one.create_round("first")
+    other = Memory("s", store=store)
+    assert [round_.user_query for round_ in other.conversation.rounds] == ["first"]
+    assert one.is_same_session(other)
+    assert not one.is_same_session(Memory("s", store=SixMethods()))  # type: ignore[arg-type]
+    assert adapt_store(store).capabilities == frozenset()
 
 
 class Complete(
@@ -156,9 +184,11 @@ def test_a_store_that_breaks_a_promise_is_caught(broken: Callable[[], Store], ca
 
 def test_what_a_store_can_do_beside_is_checked_too() -> None:
     """A Memory would make use of it, so no author forgets the tests for it; nor claims what his store cannot do."""
-    with pytest.raises(AssertionError, match="who has a LeasingStore, and nobody else, subclasses"):
+    with pytest.raises(
+        AssertionError, match="a store that is leasing, and no other, is tested by LeasingStoreContract"
+    ):
         check(StoreContract, InMemoryStore, "it_is_a_store")
-    with pytest.raises(AssertionError, match="who has a IndexedStore"):
+    with pytest.raises(AssertionError, match="a store that is indexed"):
         check(IndexedStoreContract, InMemoryStore, "it_is_a_store")
 
 

@@ -25,7 +25,6 @@ from memory import (
     open_store,
 )
 from memory.entries import Entry
-from memory.stores import SearchableStore
 
 ROLE = "Planner"
 
@@ -421,7 +420,6 @@ def test_on_sqlite_it_is_all_the_same(tmp_path: Path) -> None:
         assert second.search(" ") == []
         first.redact("r17.p1")
         assert second.refresh()
-        assert isinstance(store, SearchableStore)
         assert 17 not in {text.round for text in store.find_texts("s", ["walnut"], "").texts}
         fork = second.fork(20, "forked")
         copy = Memory.from_state_dict(second.state_dict(), "copied", store=store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..base import ErasingStore, Store
 from ._samples import an_entry, raises
 from .logs import StoreContract
 
@@ -10,7 +9,7 @@ from .logs import StoreContract
 class ErasingStoreContract(StoreContract):
     """For a store that erases several entries at once."""
 
-    protocol = ErasingStore
+    capability = "erasing"
 
     def test_several_entries_are_redacted_at_once(self) -> None:
         """Each to its own body, or to none; the others stay, and so do all ids."""
@@ -18,8 +17,8 @@ class ErasingStoreContract(StoreContract):
         self.store.append("s", written, after=0)
         self.store.append("t", [an_entry("other")], after=0)
         changed = an_entry("erased").body
-        erasing(self.store).redact_all("s", {3: "", 1: changed})
-        erasing(self.store).redact_all("s", {})
+        self.store.redact_all("s", {3: "", 1: changed})
+        self.store.redact_all("s", {})
         found = list(self.another().read("s"))
         assert [one.body for one in found] == [changed, written[1].body, "{}", written[3].body]
         assert [one.kind == "redacted" for one in found] == [False, False, True, False]
@@ -32,10 +31,5 @@ class ErasingStoreContract(StoreContract):
         self.store.append("s", written, after=0)
         for session in ("s", "none"):
             with raises(KeyError):
-                erasing(self.store).redact_all(session, {1: "", 3: "", 2: ""})
+                self.store.redact_all(session, {1: "", 3: "", 2: ""})
         assert [one.body for one in self.another().read("s")] == [one.body for one in written]
-
-
-def erasing(store: Store) -> ErasingStore:
-    assert isinstance(store, ErasingStore)
-    return store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from ..base import LeasingStore, Store
 from ._samples import NAMES, an_entry, together
 from .logs import StoreContract
 
@@ -12,17 +11,17 @@ from .logs import StoreContract
 class LeasingStoreContract(StoreContract):
     """For a store that gives leases. No test waits for one to expire: one for no time at all has expired at once."""
 
-    protocol = LeasingStore
+    capability = "leasing"
 
     def test_a_lease_is_held_by_one(self) -> None:
         """The other is told how long that lasts, and nothing more."""
-        assert leasing(self.store).lease("s", "compact:a", "one", 60) == 0.0
-        assert 0 < leasing(self.another()).lease("s", "compact:a", "two", 900) <= 60
-        assert 0 < leasing(self.store).lease("s", "compact:a", "two", 0) <= 60
+        assert self.store.lease("s", "compact:a", "one", 60) == 0.0
+        assert 0 < self.another().lease("s", "compact:a", "two", 900) <= 60
+        assert 0 < self.store.lease("s", "compact:a", "two", 0) <= 60
 
     def test_a_lease_is_renewed_by_its_holder(self) -> None:
         """For longer or shorter; the time counts from the renewal."""
-        one, two = leasing(self.store), leasing(self.another())
+        one, two = self.store, self.another()
         one.lease("s", "n", "one", 60)
         assert one.lease("s", "n", "one", 900) == 0.0
         assert 60 < two.lease("s", "n", "two", 60) <= 900
@@ -31,7 +30,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_an_expired_lease_is_taken_by_the_next(self) -> None:
         """The one who held it is then told to wait, and may not give it back."""
-        one, two = leasing(self.store), leasing(self.another())
+        one, two = self.store, self.another()
         for seconds in (0, 0.0, -5):
             assert one.lease("s", "n", "one", seconds) == 0.0
             assert two.lease("s", "n", "two", 60) == 0.0
@@ -42,7 +41,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_a_lease_may_be_taken_over(self) -> None:
         """By who knows that its holder is dead: that one waits then, should it be alive, and takes nothing back."""
-        one, two = leasing(self.store), leasing(self.another())
+        one, two = self.store, self.another()
         one.lease("s", "n", "one", 900)
         assert two.lease("s", "n", "two", 60, take_over=True) == 0.0
         assert 0 < one.lease("s", "n", "one", 900) <= 60
@@ -52,7 +51,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_a_released_lease_is_free(self) -> None:
         """At once; to give back what one does not have is no error, and takes nothing from anybody."""
-        one, two = leasing(self.store), leasing(self.another())
+        one, two = self.store, self.another()
         one.release("s", "n", "one")
         one.lease("s", "n", "one", 60)
         two.release("s", "n", "two")
@@ -63,7 +62,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
         """Whatever text the names are."""
-        one, two = leasing(self.store), leasing(self.another())
+        one, two = self.store, self.another()
         for name in NAMES:
             assert one.lease(name, "n", "one", 60) == one.lease("s", name, name, 60) == 0.0
         for name in NAMES:
@@ -74,7 +73,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_a_lease_is_no_session(self) -> None:
         """It makes none, needs none, and is no entry."""
-        leasing(self.store).lease("s", "n", "one", 60)
+        self.store.lease("s", "n", "one", 60)
         assert self.store.sessions() == []
         assert self.store.append("s", [an_entry()], after=0) == 1
 
@@ -83,7 +82,7 @@ class LeasingStoreContract(StoreContract):
         start, waits = threading.Barrier(4), []
 
         def ask() -> None:
-            store, holder = leasing(self.another()), f"{threading.get_ident()}"
+            store, holder = self.another(), f"{threading.get_ident()}"
             for number in range(10):
                 start.wait(60)
                 waits.append((number, store.lease("s", f"{number}", holder, 60)))
@@ -91,8 +90,3 @@ class LeasingStoreContract(StoreContract):
         together(*[ask] * 4)
         assert sorted(number for number, wait in waits if wait == 0.0) == list(range(10))
         assert all(0 < wait <= 60 for _, wait in waits if wait)
-
-
-def leasing(store: Store) -> LeasingStore:
-    assert isinstance(store, LeasingStore)
-    return store

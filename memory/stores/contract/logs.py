@@ -10,7 +10,7 @@ from typing import Any
 from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
 from ...errors import Conflict, NewerVersion
 from ...memory import Memory
-from ..base import ErasingStore, IndexedStore, LeasingStore, MeasuredStore, SearchableStore, Store
+from ..base import CAPABILITIES, Store, adapt_store
 from ._samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
 
 
@@ -37,19 +37,18 @@ class StoreContract:
         return self._opened[0] if self._opened else self._open()
 
     def _open(self) -> Store:
-        store = self.open()
+        store = adapt_store(self.open())
         self._opened.append(store)
         return store
 
     # -- append --------------------------------------------------------------------------------------------------------
 
     def test_it_is_a_store(self) -> None:
-        """It has the methods; and those of a further protocol only with the tests for it."""
-        assert isinstance(self.store, Store)
-        checked = {vars(contract).get("protocol") for contract in type(self).__mro__}
-        for protocol in (IndexedStore, SearchableStore, LeasingStore, ErasingStore, MeasuredStore):
-            assert isinstance(self.store, protocol) == (protocol in checked), (
-                f"who has a {protocol.__name__}, and nobody else, subclasses {protocol.__name__}Contract"
+        """It has the six methods, and an ability only with the tests for it."""
+        tested = {vars(contract).get("capability") for contract in type(self).__mro__}
+        for capability in CAPABILITIES:
+            assert (capability in self.store.capabilities) == (capability in tested), (
+                f"a store that is {capability}, and no other, is tested by {capability.title()}StoreContract"
             )
 
     def test_entries_are_numbered_from_one_without_gaps(self) -> None:

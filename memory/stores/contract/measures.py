@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base import Extent, MeasuredStore, Store
+from ..base import Extent
 from ._samples import NAMES, a_round, an_entry
 from .logs import StoreContract
 
@@ -10,33 +10,28 @@ from .logs import StoreContract
 class MeasuredStoreContract(StoreContract):
     """For a store that says how far its logs reach."""
 
-    protocol = MeasuredStore
+    capability = "measured"
 
     def test_it_is_known_how_far_a_log_reaches(self) -> None:
         """Its last entry's number and stamp, and the number of the round that was opened last."""
-        assert measured(self.store).extent("s") is None
+        assert self.store.extent("s") is None
         written = [an_entry(), a_round("a", 1), an_entry(round=1), a_round("b", 2), an_entry(round=1)]
         self.store.append("s", written[:1], after=0)
-        assert measured(self.another()).extent("s") == Extent(1, written[0].created_at, 0)
+        assert self.another().extent("s") == Extent(1, written[0].created_at, 0)
         self.store.append("s", written[1:], after=1)
         self.store.append("t", [a_round("c", 9)], after=0)
-        assert measured(self.another()).extent("s") == Extent(5, written[4].created_at, 2)
+        assert self.another().extent("s") == Extent(5, written[4].created_at, 2)
         self.store.redact("s", 4, a_round("b", 2, "erased").body)
-        assert measured(self.another()).extent("s") == Extent(5, written[4].created_at, 2)
+        assert self.another().extent("s") == Extent(5, written[4].created_at, 2)
         self.store.purge("s")
-        assert measured(self.another()).extent("s") is None
+        assert self.another().extent("s") is None
 
     def test_how_far_all_logs_reach_is_known_at_once(self) -> None:
         """Of the sessions that there are, whatever their names."""
-        assert measured(self.store).extents() == {}
+        assert self.store.extents() == {}
         for number, name in enumerate(NAMES, 1):
             self.store.append(name, [a_round("r", number)], after=0)
-        found = measured(self.another()).extents()
+        found = self.another().extents()
         assert {name: one.rounds for name, one in found.items()} == {n: number for number, n in enumerate(NAMES, 1)}
         assert sorted(found) == self.store.sessions()
-        assert all(one == measured(self.store).extent(name) for name, one in found.items())
-
-
-def measured(store: Store) -> MeasuredStore:
-    assert isinstance(store, MeasuredStore)
-    return store
+        assert all(one == self.store.extent(name) for name, one in found.items())

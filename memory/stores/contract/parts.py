@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...entries import Entry
-from ..base import Checkpoint, IndexedStore, Store
+from ..base import Checkpoint
 from ._samples import NAMES, a_round, an_entry, facets
 from .logs import StoreContract
 
@@ -11,7 +11,7 @@ from .logs import StoreContract
 class IndexedStoreContract(StoreContract):
     """For a store from which part of a log can be read."""
 
-    protocol = IndexedStore
+    capability = "indexed"
 
     def test_the_rounds_of_a_stretch_are_read_without_the_others(self) -> None:
         """Both ends included, in the order of the log, wherever in the log their entries stand."""
@@ -20,17 +20,17 @@ class IndexedStoreContract(StoreContract):
         self.store.append("s", written, after=0)
         self.store.append("t", [an_entry("other", round=2)], after=0)
         for first, last in ((1, 1), (2, 3), (1, 5), (4, 9), (6, 9), (3, 2)):
-            found = list(indexed(self.another()).read_rounds("s", first, last))
+            found = list(self.another().read_rounds("s", first, last))
             assert [one.number for one in found] == [
                 place for place, round_ in enumerate(rounds, 1) if first <= round_ <= last
             ]
             assert list(map(facets, found)) == [facets(written[one.number - 1]) for one in found]
-        assert list(indexed(self.store).read_rounds("none", 1, 9)) == []
+        assert list(self.store.read_rounds("none", 1, 9)) == []
 
     def test_many_rounds_are_read_in_order(self) -> None:
         """However a store cuts them into pages, and while others append."""
         self.store.append("s", [an_entry(round=place % 7 + 1) for place in range(3_000)], after=0)
-        reader = indexed(self.store).read_rounds("s", 2, 6)
+        reader = self.store.read_rounds("s", 2, 6)
         found = [next(reader).number]
         self.another().append("s", [an_entry(round=9)], after=3_000)
         found += [one.number for one in reader]
@@ -42,21 +42,21 @@ class IndexedStoreContract(StoreContract):
         self.store.append("s", written, after=0)
         self.store.append("t", [an_entry(), a_round("in t", 7)], after=0)
         for number, name in enumerate(NAMES, 1):
-            assert indexed(self.another()).round_number("s", name) == number
-        assert indexed(self.store).round_number("t", "in t") == 7
-        assert indexed(self.store).round_number("s", "in t") == 0
-        assert indexed(self.store).round_number("t", NAMES[0]) == 0
-        assert indexed(self.store).round_number("none", "in t") == 0
+            assert self.another().round_number("s", name) == number
+        assert self.store.round_number("t", "in t") == 7
+        assert self.store.round_number("s", "in t") == 0
+        assert self.store.round_number("t", NAMES[0]) == 0
+        assert self.store.round_number("none", "in t") == 0
 
     def test_a_redacted_entry_stays_with_its_round(self) -> None:
         """Its words are gone, and nothing else of it."""
         self.store.append("s", [a_round("r", 1), an_entry("swordfish", round=1), an_entry("c", round=1)], after=0)
         self.store.redact("s", 1, a_round("r", 1, "erased").body)
         self.store.redact("s", 2)
-        assert indexed(self.another()).round_number("s", "r") == 1
-        found = list(indexed(self.another()).read_rounds("s", 1, 1))
+        assert self.another().round_number("s", "r") == 1
+        found = list(self.another().read_rounds("s", 1, 1))
         assert [(one.number, one.kind) for one in found] == [(1, "round opened"), (2, "redacted"), (3, "round closed")]
-        assert [one.number for one in indexed(self.store).read_kinds("s", ["round closed"])] == [3]
+        assert [one.number for one in self.store.read_kinds("s", ["round closed"])] == [3]
 
     def test_entries_are_read_by_their_kinds(self) -> None:
         """In the order of the log; of any number of kinds, those included that nobody knows."""
@@ -64,15 +64,15 @@ class IndexedStoreContract(StoreContract):
         self.store.append("s", [Entry(kind, body="{}") for kind in kinds], after=0)
         self.store.append("t", [Entry("a", body="{}")], after=0)
         for asked in (["a"], {"b", "a"}, ("it's", "none"), [], ["none"], {*kinds}):
-            found = list(indexed(self.another()).read_kinds("s", asked))
+            found = list(self.another().read_kinds("s", asked))
             assert [one.number for one in found] == [place for place, kind in enumerate(kinds, 1) if kind in asked]
-        assert list(indexed(self.store).read_kinds("none", ["a"])) == []
+        assert list(self.store.read_kinds("none", ["a"])) == []
 
     def test_the_newest_checkpoint_is_kept(self) -> None:
         """To the letter; one that comes late does not replace a newer one."""
         self.store.append("s", [an_entry() for _ in range(5)], after=0)
         self.store.append("t", [an_entry()], after=0)
-        store, other = indexed(self.store), indexed(self.another())
+        store, other = self.store, self.another()
         assert store.checkpoint("s") is None
         for number, newest in ((2, 2), (4, 4), (3, 4), (5, 5)):
             other.keep_checkpoint("s", Checkpoint(number, f'{{"of": "\\ud800 \\u0000 {number}"}}'))
@@ -83,7 +83,7 @@ class IndexedStoreContract(StoreContract):
 
     def test_a_checkpoint_goes_with_its_session(self) -> None:
         """It makes none, and what begins again begins without one."""
-        store = indexed(self.store)
+        store = self.store
         store.keep_checkpoint("s", Checkpoint(1, "{}"))
         assert store.checkpoint("s") is None
         store.append("s", [a_round("r", 1)], after=0)
@@ -93,8 +93,3 @@ class IndexedStoreContract(StoreContract):
         assert (store.checkpoint("s"), store.sessions(), store.round_number("s", "r")) == (None, [], 0)
         store.append("s", [an_entry()], after=0)
         assert store.checkpoint("s") is None
-
-
-def indexed(store: Store) -> IndexedStore:
-    assert isinstance(store, IndexedStore)
-    return store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...entries import Entry, RoundFailed
-from ..base import FoundText, SearchableStore, Store, StoredText
+from ..base import FoundText, StoredText
 from ._samples import a_round, a_text
 from .logs import StoreContract
 
@@ -13,7 +13,7 @@ from .logs import StoreContract
 class SearchableStoreContract(StoreContract):
     """For a store that finds words in texts."""
 
-    protocol = SearchableStore
+    capability = "searchable"
 
     #: Each with words that are in no other, and parts of it that a search must find.
     FOUND = (
@@ -31,7 +31,7 @@ class SearchableStoreContract(StoreContract):
     def test_what_was_handed_over_is_known(self) -> None:
         """So the next one hands over what is missing, also where rounds had no texts."""
         self.begin(5)
-        store, other = searchable(self.store), searchable(self.another())
+        store, other = self.store, self.another()
         assert (store.texts_reach("s"), store.texts_reach("t"), store.texts_reach("none")) == (0, 0, 0)
         store.keep_texts("s", 1, 2, [a_text(1, "one"), a_text(2, "two")])
         assert other.texts_reach("s") == 2
@@ -43,7 +43,7 @@ class SearchableStoreContract(StoreContract):
         """Also inside of a longer one, in scripts without spaces, and whatever marks are in it."""
         self.begin(len(self.FOUND))
         texts = [a_text(number, text) for number, (text, _) in enumerate(self.FOUND, 1)]
-        searchable(self.another()).keep_texts("s", 1, len(texts), texts)
+        self.another().keep_texts("s", 1, len(texts), texts)
         for _, words in self.FOUND:
             for word in words:
                 assert self.find(word) == found_in([text for text in texts if word in text.text], word), ascii(word)
@@ -51,7 +51,7 @@ class SearchableStoreContract(StoreContract):
     def test_a_word_is_taken_literally(self) -> None:
         """Nothing in it is a pattern, an operator or the end of a statement."""
         self.begin(1)
-        searchable(self.store).keep_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
+        self.store.keep_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
         for word in self.MISSING:
             assert self.find(word) == [], ascii(word)
         assert len(self.find(*self.MISSING, "日本")) == 1
@@ -60,11 +60,11 @@ class SearchableStoreContract(StoreContract):
         """A text is found once, however many are in it; without words none is, and all are counted."""
         self.begin(3)
         texts = [a_text(1, "red green"), a_text(2, "green blue"), a_text(3, "white")]
-        searchable(self.store).keep_texts("s", 1, 3, texts)
+        self.store.keep_texts("s", 1, 3, texts)
         assert self.find("green") == found_in(texts[:2], "green")
         assert self.find("red", "blue", "green") == found_in(texts[:2], "red", "blue", "green")
         assert self.find("blue", "hit") == found_in(texts[1:], "blue", "hit")
-        found = searchable(self.store).find_texts("s", [], "")
+        found = self.store.find_texts("s", [], "")
         assert (list(found.texts), found.total) == ([], 3)
 
     def test_it_is_told_how_often_each_word_stands_in_a_text(self) -> None:
@@ -75,7 +75,7 @@ class SearchableStoreContract(StoreContract):
             a_text(2, "\U0001f600\U0001f600\U0001f600 日本日本 ééé e\u0301é ban"),
             a_text(3, "100%% \\\\ '' ban" + "an" * 2_000),
         ]
-        searchable(self.store).keep_texts("s", 1, 3, texts)
+        self.store.keep_texts("s", 1, 3, texts)
         for words in (
             ("ana",),
             ("aa", "a", "an"),
@@ -95,9 +95,9 @@ class SearchableStoreContract(StoreContract):
             StoredText(1, 2, "b", "c\0\ud800", "word of b to c \U0001f600"),
             StoredText(2, 1, "A", "%", "word of another a"),
         ]
-        searchable(self.store).keep_texts("s", 1, 2, texts)
+        self.store.keep_texts("s", 1, 2, texts)
         for role, places in (("", (0, 1, 2, 3)), ("a", (0, 1)), ("b", (0, 1, 2)), ("c\0\ud800", (0, 2)), ("d", (0,))):
-            found = searchable(self.another()).find_texts("s", ["word"], role)
+            found = self.another().find_texts("s", ["word"], role)
             seen = [texts[place] for place in places]
             assert sorted(found.texts) == found_in(seen, "word")
             assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
@@ -107,22 +107,22 @@ class SearchableStoreContract(StoreContract):
         self.begin(3)
         texts = [a_text(number, f"word {number}") for number in (1, 2, 3)]
         self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=3)
-        searchable(self.store).keep_texts("s", 1, 3, texts)
+        self.store.keep_texts("s", 1, 3, texts)
         self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=4)
-        found = searchable(self.store).find_texts("s", ["word"], "")
+        found = self.store.find_texts("s", ["word"], "")
         assert (list(found.texts), found.total, found.characters) == (found_in(texts[1:2], "word"), 1, 6)
 
     def test_what_is_counted_is_what_is_kept(self) -> None:
         """Also after texts were replaced, handed over twice or in rounds that fail later, for each who sees them."""
         self.begin(4)
-        store = searchable(self.store)
+        store = self.store
         from_a, to_a = StoredText(1, 1, "a", "b", "one"), StoredText(2, 1, "b" * 300, "a", "four")
         own, both = StoredText(3, 1, "a", "a", "twelve"), StoredText(3, 2, "", "", "all of us")
         for _ in range(2):
             store.keep_texts("s", 1, 3, [from_a, to_a, own, both])
         self.counted(a=(4, 22), b=(2, 12), none=(1, 9), **{"": (4, 22), "b" * 300: (2, 13)})
         store.keep_texts("s", 1, 2, [from_a._replace(text="[redacted]"), to_a])
-        searchable(self.another()).keep_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
+        self.another().keep_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
         self.counted(a=(4, 29), b=(3, 24), none=(1, 9), **{"": (5, 34)})
         self.store.append("s", [Entry.of(RoundFailed(round_id="r4"), round=4)], after=4)
         store.keep_texts("s", 1, 3, [own])
@@ -131,9 +131,9 @@ class SearchableStoreContract(StoreContract):
     def test_texts_are_replaced_by_their_rounds(self) -> None:
         """What was erased is handed over anew without it, and found no more; other rounds keep theirs."""
         self.begin(3)
-        store = searchable(self.store)
+        store = self.store
         store.keep_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
-        searchable(self.another()).keep_texts("s", 2, 2, [a_text(2, "erased")])
+        self.another().keep_texts("s", 2, 2, [a_text(2, "erased")])
         assert self.find("swordfish") == [FoundText(1, 1, 11, (1,)), FoundText(3, 1, 11, (1,))]
         assert self.find("erased") == [FoundText(2, 1, 6, (1,))]
         store.keep_texts("s", 1, 3, [])
@@ -144,7 +144,7 @@ class SearchableStoreContract(StoreContract):
         """And a purged one leaves nothing to be found, by whatever begins in its place."""
         self.begin(1)
         self.begin(1, "\0\ud800")
-        store = searchable(self.store)
+        store = self.store
         store.keep_texts("s", 1, 1, [a_text(1, "word in s")])
         store.keep_texts("\0\ud800", 1, 1, [a_text(1, "word elsewhere")])
         assert self.find("word") == [FoundText(1, 1, 9, (1,))]
@@ -158,7 +158,7 @@ class SearchableStoreContract(StoreContract):
         """The last word of a long text is found, by the last of many."""
         self.begin(1)
         text = a_text(1, "filler " * 20_000 + "needle")
-        searchable(self.store).keep_texts("s", 1, 1, [text])
+        self.store.keep_texts("s", 1, 1, [text])
         words = (*(f"missing{number}" for number in range(31)), "needle")
         assert self.find(*words) == found_in([text], *words)
 
@@ -168,18 +168,13 @@ class SearchableStoreContract(StoreContract):
 
     def counted(self, **expected: tuple[int, int]) -> None:
         for role, (total, characters) in expected.items():
-            found = searchable(self.another()).find_texts("s", ["e"], role)
+            found = self.another().find_texts("s", ["e"], role)
             assert (found.total, found.characters) == (total, characters), role
 
     def find(self, *words: str) -> list[FoundText]:
-        return sorted(searchable(self.store).find_texts("s", words, "").texts)
+        return sorted(self.store.find_texts("s", words, "").texts)
 
 
 def found_in(texts: Sequence[StoredText], *words: str) -> list[FoundText]:
     """Return what a store is to find of *words* in those *texts*."""
     return [FoundText(text.round, text.number, len(text.text), tuple(map(text.text.count, words))) for text in texts]
-
-
-def searchable(store: Store) -> SearchableStore:
-    assert isinstance(store, SearchableStore)
-    return store
