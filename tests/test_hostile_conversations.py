@@ -25,8 +25,8 @@ from compactor.host_rounds import HostRounds
 from compactor.plan import Plan, plan_text
 from compactor.presets import MemoryWithCompress, offload_context
 from compactor.presets.compat.archives import NotAnArchive, archive_of, messages_in
+from compactor.presets.compat.memory_with_compress import make_structured
 from compactor.presets.compat.offload_files import OffloadFiles, chat_folder, file_name
-from compactor.presets.compat.structured import structured
 from compactor.prompt.groups import kind_named
 from compactor.prompt.shorten import OffloadRule, clip_message, clip_text
 from compactor.strategies.note_edits import Change, changed
@@ -306,7 +306,7 @@ def compress(text: str) -> None:
 
 def answer_in_json(text: str) -> None:
     with suppress(SummarizerError):
-        structured(lambda _: text, None, None, 99)(SummaryRequest(end_index=1))
+        make_structured(lambda _: text, None, None, 99)(SummaryRequest(end_index=1))
 
 
 def read_file(folder: Path, text: str) -> None:

@@ -7,21 +7,21 @@ from .compat.archives import NotAnArchive, archive_of, messages_in
 from .compat.auto_context_memory import AutoContextMemory, NotDeleted
 from .compat.compression_events import CompressionEvent
 from .compat.memory_with_compress import (
+    DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
     CompressionFailed,
     MemoryCompressed,
+    MemoryCompressionSchema,
     MemoryWithCompress,
+    MessageStorage,
     NotCompressed,
     NotKept,
     count_words,
     format_msgs,
     memory_with_compress,
 )
-from .compat.message_storage import MessageStorage
 from .compat.offload_context import OffloadResult, offload_context
 from .compat.offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
-from .compat.shown import NotAMessage
-from .compat.shown_state import StateError
-from .compat.structured import DEFAULT_COMPRESSION_PROMPT_TEMPLATE, MemoryCompressionSchema
+from .compat.window import NotAMessage, StateError
 from .context_offload import context_offload
 from .selective import selective
 

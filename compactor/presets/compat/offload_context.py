@@ -34,7 +34,7 @@ from ..options import check_function, given_text
 from .archives import archive_of
 from .offload_files import OffloadFiles, chat_folder, file_name
 from .offload_tools import is_file_answer
-from .pairs import together
+from .window import group_posts
 
 Mode = Literal["auto", "compact", "compress"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -490,7 +490,7 @@ def _kept(talk: _Talk, keep: int) -> set[int]:
     spoken = talk.spoken
     recent = spoken[max(len(spoken) - keep, 0) :]
     stays = {place for place in recent if talk.snapshot(place) is None} | talk.question() | talk.waiting()
-    block = together(talk.posts)
+    block = group_posts(talk.posts)
     stays = stays.union(*(block[place] for place in stays))
     return stays.union(place for place in range(len(talk.messages)) if talk.is_system(place))
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.presets.compat.memory_with_compress import MemoryCompressed, MemoryWithCompress
-from compactor.presets.compat.shown import NotAMessage
+from compactor.presets.compat.window import NotAMessage
 from memory import Memory, MessageError
 
 # -- adding and reading -----------------------------------------------------------------------------------------------

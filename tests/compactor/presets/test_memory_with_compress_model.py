@@ -16,10 +16,10 @@ from compactor.errors import SummaryRejected
 from compactor.presets.compat.memory_with_compress import (
     CompressionFailed,
     MemoryCompressed,
+    MemoryCompressionSchema,
     MemoryWithCompress,
     memory_with_compress,
 )
-from compactor.presets.compat.structured import MemoryCompressionSchema
 from compactor.prompt.groups import count_message
 from compactor.summarize import FAULTS, with_feedback
 from compactor.testing import ScriptedSummarizer

@@ -11,7 +11,7 @@ from chats import answer, user
 from compressed_memory import SYSTEM, filled, run, shortened, shown, turn, turns
 
 from compactor.presets.compat.memory_with_compress import MemoryWithCompress
-from compactor.presets.compat.shown_state import StateError
+from compactor.presets.compat.window import StateError
 from memory import Memory
 
 

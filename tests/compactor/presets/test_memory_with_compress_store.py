@@ -255,13 +255,13 @@ def test_a_text_that_is_made_while_something_is_erased_is_not_written(store: Sto
     memory = opened(store, 200, compress_func=lambda _messages: [user("all about P-100")])
     run(memory.add(turns(2)))
     window = memory._window
-    keep = window.keep
+    write = window.write
 
     def late(event: Event | None = None) -> None:
         memory.memory.redact("r1.p2")
-        keep(event)
+        write(event)
 
-    window.keep = late  # type: ignore[method-assign]
+    window.write = late  # type: ignore[method-assign]
     run(memory.get_memory(compression_trigger_func=lambda _messages: False))
     assert "all about P-100" not in said_in(store)
 

@@ -10,7 +10,7 @@ from chats import Message, answer, assert_paired, calls, result, user
 from compressed_memory import SHORT, filled, heard, reasons, run, shortened, shown, turn, turns
 
 from compactor.presets.compat.memory_with_compress import MemoryWithCompress
-from compactor.presets.compat.shown import Window
+from compactor.presets.compat.window import Window
 from memory import Memory
 
 
@@ -204,12 +204,12 @@ def test_what_is_appended_at_the_same_moment_is_shown() -> None:
     """Behind what is shown instead of all that was there before."""
     memory = Memory.from_messages(turns(1))
     window = Window(memory)
-    log = window.log()
+    log = window.read_log()
     memory.append(user("and P-200?"))
 
-    window.show(list(log.places())[:1], log)
+    window.show(list(log.find_all())[:1], log)
 
-    assert [one.message for one in window.now()] == [turn(1)[0], user("and P-200?")]
+    assert [one.message for one in window.read()] == [turn(1)[0], user("and P-200?")]
 
 
 def test_threads_with_loops_of_their_own_lose_nothing() -> None:
