@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from memory import Memory
 from memory.arguments import kind_of, require, require_callable, require_role
@@ -29,6 +29,9 @@ from .prompt.last_prompt import remember
 from .prompt.shorten import is_result
 from .tokens import TokenCounter, counter_for
 from .view import View
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
 
 
 class OverBudget(UserWarning):
@@ -54,7 +57,8 @@ class Report:
 class Prompt:
     """Chat messages in OpenAI's format, and what they cost."""
 
-    messages: list[Message]
+    #: Ready for ``client.chat.completions.create(messages=...)``.
+    messages: list[ChatCompletionMessageParam]
     #: Of the messages and of the tools that were given.
     tokens: int
     report: Report
@@ -126,7 +130,7 @@ def compose(
     remember(memory, made.view, made.head, fitted.messages, whole=made.shows_all, tools=tools, tool_choice=tool_choice)
     reductions = (*published_reductions(made.view, fitted), *fitted.reductions)
     report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, reductions, over)
-    return Prompt(fitted.messages, tokens, report)
+    return Prompt(cast("list[ChatCompletionMessageParam]", fitted.messages), tokens, report)
 
 
 def require_prompt_of(memory: object, role: object, tools: object, model: object, counter: object) -> None:

@@ -57,7 +57,8 @@ def main() -> None:
         for compactor in (planner, coder):
             compactor.wait_idle(timeout=30)
             prompt = compose(memory, compactor.role, budget=4_000)
-            print(f"\n{compactor.role} now reads {prompt.tokens} tokens, which begin:\n{prompt.messages[0]['content']}")
+            beginning = prompt.messages[0].get("content")
+            print(f"\n{compactor.role} now reads {prompt.tokens} tokens, which begin:\n{beginning}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Runs offline: ``ask_model`` stands for ``client.chat.completions.create(model=..
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compactor import CompactorConfig, ContextCompactor, Memory, compose
@@ -13,7 +14,7 @@ from compactor import CompactorConfig, ContextCompactor, Memory, compose
 Message = dict[str, Any]
 
 
-def ask_model(messages: list[Message]) -> Message:
+def ask_model(messages: Sequence[Mapping[str, Any]]) -> Message:
     """Answer as a model would: look a number up first, then say what was found."""
     newest = messages[-1]
     if newest["role"] == "tool":
@@ -56,7 +57,7 @@ def main() -> None:
     prompt = compose(memory, budget=3_000)
     print(f"\n{raw.tokens} tokens in all, {prompt.tokens} in the prompt, which begins:")
     for message in prompt.messages[:3]:
-        print(f"  {message['role']}: {str(message['content'])[:100]!r}")
+        print(f"  {message['role']}: {str(message.get('content'))[:100]!r}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def chat(summarizer: object) -> str:
             memory.add_post(round_, send_from="Reader", send_to="User", message="It was a dark and stormy night. " * 9)
             memory.finish_round(round_)
         compactor.compact_now(timeout=30)  # now rather than when it is due, to have something to show
-    return str(compose(memory, "Reader", budget=4_000).messages[0]["content"])
+    return str(compose(memory, "Reader", budget=4_000).messages[0].get("content"))
 
 
 def main() -> None:

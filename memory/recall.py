@@ -19,6 +19,8 @@ from .rounds import FrozenMapping
 from .search import RECALL_TOOLS, Hit, words_of
 
 if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionFunctionToolParam
+
     from .memory import Memory
     from .visibility import Rounds
 
@@ -35,7 +37,7 @@ class Refused(Exception):
     """The arguments are no good; the message tells the model what to give instead."""
 
 
-def schema(name: str, description: str, parameters: Parameters) -> dict[str, Any]:
+def schema(name: str, description: str, parameters: Parameters) -> ChatCompletionFunctionToolParam:
     """Return a tool's schema. It satisfies strict mode, where every parameter is required and what may be left out is
     given as null."""
     properties = {
@@ -170,7 +172,7 @@ class Recall:
             "search_history": self._search_history,
         }
 
-    def tools(self) -> list[dict[str, Any]]:
+    def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the tools' schemas in OpenAI's format.
 
         They satisfy strict mode, where every parameter is required and what may be left out is given as null; ``call``

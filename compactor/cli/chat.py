@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,7 +53,7 @@ class Endpoint:
     def __str__(self) -> str:
         return f"{self.model} at {self.address}"
 
-    def stream(self, messages: Sequence[dict[str, Any]]) -> Generator[str, None, None]:
+    def stream(self, messages: Sequence[Mapping[str, Any]]) -> Generator[str, None, None]:
         """Give the answer to *messages* in pieces. Raises ``SummarizerError`` where there is none, or it breaks off."""
         try:
             with self.client().chat.completions.create(

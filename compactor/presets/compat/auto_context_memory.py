@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from memory import Memory, Recall
 from memory.errors import ContextError, MessageError, StaleCompaction, UnknownReference
@@ -25,6 +25,9 @@ from ...view import View
 from ..auto_context import auto_context
 from .compression_events import CompressionEvent, CompressionEvents
 from .explicit_offloads import ExplicitOffloads
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionFunctionToolParam
 
 
 class NotDeleted(ContextError, ValueError):
@@ -279,7 +282,7 @@ class AutoContextMemory:
         """Return all that is offloaded now, by its reference: by ``offload()``, and by the six steps from the log."""
         return {ref: self.reload(ref) for ref in (*self._offloads, *self._references())}
 
-    def tools(self) -> list[dict[str, Any]]:
+    def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the schemas of the recall tools, in OpenAI's format; their answers come from ``call``.
 
         ``context_reload`` takes places in the log, and the ids that ``offload`` was given.

@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -42,6 +42,9 @@ from .offload_tools import (
     page,
     schemas,
 )
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionFunctionToolParam
 
 #: Seconds that one search may take.
 SEARCH_SECONDS = 2.0
@@ -366,7 +369,7 @@ class OffloadFiles:
         glob = glob[:LONGEST_PATTERN]
         return [name for name in names if not glob or fnmatchcase(name, glob)]
 
-    def tools(self) -> list[dict[str, Any]]:
+    def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the schemas of ``read_file`` and ``grep`` in OpenAI's format."""
         return schemas()
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memory.recall import HUGE, Parameters, number_in, read_arguments, schema, text_in
 from memory.references import cut_after, cut_before
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionFunctionToolParam
+
+    pass
 
 #: The names of the tools.
 OFFLOAD_TOOLS = ("read_file", "grep")
@@ -52,7 +57,7 @@ class TimeOver(Exception):
     """A search has taken all of its time."""
 
 
-def schemas() -> list[dict[str, Any]]:
+def schemas() -> list[ChatCompletionFunctionToolParam]:
     """Return the tools' schemas in OpenAI's format, fit for strict mode: what may be left out may be null."""
     return [schema(name, *_TOOLS[name]) for name in OFFLOAD_TOOLS]
 
