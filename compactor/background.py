@@ -306,8 +306,8 @@ class ContextCompactor:
             state=runner.state,
             skip_reason=runner.skip_reason,
             last_error=runner.last_error,
-            failures=runner.failures,
-            circuit_open=runner.circuit_open,
+            failures=runner.backoff.failures,
+            circuit_open=runner.backoff.circuit_open,
             generation=generation,
             end_index=compaction.end_index if compaction else 0,
         )

@@ -1,4 +1,8 @@
-"""The states of a compactor: one run at a time, its deadline, the back-off after it. What it does is in ``cycle``."""
+"""The states of a compactor: one run at a time, its deadline, the back-off after it. The work itself is in ``cycle``.
+
+Read it from top to bottom: what a run is and what follows from how it ends; what the host calls; then a run's way from
+``_claim`` through ``_dispatch``, ``_work`` and ``_run_cycle`` to ``_end``; last what timers call.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -17,87 +22,26 @@ from memory.events import Event
 from memory.hooks import describe_error, renewed_after_fork
 from memory.overlays import CompactedMessage
 
-from .cost.limits import Limits, Place, Turn
+from .cost.limits import Limits, Permit, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Deferred, Discarded, EventLog, Failed, Published, Reduced, Skip, Skipped, Stopped
 from .summarize import DEFAULT_TRAITS, Traits, traits_of
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
-from .timers import (
-    Backoff,
-    BoundedCalls,
-    Call,
-    Clock,
-    CompletionWaiters,
-    DaemonThread,
-    Timer,
-    bounded,
-    interpreter_is_exiting,
-)
+from .timers import Backoff, Clock, DaemonThread, Job, Timer, bounded, interpreter_is_exiting
+
+#: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
+MAX_ABANDONED = 4
 
 
-class Indexing:
-    """A compactor's. *step* does some of it, and returns whether there is more to do.
-
-    *is_idle* says that nothing is due to be compacted, which comes first; it is asked with the lock of *wake* held,
-    which guards this too. Without an *executor* all is done on the thread that begins.
-    """
-
-    def __init__(
-        self,
-        wake: threading.Condition,
-        step: Callable[[], bool],
-        is_idle: Callable[[], bool],
-        executor: Executor | None,
-    ) -> None:
-        self._wake = wake
-        self._step = step
-        self._is_idle = is_idle
-        self._executor = executor
-        self._is_due = False  # something was published since it was done
-        self._running = False  # a worker is at it, or will be
-
-    def due(self) -> None:
-        """Take note that something was published."""
-        with self._wake:
-            self._is_due = True
-
-    def run(self, *, begun: bool = False) -> None:
-        """Do what is due, unless another worker is at it: *begun* says that this is the one.
-
-        After each step an executor has its slot back, which others may be waiting for.
-        """
-        while (begun or self._is_due) and self._may_run(begun=begun):  # mostly nothing is due: no lock for that
-            begun = False
-            try:
-                begun = self._step()
-            finally:
-                with self._wake:
-                    self._is_due |= begun  # beside what was published meanwhile
-                    self._running = begun
-            if begun and self._executor is not None:
-                self._run_later(self._executor)
-                return
-
-    def _may_run(self, *, begun: bool) -> bool:
-        """Return whether there is time for a step, and begin it."""
-        with self._wake:
-            if self._running and not begun:
-                return False
-            self._running = self._is_due and self._is_idle() and not interpreter_is_exiting()
-            if self._running:
-                self._is_due = False
-            return self._running
-
-    def _run_later(self, executor: Executor) -> None:
-        try:
-            executor.submit(partial(self.run, begun=True))
-        except Exception:  # noqa: BLE001  (it is shut down, which the next run tells; or full: then after that run)
-            with self._wake:
-                self._running = False
-
-
-# --- a cycle on its way, and what follows from how it ends --------------------------------------------------------
+class State(StrEnum):
+    NEW = "new"
+    IDLE = "idle"
+    LOOKING = "looking"  # a cycle finds out whether there is anything to do
+    COMPACTING = "compacting"
+    BACKING_OFF = "backing_off"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
 
 
 @dataclass(eq=False, slots=True)
@@ -112,9 +56,11 @@ class Run:
     #: What the summarizer says of itself.
     traits: Traits = DEFAULT_TRAITS
     #: Its share of the limits on calls and spend; None: there are no limits.
-    permit: Place | None = None
+    permit: Permit | None = None
     #: A worker has taken it up.
     begun: bool = False
+    #: There is something to do: strategies run.
+    compacting: bool = False
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
     #: It has published a reduction.
@@ -124,13 +70,40 @@ class Run:
     #: Seconds until a deferred compaction is looked at again, if nothing happens before.
     recheck_in: float | None = None
 
-    def ask(self, request: SummaryRequest) -> str | Summary:
-        """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
-        return self.runner._ask(self, request)
-
     def forbidden(self) -> str | None:
         """Return why the run may not publish any more; None: it may."""
-        return self.runner._forbidden(self)
+        if interpreter_is_exiting():
+            return "interpreter_exit"
+        runner = self.runner
+        with runner._lock:
+            if runner._run is not self or self.over:
+                return "late"
+            return "stopped" if runner._state is State.STOPPING else None
+
+    def ask(self, request: SummaryRequest) -> str | Summary:
+        """Return the summarizer's answer. At the deadline the run is given up, and a later answer is discarded."""
+        if reason := self.forbidden():
+            raise StaleCompaction(reason)
+        runner, call = self.runner, object()
+        self.asked, self.compacting = request.kind, True
+        with runner._lock:
+            if (abandoned := len(runner._calls)) >= MAX_ABANDONED:
+                raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
+            runner._calls[call] = time.monotonic()
+        try:
+            seconds, summarize = runner._cycle.config.call_timeout, runner._summarizer
+            cancel = runner._clock.call_later(seconds, partial(runner._give_up, self, call))
+            try:
+                answer = summarize(request) if self.permit is None else self.permit.ask(summarize, request)
+            finally:
+                cancel()
+        finally:
+            with runner._wake:  # in a forked child another one by now
+                runner._calls.pop(call, None)
+                runner._wake.notify_all()
+        if self.over:
+            raise StaleCompaction("late")
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,53 +112,36 @@ class Outcome:
 
     #: Results in a row by now that were no longer current.
     discards: int
-    #: It failed: that is told and remembered, and the next run is a back-off away.
+    #: It failed: that is an event, and the next run is a back-off away.
     is_failure: bool = False
-    #: There is to be a look at once: at what is current now, or at whether more is due.
-    again: bool = False
-    #: Whoever waits for the run is told, though it has no result.
-    tells: bool = False
-    #: There will be nothing to do any more.
+    #: Another run follows at once: something else is current now, or more may be due.
+    looks_again: bool = False
+    #: Callers of ``compact_now`` get an answer though there is no result.
+    answers: bool = False
+    #: The compactor stops: there will be nothing to do any more.
     stops: bool = False
 
 
 def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> Outcome:
-    """Return what follows from *error*, None where there was none, for a run that was *forced* or not, after so many
-    *discards* in a row."""
-    if error is None:
-        return Outcome(0, tells=forced)
-    if isinstance(error, LeasedElsewhere):  # told already, and no failure
-        return Outcome(discards, tells=True)
-    if isinstance(error, LimitReached):  # likewise; who waits goes on waiting for a turn
-        return Outcome(discards, again=True)
-    if isinstance(error, SessionPurged):  # nobody can write to this session again
-        return Outcome(discards, tells=True, stops=True)
-    if not isinstance(error, StaleCompaction):
-        return Outcome(discards, is_failure=True, tells=True)
-    if error.reason == "interpreter_exit":  # to look again would never end
-        return Outcome(discards, tells=True)
-    if error.reason == "stopped":
-        return Outcome(discards, again=True)
-    if discards == 0:
-        return Outcome(1, again=True)
-    # Rounds that are others at every reading would be paid for again and again.
-    return Outcome(discards + 1, is_failure=True, tells=True)
-
-
-# --- the states of a compactor: one run at a time, its deadline, the back-off after it. What it does is in ``cycle``
-
-
-#: The events from which a runner learns.
-_INSTRUCTIVE = (Skipped, Published, Deferred, Reduced)
-
-
-class State(StrEnum):
-    NEW = "new"
-    IDLE = "idle"
-    COMPACTING = "compacting"
-    BACKING_OFF = "backing_off"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
+    """Return what follows from *error* (None: the run succeeded) after so many *discards* in a row."""
+    match error:
+        case None:
+            return Outcome(0, answers=forced)
+        case LeasedElsewhere():  # an event already, and no failure
+            return Outcome(discards, answers=True)
+        case LimitReached():  # likewise; callers go on waiting, as the compactor does in the queue
+            return Outcome(discards, looks_again=True)
+        case SessionPurged():  # nobody can write to this session again
+            return Outcome(discards, answers=True, stops=True)
+        case StaleCompaction(reason="interpreter_exit"):  # to look again would never end
+            return Outcome(discards, answers=True)
+        case StaleCompaction(reason="stopped"):
+            return Outcome(discards, looks_again=True)
+        case StaleCompaction() if discards == 0:
+            return Outcome(1, looks_again=True)
+        case StaleCompaction():  # rounds that are others at every reading would be paid for again and again
+            return Outcome(discards + 1, is_failure=True, answers=True)
+    return Outcome(discards, is_failure=True, answers=True)
 
 
 class Runner:
@@ -201,43 +157,50 @@ class Runner:
         executor: Executor | None,
         limits: Limits | None = None,
     ) -> None:
-        self._cycle = replace(cycle, emit=self.emit)  # the runner learns from what a run tells
+        self._cycle = replace(cycle, emit=self.emit)  # the runner learns from the events of a run
         self._outside = cycle  # and not from what is published beside it: that is no success of a summarizer's
         self._summarizer = summarizer
         self._events = events
         self._clock = clock
         self._executor = executor
         self._limits = limits
-        self._backoff = Backoff(cycle.config, rng)
-        self._calls = BoundedCalls(clock)
-        self._renew()
+        self._thread_name = f"compactor-{cycle.role or 'role'}"
+        self.backoff = Backoff(cycle.config, rng)
+        self._after_fork()
         renewed_after_fork(self)
 
-    def _renew(self) -> None:
+    def _after_fork(self) -> None:
         """Be as new: no thread, no run, no lock held. What is published and what happened stays."""
         self._lock = threading.RLock()  # guards all below it
         self._wake = threading.Condition(self._lock)  # the same lock, to wait on; entering it takes longer
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has looked at
+        self._due = False  # a look is due even while the compactor waits in the queue: it may need no model
         self._run: Run | None = None
+        self._runs = 0  # so far
+        self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
+        self._waiters: list[Future[CompactedMessage | None]] = []  # in compact_now
         self._restart = False  # start() came while stopping
-        self._waiters = CompletionWaiters(self._wake)
-        self._begun = 0  # runs
-        self._backing_off_from = 0  # the run after which it backs off: a timer's of an earlier one may come late
-        self._rested_from = 0  # the run whose back-off has ended
-        self._calls.renew(self._wake)
         self._discards = 0  # results in a row that were no longer current
-        self._indexing = Indexing(self._wake, self._index_texts, self._is_idle, self._executor)
-        self._turn = Turn(self._limits, partial(_turn_come, weakref.ref(self)))
-        self._due = False  # it is to look, whether or not its turn has come to ask a model
-        self._look = Timer(self._clock, self._wake, self._look_again)  # a lease expires, or what is held may be shown
-        self._rest = Timer(self._clock, self._wake, self._go_on)  # the end of the back-off
-        self._why_idle: Skip | None = None
-        self._last_error: str | None = None
+        self._backing_off_from = 0  # the run after which it backs off: the timer of an earlier one may come late
+        self._rested_from = 0  # the last run whose back-off has ended
+        self._index_due = False  # something was published since texts were indexed
+        self._indexing = False  # a worker is at it, or will be
         self._thread: DaemonThread | None = None
-        self._backoff.reset()
+        self._look = Timer(self._clock, self._wake, self.notify)  # a lease expires, or what is deferred may be shown
+        self._rest = Timer(self._clock, self._wake, self._end_backoff)
+        take_turn = partial(_take_turn, weakref.ref(self))
+        self._ticket = Ticket(self._limits, take_turn) if self._limits is not None else None
+        self.skip_reason: Skip | None = None
+        self.last_error: str | None = None
+        self.backoff.failures = 0
 
-    _after_fork = _renew
+    @property
+    def state(self) -> State:
+        run, state = self._run, self._state
+        return State.LOOKING if state is State.COMPACTING and run is not None and not run.compacting else state
+
+    # -- what the host calls ------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
         """Begin to work, with what is there already; return whether it does now: while stopping, it begins when that is
@@ -269,102 +232,95 @@ class Runner:
                 self._run = None  # no worker took it up; when one does, it finds that it is not wanted
             if self._run is None:
                 self._come_to_rest()
-            self._waiters.resolve(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            cancel_look = self._look.cancel
+            self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+            cancel_look = self._look.canceller()
             self._wake.notify_all()
-            if timeout is not None:  # a call has so long in all, so that several that hang are waited for together
-                until = min(until, self._calls.newest_begun + timeout)
-            at_rest = self._wake.wait_for(self._at_rest, bounded(until - time.monotonic()))
+            if timeout is not None and self._calls:
+                # A call has so long in all, so that several that hang are waited for together.
+                until = min(until, max(self._calls.values()) + timeout)
+            at_rest = self._wake.wait_for(
+                lambda: self._state is not State.STOPPING and not self._calls, bounded(until - time.monotonic())
+            )
         cancel_look()
-        self._turn.leave()
+        self._leave_queue()
         if not at_rest:
             self._cycle.keeping.release()  # the process may end here; a run that ends gives it back itself
             return False
         return thread is None or thread.join(bounded(until - time.monotonic()))
 
-    def _at_rest(self) -> bool:
-        return self._state is not State.STOPPING and not self._calls.in_flight
-
-    def notify(self, *, published: bool = False, due: bool = False) -> None:
-        """Take note that something happened, or was *published* elsewhere, or that a look is *due* which may need no
+    def notify(self, due: bool = False) -> None:
+        """Take note that something happened. *due*: look even from within the queue of the limits, for that may need no
         model. Never blocks, never raises."""
         with self._lock:
             self._pending = self._cycle.config.enabled  # else no worker is needed to find that out
             self._due |= due
-            if published:
-                self._indexing.due()
             run = self._claim()
         self._dispatch(run)
 
     def publish_deferred(self) -> bool:
-        """Publish what is held and makes prompts shorter; return whether another compaction is shown now.
+        """Publish what is deferred if that makes prompts shorter; return whether another compaction is shown now.
 
         On whatever thread: a back-off goes on, and when a run is to look again is not changed.
         """
         published = self._outside.publish_deferred()
         if published:
-            self.notify(published=True)
+            self._index_due = True
+            self.notify()
         return published
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact what can be compacted, and return the compaction: ``ContextCompactor.compact_now``."""
+        waiter: Future[CompactedMessage | None] = Future()
         with self._lock:
-            waiter = self._waiters.added()
+            self._waiters.append(waiter)
             run = self._claim()
         self._dispatch(run)
         try:
-            return self._waiters.outcome(waiter, timeout)
-        except CompactionTimeout as timed_out:
-            raise self._turn.limit() or timed_out from None
+            error = waiter.exception(bounded(timeout))
+        except TimeoutError:
+            waiting = self._ticket.limit() if self._ticket is not None else None
+            raise waiting or CompactionTimeout(
+                f"no compaction within {timeout} seconds; the run goes on, ask again or give it more time"
+            ) from None
+        finally:  # an interrupt from the keyboard included
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        if isinstance(error, CompactionFailed):
+            raise error
+        if error is not None:
+            raise CompactionFailed(
+                f"no compaction: {describe_error(error)}; what was published before still stands"
+            ) from error
+        return waiter.result()
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Return True once all was looked at and nothing runs: ``ContextCompactor.wait_idle``."""
-        with self._lock:
-            self._wake.wait_for(self._is_through, bounded(timeout))
+
+        def is_through() -> bool:
+            queues = self._ticket is not None and self._ticket.waiting
+            return self._run is None and not (queues and self._state is State.IDLE)
+
+        with self._wake:
+            self._wake.wait_for(is_through, bounded(timeout))
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
 
-    def _is_through(self) -> bool:
-        return self._run is None and not (self._turn.waiting and self._state is State.IDLE)
-
-    @property
-    def state(self) -> State:
-        return self._state
-
-    @property
-    def skip_reason(self) -> Skip | None:
-        return self._why_idle
-
-    @property
-    def last_error(self) -> str | None:
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        return self._backoff.failures
-
-    @property
-    def circuit_open(self) -> bool:
-        return self._backoff.circuit_open
-
-    # -- the states ---------------------------------------------------------------------------------------------------
+    # -- a run, from its beginning to its end ---------------------------------------------------------------------
 
     def _claim(self) -> Run | None:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
         if self._run is not None:  # exactly one at a time; it is looked at again when that one ends
             return None
-        if self._turn.waiting and not self._due:  # to look before its turn comes would be in vain
+        if self._ticket is not None and self._ticket.waiting and not self._due:  # too early, to look would be in vain
             return None
-        if self._waiters:
-            return self._begin(forced=True)
-        if self._state is not State.IDLE:  # not started, backing off or stopping
-            return None
-        if not self._pending:
-            return None
-        return self._begin(forced=False)
-
-    def _begin(self, *, forced: bool) -> Run:
-        self._begun += 1
-        self._run, self._due = Run(self, self._begun, forced), False
+        if not self._waiters:
+            if self._state is not State.IDLE:  # not started, backing off or stopping
+                return None
+            if not self._pending:
+                return None
+        self._due = False
+        self._runs += 1
+        self._run = Run(self, self._runs, forced=bool(self._waiters))
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -376,80 +332,53 @@ class Runner:
         with self._lock:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
-            worker = self._executor if self._executor is not None else self._own_thread()
+            worker: Executor | DaemonThread | None = self._executor
+            if worker is None:
+                worker = self._thread = self._thread or DaemonThread(self._thread_name)
         try:
-            submitted = worker.submit(partial(self._work, run))
+            submitted = worker.submit(partial(self._work, partial(self._run_cycle, run)))
         except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
             if isinstance(error, RuntimeError) and self._executor is not None:  # how it says that it is shut down
-                self._without_worker(run)
+                self._lose_executor(run)
             elif self._close(run):
                 self._end(run, None, error)
             return
         if isinstance(submitted, Future):
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
 
-    def _own_thread(self) -> DaemonThread:
-        """Called with the lock held."""
-        if self._thread is None:
-            self._thread = DaemonThread(f"compactor-{self._cycle.role or 'role'}")
-        return self._thread
+    def _work(self, job: Job) -> None:
+        """Run *job* on a worker, as the compactor's own code: to wait for the compactor in there would never end."""
+        with self._events.own_code():
+            job()
 
-    def _look_for_cancelled(self, run: Run, submitted: Future[object]) -> None:
-        """Called by the executor, which may hold its own lock: hooks must wait until it has let go of that."""
-        if submitted.cancelled():
-            self._clock.call_later(0, partial(self._without_worker, run))
-
-    def _without_worker(self, run: Run) -> None:
-        """Come to rest: the executor was shut down, before *run* or with it."""
-        with self._lock:
-            if self._run is not run:
-                return
-            self._run, self._restart = None, False
-            self._come_to_rest()
-            self._waiters.resolve(error=CompactionFailed("the compactor's executor is shut down; give it another"))
-            self._wake.notify_all()
-        self._turn.leave()
-        self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
-
-    def _work(self, run: Run) -> None:
-        """One cycle, on a worker."""
+    def _run_cycle(self, run: Run) -> None:
         with self._lock:
             if self._run is not run:
                 return
             run.begun = True
-            self._why_idle = None
+            self.skip_reason = None
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
-        with self._events.own_code():
-            self._cycle_once(run)
-        self._indexing.run()
-
-    def _index_texts(self) -> bool:
-        with self._events.own_code():
-            return self._cycle.index_texts()
-
-    def _is_idle(self) -> bool:
-        return self._run is None and self._state is not State.STOPPED
-
-    def _cycle_once(self, run: Run) -> None:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            run.permit = self._turn.place() if self._limits is not None else None
+            run.permit = self._ticket.take_permit() if self._ticket is not None else None
             try:
                 run.traits = traits_of(self._summarizer)
                 result = self._cycle.run(run)
-            finally:  # for one that was given up this is where its call has really ended
+            finally:  # for a run that was given up this is where its call has really ended
                 if run.permit is not None:
                     run.permit.release()
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
-        if not self._close(run):
+        if self._close(run):
+            self._end(run, result, error)
+        else:
             self.emit(Discarded(role=self._cycle.role, generation=self._cycle.journal.read().generation, reason="late"))
-            return
-        self._end(run, result, error)
+        if self._index_due:
+            self._index_texts()
 
     def _close(self, run: Run) -> bool:
-        """Return whether the caller is the first to know how *run* ended: it, or its deadline."""
+        """Return whether the caller is the first to know how *run* ended: its worker, or its deadline."""
         with self._lock:
             if self._run is not run or run.over:
                 return False
@@ -458,108 +387,134 @@ class Runner:
 
     def _end(self, run: Run, result: CompactedMessage | None, error: BaseException | None) -> None:
         """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
-        outcome, delay, can_go_on = outcome_of(error, self._discards, forced=run.forced), None, True
+        outcome, backs_off, may_go_on = outcome_of(error, self._discards, forced=run.forced), False, True
         try:
-            delay = self._judge(run, error, outcome)
-            if delay is not None:
-                self._rest.call_in(delay, run.number)
+            backs_off = self._follow_up(run, error, outcome)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
-            error, outcome, delay, can_go_on = raised, outcome_of(raised, 0, forced=run.forced), None, False
+            error, outcome, backs_off, may_go_on = raised, outcome_of(raised, 0, forced=run.forced), False, False
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run = None
-            stops = outcome.stops and self._state is State.COMPACTING  # and is not asked to, nor not started
-            self._settle(run, result, error, outcome, backing_off=delay is not None)
-            following = self._claim() if can_go_on else None  # else when something happens
-            unwanted = following is None and not self._turn.waiting
+            rested = self._rested_from == run.number  # the back-off is over already: the machine was asleep
+            running = self._state is State.COMPACTING  # not asked to stop, and not compact_now without start()
+            stops = outcome.stops and running
+            if error is not None and (outcome.is_failure or outcome.stops):
+                self.last_error = describe_error(error)
+            if outcome.looks_again or result is not None or rested:
+                self._pending = True
+            if outcome.answers or result is not None:
+                self._answer(result=result, error=error)
+            if self._state is State.STOPPING or stops:
+                self._come_to_rest()
+            elif running:
+                self._state = State.BACKING_OFF if backs_off and not rested else State.IDLE
+                self._backing_off_from = run.number
+            elif self._thread is not None:  # compact_now of a compactor that is not started
+                self._thread.close()
+                self._thread = None
+            following = self._claim() if may_go_on else None  # else when something happens
             self._wake.notify_all()
-        if unwanted:
-            self._turn.give_back()
+        if self._ticket is not None and following is None:
+            self._ticket.give_back()
         if stops:
-            self._turn.leave()
+            self._leave_queue()
             self.emit(Stopped(role=self._cycle.role, reason="session_purged"))
         self._dispatch(following)
 
-    def _judge(self, run: Run, error: BaseException | None, outcome: Outcome) -> float | None:
-        """Return the seconds to back off, or None; tell what was discarded or failed."""
+    def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> bool:
+        """Tell what was discarded or failed, and set the timers; return whether the compactor backs off."""
         self._discards = outcome.discards
         if error is None:
-            self._look.call_in(run.recheck_in)  # None: when something happens, which is looked at as ever
+            self._look.schedule(run.recheck_in, True)
             if run.reduced:
-                with self._lock:
-                    self._succeeded()
-            return None
+                self._succeed()
+            return False
         if isinstance(error, LeasedElsewhere):
-            self._look.call_in(error.seconds if run.recheck_in is None else min(error.seconds, run.recheck_in))
-            return None
-        if isinstance(error, LimitReached):
-            self._without_model(partial(self._outside.publish_deferred, needed=False))
-            self._look.call_in(run.recheck_in)
-            self._turn.wait(error)
-            return None
+            recheck_in = error.seconds if run.recheck_in is None else min(error.seconds, run.recheck_in)
+            self._look.schedule(recheck_in, True)
+            return False
+        if isinstance(error, LimitReached) and self._ticket is not None:
+            self._publish_without_model(partial(self._outside.publish_deferred, needed=False))
+            self._look.schedule(run.recheck_in, True)
+            self._ticket.wait(error)
+            return False
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
             self.emit(Discarded(role=self._cycle.role, generation=generation, reason=error.reason))
         if not outcome.is_failure:
-            return None
-        delay = self._backoff.failed(getattr(error, "retry_after", None))
+            return False
+        delay = self.backoff.record_failure(getattr(error, "retry_after", None))
         self.emit(
             Failed(
                 role=self._cycle.role,
                 generation=generation,
                 error=error.check if isinstance(error, SummaryRejected) else type(error).__name__,
-                failures=self._backoff.failures,
+                failures=self.backoff.failures,
                 retry_in=delay,
-                circuit_open=self._backoff.circuit_open,
+                circuit_open=self.backoff.circuit_open,
             )
         )
-        if self._backoff.circuit_open and run.asked in ("rounds", "changes"):
-            self._without_model(self._outside.fold_offline)
-        self._without_model(partial(self._outside.publish_deferred, needed=False))
-        return delay
+        if self.backoff.circuit_open and run.asked in ("rounds", "changes"):
+            self._publish_without_model(self._outside.fold_offline)
+        self._publish_without_model(partial(self._outside.publish_deferred, needed=False))
+        self._rest.schedule(delay, run.number)
+        return True
 
-    def _without_model(self, publish: Callable[[], bool]) -> None:
-        """Have *publish* make prompts shorter without a model, for that has failed: by what is held and was to be
-        extended first, or by folding in offline what is due."""
+    def _publish_without_model(self, publish: Callable[[], bool]) -> None:
+        """Have *publish* make prompts shorter while no model answers: by what is deferred, or by folding in offline."""
         with self._lock:
             if self._state is State.STOPPING:
                 return
-        try:
-            published = publish()
-        except Exception:  # noqa: BLE001  (whatever is wrong there: the failure of the run is told, and it tries again)
-            return
-        if published:
-            self._indexing.due()
+        with suppress(Exception):  # whatever is wrong there: the run's failure is told, and is tried again
+            if publish():
+                self._index_due = True
 
-    def _settle(
-        self,
-        run: Run,
-        result: CompactedMessage | None,
-        error: BaseException | None,
-        outcome: Outcome,
-        *,
-        backing_off: bool,
-    ) -> None:
-        """Change state after *run*. Called with the lock held."""
-        if error is not None and (outcome.is_failure or outcome.stops):
-            self._last_error = describe_error(error)
-        rested = self._rested_from == run.number  # before the state was entered, where the machine was asleep
-        if outcome.again or result is not None or rested:
-            self._pending = True
-        if outcome.tells or result is not None:
-            self._waiters.resolve(result=result, error=error)
-        if self._state is State.STOPPING or (outcome.stops and self._state is State.COMPACTING):
-            self._come_to_rest()
-        elif self._state is State.COMPACTING:
-            self._state = State.BACKING_OFF if backing_off and not rested else State.IDLE
-            self._backing_off_from = run.number
-        elif self._thread is not None:  # compact_now of a compactor that is not started
-            self._thread.close()
-            self._thread = None
+    def _index_texts(self, *, resumed: bool = False) -> None:
+        """Index texts, step by step, while nothing is due to be compacted. *resumed*: this worker took it over.
+
+        After each step an executor has its slot back: others may wait for it.
+        """
+        while True:
+            with self._lock:
+                if self._indexing and not resumed:
+                    return
+                at_rest = self._run is None and self._state is not State.STOPPED
+                self._indexing = self._index_due and at_rest and not interpreter_is_exiting()
+                if not self._indexing:
+                    return
+                self._index_due = False
+            try:
+                resumed = False
+                resumed = self._cycle.index_texts()
+            finally:
+                with self._lock:
+                    self._indexing = resumed
+                    if resumed:
+                        self._index_due = True
+            if not resumed:
+                continue  # with what was published meanwhile
+            if self._executor is not None:
+                try:
+                    self._executor.submit(partial(self._work, partial(self._index_texts, resumed=True)))
+                except Exception:  # noqa: BLE001  (it is shut down or full: the next run goes on)
+                    with self._lock:
+                        self._indexing = False
+                return
+
+    # -- called with the lock held ------------------------------------------------------------------------------------
+
+    def _answer(self, *, result: CompactedMessage | None = None, error: BaseException | None = None) -> None:
+        """Tell everybody in ``compact_now`` how it ended."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if error is None:
+                waiter.set_result(result)
+            else:
+                waiter.set_exception(error)
 
     def _come_to_rest(self) -> None:
-        """End STOPPING, and begin anew if start() came meanwhile. Called with the lock held."""
+        """End STOPPING, and begin anew if start() came meanwhile."""
         self._state = State.STOPPED
         if self._thread is not None:
             self._thread.close()
@@ -569,8 +524,15 @@ class Runner:
             self._state = State.IDLE
             self._pending = True
 
-    def _go_on(self, number: int) -> None:
-        """End the back-off that the run of that *number* began."""
+    def _leave_queue(self) -> None:
+        """Not called with the lock held."""
+        if self._ticket is not None:
+            self._ticket.leave()
+
+    # -- what timers, the queue of the limits and executors call ------------------------------------------------------
+
+    def _end_backoff(self, number: int) -> None:
+        """End the back-off after the run of that *number*."""
         with self._lock:
             self._rested_from = max(self._rested_from, number)
             if self._state is not State.BACKING_OFF or self._backing_off_from != number:
@@ -581,12 +543,28 @@ class Runner:
             self._wake.notify_all()
         self._dispatch(following)
 
-    def _look_again(self) -> None:
-        """Look, now that another process's lease has expired, or what is held may be shown."""
-        self.notify(due=True)
+    def _give_up(self, run: Run, call: object) -> None:
+        """Treat *call* as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
+        with self._lock:
+            if call not in self._calls or not self._close(run):  # it has ended just now
+                return
+            outlived = self._thread
+            thread = self._thread = DaemonThread(self._thread_name) if outlived is not None else None
+        timeout = CompactionTimeout(
+            f"the summarizer did not answer within call_timeout={self._cycle.config.call_timeout:g} seconds"
+        )
+        end = partial(self._work, partial(self._end, run, None, timeout))
+        if outlived is None or thread is None:  # an executor's; all its slots may hang like this one
+            end()
+            return
+        outlived.close()
+        try:
+            thread.submit(end)  # hooks are not to hold up the timer of every compactor
+        except RuntimeError:
+            end()
 
     def _take_turn(self) -> bool:
-        """Look, now that there is room for a call; return False where nobody wants to know any more."""
+        """Look, now that the limits have room for a call; return False where nobody wants to know any more."""
         with self._lock:
             run = self._claim()
             wanted = self._run is not None
@@ -594,79 +572,45 @@ class Runner:
         self._dispatch(run)
         return wanted
 
-    # -- calls to the summarizer --------------------------------------------------------------------------------------
+    def _look_for_cancelled(self, run: Run, submitted: Future[object]) -> None:
+        """Called by the executor, which may hold its own lock: hooks must wait until it has let go of that."""
+        if submitted.cancelled():
+            self._clock.call_later(0, partial(self._lose_executor, run))
 
-    def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
-        """Call the summarizer; at its deadline the run is given up, and what it still answers is discarded."""
-        if reason := self._forbidden(run):
-            raise StaleCompaction(reason)
-        run.asked = request.kind
-        ask = partial(run.permit.ask, self._summarizer) if run.permit is not None else self._summarizer
-        seconds = self._cycle.config.call_timeout
-        answer = self._calls.make(partial(ask, request), seconds, partial(self._give_up, run))
-        if run.over:
-            raise StaleCompaction("late")
-        return answer
-
-    def _give_up(self, run: Run, call: Call) -> None:
-        """Treat a call as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
+    def _lose_executor(self, run: Run) -> None:
+        """Come to rest: the executor was shut down, before *run* or with it."""
         with self._lock:
-            if call.ended or not self._close(run):
+            if self._run is not run:
                 return
-            outlived, self._thread = self._thread, None
-        timeout = CompactionTimeout(
-            f"the summarizer did not answer within call_timeout={self._cycle.config.call_timeout:g} seconds"
-        )
-        end = partial(self._end_given_up, run, timeout)
-        if outlived is None:  # an executor's; all its slots may hang like this one
-            end()
-            return
-        outlived.close()
-        with self._lock:
-            thread = self._own_thread()
-        try:
-            thread.submit(end)  # hooks are not to hold up the timer of every compactor
-        except RuntimeError:
-            end()
+            self._run, self._restart = None, False
+            self._come_to_rest()
+            self._answer(error=CompactionFailed("the compactor's executor is shut down; give it another"))
+            self._wake.notify_all()
+        self._leave_queue()
+        self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
 
-    def _end_given_up(self, run: Run, timeout: CompactionTimeout) -> None:
-        with self._events.own_code():
-            self._end(run, None, timeout)
-
-    def _forbidden(self, run: Run) -> str | None:
-        """Return why *run* may not publish any more."""
-        if interpreter_is_exiting():
-            return "interpreter_exit"
-        with self._lock:
-            if self._run is not run or run.over:
-                return "late"
-            if self._state is State.STOPPING:
-                return "stopped"
-        return None
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
-        """Tell *event*, and learn from it."""
-        if isinstance(event, _INSTRUCTIVE):
-            with self._lock:
-                self._learn_from(event)
+        """Emit *event*, and learn from it."""
+        match event:
+            case Skipped():
+                self.skip_reason = event.reason
+            case Published():
+                self._index_due = True
+                self._succeed()
+            case Deferred() if (run := self._run) is not None:
+                run.recheck_in = event.recheck_in
+            case Reduced() if (run := self._run) is not None:
+                run.reduced = True  # a success only if what came after it did not fail
         self._events.emit(event)
 
-    def _learn_from(self, event: Event) -> None:
-        """Called with the lock held."""
-        if isinstance(event, Skipped):
-            self._why_idle = event.reason
-        elif isinstance(event, Published):
-            self._indexing.due()
-            self._succeeded()
-        elif isinstance(event, Deferred) and self._run is not None:
-            self._run.recheck_in = event.recheck_in
-        elif isinstance(event, Reduced) and self._run is not None:
-            self._run.reduced = True  # a success only if what came after it did not fail
-
-    def _succeeded(self) -> None:
-        self._discards, self._last_error = 0, None
-        self._backoff.reset()
+    def _succeed(self) -> None:
+        with self._lock:
+            self._discards, self.last_error = 0, None
+            self.backoff.failures = 0
 
 
-def _turn_come(runner: weakref.ref[Runner]) -> bool:
-    return (waiting := runner()) is not None and waiting._take_turn()
+def _take_turn(runner: weakref.ref[Runner]) -> bool:
+    """Tell a runner that its turn has come; the queue keeps none alive."""
+    return (held := runner()) is not None and held._take_turn()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_an_interrupted_compact_now_leaves_no_waiter_behind(monkeypatch: pytest.
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compactor._runner._wake, "wait_for", interrupted)
+    monkeypatch.setattr(Future, "exception", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compactor.compact_now()
     assert not compactor._runner._waiters

@@ -26,9 +26,8 @@ from scene import (
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest, View
 from compactor.acceptance.checks import Source
 from compactor.events import Discarded, Failed, Published
-from compactor.runner import State
+from compactor.runner import MAX_ABANDONED, State
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import MAX_ABANDONED
 from memory import CompactedMessage, StaleCompaction
 from memory.events import Event
 

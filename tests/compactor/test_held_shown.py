@@ -22,11 +22,12 @@ from compactor import (
     cost_optimal,
     over_usage,
 )
-from compactor.cost.limits import Place
+from compactor.cost.limits import Permit
 from compactor.cost.prices import Prices
 from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
 from compactor.prompt.accounting import ledger_of
 from compactor.publication import Decision, Moment, deferred
+from compactor.summarizers.base import SummaryRequest
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore
@@ -190,7 +191,7 @@ def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
     clock = FakeClock()
     limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits, publish=deferred(DEAR, budget=700))
-    limits._let_in(Place(limits), 0.0)
+    Permit(limits).hold(SummaryRequest(), len)
     long_round(scene.memory)
     scene.executor.run_all()
     assert (scene.end, scene.compactor.status().skip_reason) == (7, Skip.LIMITED)
@@ -283,8 +284,8 @@ def test_who_waits_for_a_turn_to_ask_shows_what_is_held_all_the_same() -> None:
     clock = FakeClock()
     limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits)
-    other = Place(limits)
-    limits._let_in(other, 0.0)
+    other = Permit(limits)
+    other.hold(SummaryRequest(), len)
     scene.add(5)
     assert scene.compactor.status().skip_reason is Skip.LIMITED
     assert (scene.held.end, scene.held.shows, scene.clock.waiting) == (7, False, [300.0])

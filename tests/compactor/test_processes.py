@@ -220,8 +220,8 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
         main = os.getpid()
         real = compactor._runner._work
 
-        def work(run):
-            real(run)
+        def work(job):
+            real(job)
             if os.getpid() != main:  # what the child does when its copy of the cycle is through
                 code = 3
                 try:

@@ -8,19 +8,19 @@ from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, S
 from compactor.runner import Outcome, outcome_of
 from memory import SessionPurged, StaleCompaction
 
-FAILED = Outcome(0, is_failure=True, tells=True)
+FAILED = Outcome(0, is_failure=True, answers=True)
 
 
 @pytest.mark.parametrize(
     ("error", "follows"),
     [
-        (LeasedElsewhere(30), Outcome(0, tells=True)),
-        (LimitReached(None), Outcome(0, again=True)),
-        (StaleCompaction("generation"), Outcome(1, again=True)),
-        (StaleCompaction("rounds_changed"), Outcome(1, again=True)),
-        (StaleCompaction("stopped"), Outcome(0, again=True)),
-        (StaleCompaction("interpreter_exit"), Outcome(0, tells=True)),
-        (SessionPurged("gone"), Outcome(0, tells=True, stops=True)),
+        (LeasedElsewhere(30), Outcome(0, answers=True)),
+        (LimitReached(None), Outcome(0, looks_again=True)),
+        (StaleCompaction("generation"), Outcome(1, looks_again=True)),
+        (StaleCompaction("rounds_changed"), Outcome(1, looks_again=True)),
+        (StaleCompaction("stopped"), Outcome(0, looks_again=True)),
+        (StaleCompaction("interpreter_exit"), Outcome(0, answers=True)),
+        (SessionPurged("gone"), Outcome(0, answers=True, stops=True)),
         (CompactionTimeout("too long"), FAILED),
         (SummaryRejected("shorter", "not shorter"), FAILED),
         (OSError(), FAILED),
@@ -36,13 +36,13 @@ def test_each_error_has_its_outcome(error: BaseException, follows: Outcome, forc
 
 def test_a_run_without_an_error_tells_those_who_asked_for_it() -> None:
     """There was nothing to do; and the row of discards ends."""
-    assert outcome_of(None, 3, forced=True) == Outcome(0, tells=True)
+    assert outcome_of(None, 3, forced=True) == Outcome(0, answers=True)
     assert outcome_of(None, 3, forced=False) == Outcome(0)
 
 
 def test_the_second_discard_in_a_row_is_a_failure() -> None:
     """Rounds that are others at every reading would be paid for again and again."""
-    assert outcome_of(StaleCompaction("rounds_changed"), 1, forced=False) == Outcome(2, is_failure=True, tells=True)
+    assert outcome_of(StaleCompaction("rounds_changed"), 1, forced=False) == Outcome(2, is_failure=True, answers=True)
 
 
 @pytest.mark.parametrize("reason", ["stopped", "interpreter_exit"])

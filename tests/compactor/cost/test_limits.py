@@ -29,7 +29,7 @@ from compactor import (
     SummaryRequest,
 )
 from compactor.cost import Prices
-from compactor.cost.limits import HOUR, Place, Turn
+from compactor.cost.limits import HOUR, Permit, Ticket
 from compactor.errors import SpendExceeded
 from compactor.events import Discarded, Evaluated, Failed, Published, Rejected, Skipped, Started
 from compactor.runner import State
@@ -54,9 +54,9 @@ class Actor:
     """Stands for a compactor: asks, waits, is called, comes, or is gone by then."""
 
     def __init__(self, limits: Limits, called: list[Actor]) -> None:
-        self.turn = Turn(limits, self._call)
+        self.ticket = Ticket(limits, self._call)
         self.called = called
-        self.place: Place | None = None
+        self.permit: Permit | None = None
         self.estimate = 0
         self.gone = False
 
@@ -66,22 +66,22 @@ class Actor:
 
     @property
     def state(self) -> str:
-        if self.turn.waiting:
+        if self.ticket.waiting:
             return "waiting"
-        if self.turn.granted is not None:
+        if self.ticket.granted is not None:
             return "called"
-        return "idle" if self.place is None else "in"
+        return "idle" if self.permit is None else "in"
 
     def begin(self, tokens: int) -> LimitReached | None:
         """Begin a cycle that asks; return what stands against it."""
         self.estimate = tokens
-        self.place = self.place if self.place is not None else self.turn.place()
+        self.permit = self.permit if self.permit is not None else self.ticket.take_permit()
         try:
-            self.place.hold(asking(tokens), len)
+            self.permit.hold(asking(tokens), len)
         except LimitReached as limit:
-            place, self.place = self.place, None
-            place.release()
-            self.turn.wait(limit)
+            permit, self.permit = self.permit, None
+            permit.release()
+            self.ticket.wait(limit)
             return limit
         return None
 
@@ -132,16 +132,16 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def one_that_was_called_has_nothing_to_ask(self, data: Any) -> None:
         actor = data.draw(st.sampled_from(self.actors_in("called")))
-        actor.turn.place().release()
+        actor.ticket.take_permit().release()
         self.check_line(self.line)
 
     @precondition(lambda self: self.actors_in("in"))
     @rule(data=st.data(), error=st.integers(-30, 30), again=st.booleans())
     def an_answer_comes(self, data: Any, error: int, again: bool) -> None:
         actor = data.draw(st.sampled_from(self.actors_in("in")))
-        assert actor.place is not None
+        assert actor.permit is not None
         tokens = max(actor.estimate + error, 0)
-        actor.place.ask(lambda _request: answering(tokens), asking(actor.estimate))
+        actor.permit.ask(lambda _request: answering(tokens), asking(actor.estimate))
         self.spent.append((self.clock.monotonic(), tokens, actor.estimate))
         self.check_line(self.line)
         if again:
@@ -153,20 +153,20 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data(), error=st.sampled_from([ConnectionError(), RuntimeError()]))
     def a_call_fails(self, data: Any, error: Exception) -> None:
         actor = data.draw(st.sampled_from(self.actors_in("in")))
-        assert actor.place is not None
+        assert actor.permit is not None
 
         def fail(_request: SummaryRequest) -> str:
             raise error
 
         with pytest.raises(type(error)):
-            actor.place.ask(fail, asking(actor.estimate))
+            actor.permit.ask(fail, asking(actor.estimate))
         if isinstance(error, RuntimeError):
             self.spent.append((self.clock.monotonic(), actor.estimate, actor.estimate))
         self.check_line(self.line)
         self.end(actor)
 
     def end(self, actor: Actor) -> None:
-        place, actor.place = actor.place, None
+        place, actor.permit = actor.permit, None
         assert place is not None
         place.release()
         self.check_line(self.line)
@@ -177,7 +177,7 @@ class AnyOrder(RuleBasedStateMachine):
         actor = data.draw(st.sampled_from(self.actors_in("waiting", "called")))
         if actor in self.line:
             self.line.remove(actor)
-        actor.turn.leave()
+        actor.ticket.leave()
         self.check_line(self.line)
 
     @precondition(lambda self: self.actors_in("waiting"))
@@ -217,7 +217,7 @@ class AnyOrder(RuleBasedStateMachine):
         """Once all calls have ended and time has passed, everybody who waited was called."""
         for _ in range(8 * 8):
             for actor in self.actors_in("called"):
-                actor.turn.place().release()
+                actor.ticket.take_permit().release()
             for actor in self.actors_in("in"):
                 self.end(actor)
             self.clock.advance(HOUR)
@@ -234,7 +234,7 @@ TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadli
 
 def ended(actor: Actor, tokens: int) -> None:
     """Let *actor*'s call answer, and its cycle end."""
-    place, actor.place = actor.place, None
+    place, actor.permit = actor.permit, None
     assert place is not None
     place.ask(lambda _request: answering(tokens), asking(actor.estimate))
     place.release()
@@ -284,7 +284,7 @@ def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
     limits = Limits(max_spend_per_hour=2.0)
     request = SummaryRequest(messages=[{"role": "user", "content": "word " * 100}])
     with pytest.raises(SpendExceeded, match=r"about 2,\d+ tokens, and max_spend_per_hour is 2 tokens.*Prices.of_model"):
-        Place(limits).hold(request, len)
+        Permit(limits).hold(request, len)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_one_whose_work_is_done_when_its_turn_comes_gives_it_back() -> None:
 def test_a_summarizer_that_asks_no_model_needs_no_place() -> None:
     clock = FakeClock()
     limits = Limits(1, clock=clock)
-    Place(limits).hold(asking(1), len)
+    Permit(limits).hold(asking(1), len)
     scene = Scene(limits, clock, [ExtractiveSummarizer()])
     scene.start()
     scene.executors[0].run_all()
@@ -586,9 +586,9 @@ def test_who_is_called_and_asks_for_more_than_before_is_not_passed() -> None:
     assert first.begin(26) is None
     assert second.begin(55)
     assert third.begin(1)
-    assert first.place is not None
-    first.place.ask(lambda _request: answering(26), asking(26))
-    first.place.release()
+    assert first.permit is not None
+    first.permit.ask(lambda _request: answering(26), asking(26))
+    first.permit.release()
     assert called == [second]
 
     limit = second.begin(75)
@@ -810,8 +810,8 @@ def test_a_forked_child_begins_with_an_empty_line() -> None:
         if child == 0:
             try:
                 fresh = limits.status() == LimitsStatus(0, 0, 40.0, 0.0)
-                assert one.place is not None
-                one.place.release()  # of a cycle in whose hook the process forked
+                assert one.permit is not None
+                one.permit.release()  # of a cycle in whose hook the process forked
                 came = Actor(limits, []).begin(10) is None
                 os._exit(0 if fresh and came and limits.status().in_use == 1 else 1)
             finally:

@@ -26,7 +26,7 @@ def test_the_call_is_made_in_time_with_what_was_given() -> None:
     """Once."""
     clock = FakeClock()
     owner = Owner(clock)
-    owner.later.call_in(10, "this")
+    owner.later.schedule(10, "this")
     clock.advance(9)
     assert owner.calls == []
     clock.advance(1)
@@ -39,7 +39,7 @@ def test_a_call_takes_the_place_of_the_one_before() -> None:
     clock = FakeClock()
     owner = Owner(clock)
     for seconds in (10, 5, 20):
-        owner.later.call_in(seconds, seconds)
+        owner.later.schedule(seconds, seconds)
     assert clock.waiting == [20]
     clock.advance(20)
     assert owner.calls == [(20,)]
@@ -49,9 +49,9 @@ def test_none_means_no_call() -> None:
     """Neither the one that was to come, nor another."""
     clock = FakeClock()
     owner = Owner(clock)
-    owner.later.call_in(None)
-    owner.later.call_in(10)
-    owner.later.call_in(None)
+    owner.later.schedule(None)
+    owner.later.schedule(10)
+    owner.later.schedule(None)
     assert clock.waiting == []
 
 
@@ -59,12 +59,12 @@ def test_cancelling_leaves_a_call_alone_that_was_asked_for_later() -> None:
     """Who stops cancels what there was when he stopped, not what came after a new start."""
     clock = FakeClock()
     owner = Owner(clock)
-    owner.later.call_in(10, "before")
-    cancel = owner.later.cancel
-    owner.later.call_in(20, "after")
+    owner.later.schedule(10, "before")
+    cancel = owner.later.canceller()
+    owner.later.schedule(20, "after")
     cancel()
     assert clock.waiting == [20]
-    owner.later.cancel()
+    owner.later.canceller()()
     assert clock.waiting == []
 
 
@@ -73,7 +73,7 @@ def test_nobody_is_kept_alive_by_a_call_to_come() -> None:
     clock = FakeClock()
     owner = Owner(clock)
     calls = owner.calls
-    owner.later.call_in(10)
+    owner.later.schedule(10)
     del owner
     gc.collect()
     clock.advance(10)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -10,7 +12,6 @@ from collections.abc import Callable
 import pytest
 from scene import SOON, PanicException
 
-from compactor import timers as workers
 from compactor.timers import DaemonThread, interpreter_is_exiting, run_isolated
 
 pytestmark = pytest.mark.timeout(30)
@@ -137,9 +138,10 @@ def test_an_isolated_job_returns_nothing_and_raises_nothing(capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
-def test_the_interpreter_is_exiting_once_its_exit_handlers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interpreter_is_exiting_once_its_exit_handlers_run() -> None:
     """Before modules are taken apart."""
     assert interpreter_is_exiting() is False
-    monkeypatch.setattr(workers, "_exiting", False)
-    workers._note_exit()
-    assert interpreter_is_exiting() is True
+    code = "import atexit; from compactor.timers import interpreter_is_exiting as it; "
+    order = "import compactor.timers; atexit._run_exitfuncs(); print(it())"
+    found = subprocess.run([sys.executable, "-c", code + order], capture_output=True, text=True, check=True)
+    assert found.stdout == "True\n"
