@@ -31,8 +31,7 @@ from .compat.offload_context import (
     check_settings,
     preview_of,
 )
-from .compat.offload_files import OffloadFiles
-from .compat.offload_tools import is_file_answer
+from .compat.offload_files import OffloadFiles, is_file_answer
 from .options import given_config, given_text
 
 #: No summary is asked to be a greater part of what the prompt may have.

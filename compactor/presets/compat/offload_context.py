@@ -32,8 +32,7 @@ from ...tokens import TokenCounter, counter_for
 from ...transcript import MIN_ROOM, Room, Step, steps
 from ..options import check_function, given_text
 from .archives import archive_of
-from .offload_files import OffloadFiles, chat_folder, file_name
-from .offload_tools import is_file_answer
+from .offload_files import OffloadFiles, chat_folder, file_name, is_file_answer
 from .window import group_posts
 
 Mode = Literal["auto", "compact", "compress"]

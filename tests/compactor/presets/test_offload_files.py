@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.presets import OffloadError, OffloadFiles
-from compactor.presets.compat.offload_files import chat_folder, file_name
-from compactor.presets.compat.offload_tools import LONGEST_ANSWER, is_file_answer
+from compactor.presets.compat.offload_files import MAX_ANSWER, chat_folder, file_name, is_file_answer
 from memory import ContextError
 
 linked = pytest.mark.skipif(sys.platform == "win32", reason="making symbolic links takes a privilege on Windows")
@@ -358,7 +357,7 @@ def test_pages_put_together_are_the_file(tmp_path_factory: pytest.TempPathFactor
     read = ""
     while True:
         heading, _, page = files.read_file(path, offset, None, column).partition("\n")
-        assert len(page) <= LONGEST_ANSWER
+        assert len(page) <= MAX_ANSWER
         read += page
         if "this is the end" in heading:
             break
@@ -526,7 +525,7 @@ def test_a_search_is_bounded_in_lines_and_characters(files: OffloadFiles) -> Non
     assert files.grep("needle", limit=3).count("\n") == 3
     assert "there are more" in files.grep("needle", limit=3)
     long = files.grep("needle")
-    assert len(long) < LONGEST_ANSWER + 500
+    assert len(long) < MAX_ANSWER + 500
     assert "there are more" in long
     assert files.grep("needle", limit=0).count("\n") == 1
 
