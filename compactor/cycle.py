@@ -12,7 +12,7 @@ from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.messages import reads
 from memory.overlays import CompactedMessage, Journal, JournalState, Origin, Overlay, Reduction
-from memory.rounds import changed
+from memory.rounds import copy_with
 from memory.visibility import Rounds
 
 from .acceptance.checks import is_too_little
@@ -630,7 +630,7 @@ class Cycle(Desk):
             )
         )
         if verdict.cost_evaluation is not None:
-            self.emit(changed(verdict.cost_evaluation, role=self.role, generation=state.generation))
+            self.emit(copy_with(verdict.cost_evaluation, role=self.role, generation=state.generation))
         return (None if verdict.is_due else Skip.BELOW_TRIGGER), verdict
 
     def index_texts(self) -> bool:

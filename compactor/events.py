@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TextIO, TypeVar
 
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import Hooks, describe, renewed_after_fork
-from memory.rounds import assembled, changed, utc_now
+from memory.rounds import copy_with, create_unchecked, utc_now
 
 from .timers import Clock
 
@@ -77,7 +77,7 @@ class EventLog:
 
     def emit(self, event: Event) -> None:
         """Keep *event*, stamped with the clock's time, and tell it to the hooks, on this thread."""
-        event = changed(event, at=self._clock.now())
+        event = copy_with(event, at=self._clock.now())
         with self._lock:
             self._keep(event)
         with self.own_code():
@@ -162,7 +162,7 @@ E = TypeVar("E", bound=CompactionEvent)
 def routine_event(kind: type[E], /, **facts: Any) -> E:
     """Return an event of a *kind* that is told at every look, with all the *facts* that it must have, none of which is
     checked: they are values of ours. A fraction of what checking takes."""
-    return assembled(kind, {**_defaults(kind), **facts, "at": utc_now()})
+    return create_unchecked(kind, {**_defaults(kind), **facts, "at": utc_now()})
 
 
 @cache

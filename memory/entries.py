@@ -284,9 +284,9 @@ def kinds_of(*records: type[Record]) -> frozenset[str]:
 
 
 class Entry:
-    """One line of the log, as a record and as the text a store keeps; each is made from the other when first asked for.
+    """One line of the log: a record, and the text that a store keeps. Each is made from the other on first use.
 
-    So a store in memory never pays for text, and a store on disk never for records that nobody reads.
+    So a store in memory never pays for text, and a store on disk never pays for records that nobody reads.
     """
 
     __slots__ = ("_body", "_record", "created_at", "follows", "id", "kind", "number", "round", "version")
@@ -307,13 +307,13 @@ class Entry:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
         self.id = new_id() if id is None else id
         self.kind = kind
-        #: Place in the session's log, from 1 without gaps; 0 before it is stored.
+        #: Place in the session's log, from 1 without gaps; 0: not known yet.
         self.number = number
-        #: Number of the round that it belongs to; 0: none, or not known. What a store may file it under.
+        #: Number of the round that it is about, by which a store may index it; 0: none, or not known.
         self.round = round
-        #: Of the body.
+        #: Version of the body.
         self.version = version
-        #: Id of the entry that its writer takes for the last one before it; empty: not known. It is not stored.
+        #: Id of the entry that the writer expects before this one; empty: not known. It is not stored.
         self.follows = follows
         self.created_at = utc_now() if created_at is None else created_at
         self._record = record
@@ -344,20 +344,11 @@ class Entry:
 
         Raises ``StoreDamaged`` for a broken body, and ``NewerVersion`` for one whose version is not known here.
         """
-        if self.version > BODY_VERSION:
-            raise NewerVersion(
-                f"entry {self.number} ({self.kind}) of the log was written by a newer version of context-compactor;"
-                f" nothing was changed: upgrade to that version to open the session"
-            )
-        if self._record is None and self.kind in KINDS:
-            try:
-                self._record = KINDS[self.kind].model_validate(_from_ascii(self.body))
-            except (ValueError, RecursionError) as error:
-                raise StoreDamaged(
-                    f"entry {self.number} ({self.kind}) of the log cannot be read; nothing was changed:"
-                    f" restore the session from a backup, or open it with the version that wrote it"
-                ) from error
-        return self._record
+        if self._record is not None and self.version <= BODY_VERSION:
+            return self._record
+        records: list[Record | None] = []
+        decode((self,), records)
+        return records[0]
 
     def numbered(self, number: int) -> Entry:
         """Return the same entry at its place in the log."""
@@ -394,13 +385,13 @@ def _body_of(record: Record) -> str:
         body = dumped(record.model_dump_json)
     except ValueError:
         body = ""
-    return body if body and body.isascii() else _to_ascii(dumped(record.model_dump))
+    return body if body and body.isascii() else to_ascii(dumped(record.model_dump))
 
 
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 
-def _to_ascii(value: Any) -> str:
+def to_ascii(value: Any) -> str:
     body = _ENCODER.encode(value)
     if "\\ud" in body:
         text = json.dumps(value, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False)
@@ -410,6 +401,31 @@ def _to_ascii(value: Any) -> str:
     return body
 
 
-def _from_ascii(body: str) -> Any:
+def from_ascii(body: str) -> Any:
     value = json.loads(body)
     return json.loads(value.encode("ascii").decode("unicode_escape")) if isinstance(value, str) else value
+
+
+def decode(entries: Iterable[Entry], records: list[Record | None]) -> None:
+    """Append to *records* the record of each entry; None for a kind that this version does not know.
+
+    Raises ``StoreDamaged`` or ``NewerVersion`` at the first that cannot be read, after it has appended those before.
+    """
+    for entry in entries:
+        if entry.version > BODY_VERSION:
+            raise NewerVersion(
+                f"entry {entry.number} ({entry.kind}) of the log was written by a newer version of context-compactor;"
+                f" nothing was changed: upgrade to that version to open the session"
+            )
+        if entry._record is None and (kind := KINDS.get(entry.kind)) is not None:
+            body = entry._body
+            assert body is not None  # noqa: S101  (the record or the body is given)
+            try:
+                value = json.loads(body)
+                entry._record = kind.model_validate(from_ascii(body) if isinstance(value, str) else value)
+            except (ValueError, RecursionError) as error:
+                raise StoreDamaged(
+                    f"entry {entry.number} ({entry.kind}) of the log cannot be read; nothing was changed:"
+                    f" restore the session from a backup, or open it with the version that wrote it"
+                ) from error
+        records.append(entry._record)

@@ -23,7 +23,7 @@ from .entries import (
     kinds_of,
 )
 from .errors import StaleCompaction
-from .log.state import Snapshot, reverted
+from .log.state import Snapshot, revert
 from .overlays import (
     CompactedMessage,
     Journal,
@@ -38,7 +38,7 @@ from .overlays import (
     newest_asked,
     ties_of,
 )
-from .rounds import Record, Round, changed, new_id
+from .rounds import Record, Round, copy_with, new_id
 from .stores.base import Store
 from .visibility import seen_by
 
@@ -250,7 +250,7 @@ class RoleJournal:
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
     ) -> CompactedMessage:
-        compaction = changed(compaction, created_at=self._memory._clock())
+        compaction = copy_with(compaction, created_at=self._memory._clock())
 
         def records(now: Snapshot) -> Iterable[Record]:
             current = self._current(now, compaction, base, round_ids)
@@ -258,37 +258,33 @@ class RoleJournal:
                 role=self._role, compaction=current, round_ids=tuple(round_ids), **(origin or Origin())._asdict()
             )
 
-        def published(now: Snapshot) -> CompactedMessage:
-            current = self._state(now).current
-            assert current is not None  # noqa: S101  (it was published under the lock that is still held)
-            return current
-
-        return self._memory._write(records, published)
+        published = self._state(self._memory._write(records)).current
+        assert published is not None  # noqa: S101  (this is the snapshot right after it was published)
+        return published
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         before = self._memory.snapshot
-        ahead = before.reading_ahead(self._role, before.published.get(self._role, ())[:-1])
-        reverted(ahead, self._role, 0)  # whatever else it reads is at hand when it is written
+        before.read_ahead(self._role, before.published.get(self._role, ())[:-1])
+        revert(before, self._role, 0)  # reads the rest, so that nothing is left to read under the lock
 
         def records(now: Snapshot) -> Iterable[Record]:
             state = now.journal(self._role)
             if base is not None and state.generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
-                # Raises where the one before cannot be read.
-                reverted(self._memory._at_hand(ahead), self._role, state.generation + 1)
+                revert(now, self._role, state.generation + 1)  # raises where the one before cannot be read
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
-        return self._memory._write(records, lambda now: self._state(now).current)
+        return self._state(self._memory._write(records)).current
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
         if not self._role:
             return None
-        reduction = changed(reduction, created_at=self._memory._clock())
+        reduction = copy_with(reduction, created_at=self._memory._clock())
 
         def records(now: Snapshot) -> Iterable[Record]:
             found = self._reduced(now, reduction, base)
-            if merge_reductions(now.reductions_of(self._role).of(found.round_id), found) is not None:
+            if merge_reductions(now.reductions_on(self._role, found.round_id), found) is not None:
                 yield ReductionPublished(role=self._role, reduction=found)
 
         return self._write_one(records)
@@ -297,14 +293,14 @@ class RoleJournal:
         ends = (reduction.first_post_id, reduction.last_post_id)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            found = now.reductions_of(self._role).of(reduction.round_id)
+            found = now.reductions_on(self._role, reduction.round_id)
             yield from withdrawals(self._role, (one for one in found if (one.first_post_id, one.last_post_id) == ends))
 
         return self._write_one(records) is not None
 
     def prepare(self, answer: CompactionPrepared) -> bool:
         written, compaction = False, answer.compaction
-        answer = changed(answer, role=self._role, compaction=None if compaction is None else changed(compaction))
+        answer = copy_with(answer, role=self._role, compaction=None if compaction is None else copy_with(compaction))
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal written
@@ -312,7 +308,7 @@ class RoleJournal:
             if written:
                 yield answer
 
-        self._memory._write(records, lambda _now: None)
+        self._memory._write(records)
         return written
 
     def prepared(self) -> Sequence[CompactionPrepared]:
@@ -337,7 +333,7 @@ class RoleJournal:
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         record = EventRecorded(role=self._role, name=name, facts=facts)
-        self._memory._write(lambda _now: [record], lambda _now: None)
+        self._memory._write(lambda _now: [record])
 
     def notes(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Give the facts of the events of that *name* that were kept, oldest first. May raise ``StoreError``."""
@@ -349,7 +345,7 @@ class RoleJournal:
     def keep(self, records: Callable[[Snapshot], Iterable[Record]]) -> None:
         """Append what *records* makes of the present snapshot. It is called while nobody else can append, so it must
         not wait for anybody."""
-        self._memory._write(records, lambda _now: None)
+        self._memory._write(records)
 
     def shown(self) -> Iterator[ShownRecorded | PostRedacted]:
         """Give what was kept of what is shown, and what was erased, in the order of the log."""
@@ -365,11 +361,7 @@ class RoleJournal:
         now = self._memory.snapshot
         log = self._store.read_kinds(self._memory.session_id, KINDS_TOLD)
 
-        def number_of(round_id: str) -> int:
-            number = now.numbers.get(round_id, 0)
-            return number if number <= now.total else 0
-
-        return history_of((entry for entry in log if entry.number <= now.number), self._role, number_of)
+        return history_of((entry for entry in log if entry.number <= now.number), self._role, now.number_of)
 
     def index_texts(self) -> bool:
         return not self._memory.index_texts(most_rounds=INDEXED_AT_ONCE)
@@ -395,8 +387,8 @@ class RoleJournal:
             written[:] = records(now)
             return written
 
-        reductions = self._memory._write(kept, lambda now: now.reductions_of(self._role))
-        return reductions if written else None
+        now = self._memory._write(kept)
+        return now.reductions.get(self._role, Reductions()) if written else None
 
     def _state(self, now: Snapshot) -> JournalState:
         state = now.journal(self._role)
@@ -413,13 +405,13 @@ class RoleJournal:
         if state.generation != base:
             raise StaleCompaction("generation")
         covered = [now.state_of(round_id) for round_id in round_ids]
-        last = now.numbers.get(compaction.end_round_id or "", 0)
+        last = now.number_of(compaction.end_round_id or "")
         # Not past an open round, even one that another process opened: what is said in it is still to come.
         if not 1 <= last <= now.closed_prefix or any(state != "finished" for state in covered):
             raise StaleCompaction("rounds_changed")
-        if not changed(compaction, end_number=last).may_follow(state.current):
+        if not copy_with(compaction, end_number=last).may_follow(state.current):
             raise StaleCompaction("behind")
-        return changed(
+        return copy_with(
             compaction,
             end_index=now.rounds(self._role).end_of(compaction.end_round_id or ""),
             end_number=last,
@@ -441,7 +433,7 @@ class RoleJournal:
         last = ties.number_of(reduction.last_post_id, reduction.last_number)
         if not 0 <= first <= last:
             raise StaleCompaction("rounds_changed")
-        reduction = changed(reduction, first_number=first, last_number=last)
+        reduction = copy_with(reduction, first_number=first, last_number=last)
         if reduction.kind == "offloaded" and first != last:
             raise ValueError("an offloaded reduction stands for one post; make one for each")
         if ties.torn_by(reduction):

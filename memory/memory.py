@@ -32,13 +32,12 @@ from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .hooks import Hooks, Notifications, describe, describe_error
 from .journal import SOLE, RoleJournal, withdrawals
-from .log.open_round import OpenRound
 from .log.redaction import erased_places, place_of, redaction_of, references_of, unfinished, withdrawn
 from .log.session_log import Log
-from .log.state import Snapshot, without_failed
+from .log.state import OpenRound, Snapshot, without_failed
 from .overlays import CompactedMessage, CompactionProvider, hides_words, is_over, newest_asked
 from .references import place_reference, text_behind
-from .rounds import EMPTY, Clock, FrozenMapping, Post, Record, Round, assembled, changed, new_id, utc_now
+from .rounds import EMPTY, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
 from .search import Hit, found, in_step, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
@@ -134,14 +133,15 @@ class Memory(Log):
         the same query, it returns that one. Raises ``MessageError`` for an id that another round has, and for what
         cannot be stored.
         """
-        made_at = self._clock()
-        given, extra = id is not None, EMPTY if extra is None else extra
-        opened = _opening(user_query, self._new_id() if id is None else id, made_at, extra)
+        made_at, given = self._clock(), id is not None
+        round_id = self._new_id() if id is None else id
+        extra = EMPTY if extra is None else extra
+        opened = RoundOpened(round_id=round_id, user_query=user_query, created_at=made_at, extra=extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
             return [] if given and self._is_open_already(now, opened) else self._open(now, opened, given=given)
 
-        return self._write(records, lambda now: self._require(now, opened.round_id), made_at, emit=True)
+        return self._require(self._write(records, made_at, emit=True), opened.round_id)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -168,16 +168,20 @@ class Memory(Log):
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal added
-            taking = self._require_open(now, round_id)
+            taking = now.open_round(round_id)
+            if taking is None:
+                number = self._require(now, round_id).number
+                raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
             last = taking.posts[taking.count - 1] if taking.count else None
-            # The same post again is the same call again, whose reply was lost.
-            if last is not None and last.id == ready.id and last == changed(ready, number=last.number):
+            # The same post again: the same call again, because its reply was lost.
+            if last is not None and last.id == ready.id and last == copy_with(ready, number=last.number):
                 added = last
                 return []
-            added = changed(ready, number=taking.count + 1)
-            return [_added(taking.opened.id, added)]
+            added = copy_with(ready, number=taking.count + 1)
+            return [create_unchecked(PostAdded, {"round_id": round_id, "post": added})]
 
-        return self._write(records, lambda _now: added, made_at, emit=True)
+        self._write(records, made_at, emit=True)
+        return added
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
         """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
@@ -190,7 +194,8 @@ class Memory(Log):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
         round_id = round_id_of(round_)
         number = self.snapshot.number_of(round_id) if state == "failed" else 0
-        ahead = self.snapshot.reading_ahead_of(number) if number else None
+        if number:
+            self.snapshot.read_ahead_without(number)
 
         def records(now: Snapshot) -> Iterable[Record]:
             taking = now.open_round(round_id)
@@ -201,12 +206,12 @@ class Memory(Log):
                 if present.state == "failed":
                     raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
             elif state == "finished":
-                return [_finished(taking.opened.id)]
-            if ahead is not None:
-                without_failed(self._at_hand(ahead), number)  # raises where what is shown instead cannot be read
+                return [RoundFinished(round_id=round_id)]
+            if number:
+                without_failed(now, number)  # raises where what is shown instead cannot be read
             return _failing(now, round_id)
 
-        return self._write(records, lambda now: self._require(now, round_id), emit=True)
+        return self._require(self._write(records, emit=True), round_id)
 
     def append(self, message: Mapping[str, Any]) -> None:
         """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.
@@ -234,7 +239,7 @@ class Memory(Log):
             same = [one for one in now.header if (one.kind, one.send_to) == (post.kind, role)]
             return [] if same and same[-1].message == text else [HeaderAdded(post=post)]
 
-        self._write(records, _nothing, made_at, emit=True)
+        self._write(records, made_at, emit=True)
 
     @classmethod
     def from_messages(
@@ -286,11 +291,12 @@ class Memory(Log):
             if ((round_.id, number) in now.pins) is not pinned:
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
                 if pinned:  # what it says is shown again at once
-                    for role, reductions in now.reductions.items():
-                        over = (one for one in reductions.of(round_.id) if is_over(one, number, round_))
+                    for role in now.reductions:
+                        live = now.reductions_on(role, round_.id)
+                        over = (one for one in live if is_over(one, number, round_))
                         yield from withdrawals(role, over)
 
-        self._write(records, _nothing)
+        self._write(records)
 
     def _place_of(self, post: Post | str) -> tuple[int, int]:
         """Return the number of a post's round, and its own, for which other writers do not wait."""
@@ -311,7 +317,7 @@ class Memory(Log):
         in other processes when they read of it. Raises ``UnknownReference`` where there is no such post.
         """
         place, asked = self._place_of(post)
-        ahead = self.snapshot.reading_ahead_of(place)
+        self.snapshot.read_ahead_without(place)
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -320,10 +326,10 @@ class Memory(Log):
             found = redaction_of(present, asked)
             references = references_of(found, place)
             if unfinished(present, found):
-                withdrawn(self._at_hand(ahead), found)  # raises where what is shown instead cannot be read
+                withdrawn(now, found)  # raises where what is shown instead cannot be read
                 yield found
 
-        self._write(records, _nothing)
+        self._write(records)
         try:
             self._erase(place)
         finally:
@@ -362,13 +368,13 @@ class Memory(Log):
         )
 
         def records(now: Snapshot) -> Iterable[Record]:
-            yield recorded.model_copy(update={"current": shown in (None, now.overlays_of(role))})
+            yield copy_with(recorded, current=shown in (None, now.overlays_of(role)))
 
-        self._write(records, _nothing, emit=True)
+        self._write(records, emit=True)
 
     def usage(self, role: str) -> Usage:
         """Return what is known of *role*'s usage by its provider's count; the same after a resume."""
-        return self.snapshot.usage(role)
+        return self.snapshot.usages.get(role) or Usage()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -392,10 +398,15 @@ class Memory(Log):
         """
         require_role(role)
         while True:
-            failed, redactions = self.snapshot.failed, self.snapshot.redactions
+            before = self.snapshot
             compaction = self._compaction_of(role)  # first: a round that is added in between only lengthens the tail
             now = self.snapshot
-            if now.failed is failed and now.redactions == redactions:  # else it may tell of what is hidden now
+            # Else it may tell of what is hidden now, or its tail may be without reductions, which are covered now.
+            if (
+                now.failed is before.failed
+                and now.redactions == before.redactions
+                and now.published.get(role) is before.published.get(role)
+            ):
                 rounds = now.rounds(role, include_failed=include_failure_rounds)
                 return rounds, rounds.anchored(compaction)
 
@@ -425,7 +436,7 @@ class Memory(Log):
     @property
     def open_rounds(self) -> tuple[Round, ...]:
         """The rounds that take posts, whoever opened them. A compaction goes up to the first of them."""
-        return tuple(item.round for item in self.snapshot.live if not item.opened.closed)
+        return tuple(item.round for item in self.snapshot.live if item.state == "created")
 
     def search(self, query: str, *, role: str = "", limit: int = 20) -> list[Hit]:
         """Return where words of *query* are in what *role* sees, at most *limit* places, the best match first.
@@ -574,28 +585,32 @@ class Memory(Log):
     # -- what is written ---------------------------------------------------------------------------------------------
 
     def _append(self, parsed: chat.Parsed) -> None:
-        said, made_at = parsed.said, self._clock()
+        said, is_query, made_at = parsed.said, parsed.is_query, self._clock()
         # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
         post_id, round_id = self._new_id(), self._new_id()
-        query, extra = (said["message"], said["extra"]) if parsed.is_query else ("", EMPTY)
-        if not _is_sound(made_at, post_id, round_id):  # the host's, and refused before the lock is taken
-            made_at = _opening(query, round_id, made_at, extra).created_at
+        if type(made_at) is not datetime or made_at.tzinfo is not UTC or not type(post_id) is type(round_id) is str:
+            made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
             Post(id=post_id, send_from="", send_to="")
 
-        def opening() -> RoundOpened:
-            return _opening(query, round_id, made_at, extra)
-
         def records(now: Snapshot) -> Iterable[Record]:
-            newest = now.newest_open
+            newest = now.live[-1] if now.live and now.live[-1].state == "created" else None
+            fields = {**said, "id": post_id, "created_at": made_at, "number": 0}
             if parsed.is_header and now.total == 0:
-                return [HeaderAdded(post=parsed.posted(post_id, made_at))]
-            if parsed.is_query and (newest is None or newest.answered):
-                return self._open(now, opening(), newest)
-            if newest is None:
-                return [*self._open(now, opening()), _added(round_id, parsed.posted(post_id, made_at, 1))]
-            return [_added(newest.opened.id, parsed.posted(post_id, made_at, newest.count + 1))]
+                return [HeaderAdded(post=create_unchecked(Post, fields))]
+            opening: list[Record] = []
+            if newest is None or (is_query and newest.answered):
+                query, extra = (said["message"], said["extra"]) if is_query else ("", EMPTY)
+                opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
+                opening = self._open(now, create_unchecked(RoundOpened, opened), newest)
+                if is_query:
+                    return opening
+                taking, fields["number"] = round_id, 1
+            else:
+                taking, fields["number"] = newest.opened.round_id, newest.count + 1
+            added = {"round_id": taking, "post": create_unchecked(Post, fields)}
+            return [*opening, create_unchecked(PostAdded, added)]
 
-        self._write(records, _nothing, made_at, emit=True)
+        self._write(records, made_at, emit=True)
 
     def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
         """Return whether this Memory opened that very round before, and nothing was said in it yet."""
@@ -609,16 +624,16 @@ class Memory(Log):
     def _open(
         self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
     ) -> list[Record]:
-        """Return what opens a round, whose id was *given* or made here: first the end of *before*, and of this Memory's
-        own, if they are open."""
-        # Random ids are not looked for: a database would be asked before every round.
-        if (given or self._new_id is not new_id) and opened.round_id in now.numbers:
+        """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
+        open. *given*: the host chose the round's id."""
+        # Random ids are not looked up: a database would be asked before every round.
+        if (given or self._new_id is not new_id) and opened.round_id in now.archive.numbers:
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         if not now.live:
             return [opened]
         own = [now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id]
-        ends = {item.opened.number: item.opened.id for item in (*own, before) if item is not None}
-        return [*(_finished(ends[number]) for number in sorted(ends)), opened]
+        ends = {item.number: item.opened.round_id for item in (*own, before) if item is not None}
+        return [*(create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)), opened]
 
     @staticmethod
     def _require(now: Snapshot, round_id: str) -> Round:
@@ -627,48 +642,16 @@ class Memory(Log):
             raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
         return found
 
-    @classmethod
-    def _require_open(cls, now: Snapshot, round_id: str) -> OpenRound:
-        found = now.open_round(round_id)
-        if found is None:
-            number = cls._require(now, round_id).number
-            raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
-        return found
-
-
-def _added(round_id: str, post: Post) -> PostAdded:
-    return assembled(PostAdded, {"round_id": round_id, "post": post})
-
-
-def _finished(round_id: str) -> RoundFinished:
-    return assembled(RoundFinished, {"round_id": round_id})
-
 
 def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
     """Give what has a round fail."""
     yield RoundFailed(round_id=round_id)
-    for role, reductions in now.reductions.items():
+    for role in now.reductions:
         # The newest query is another now, perhaps one that was reduced.
         asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
         if asked is not None:
-            yield from withdrawals(role, (one for one in reductions.of(asked.id) if hides_words(one, asked)))
-
-
-def _is_sound(made_at: object, *ids: object) -> bool:
-    """Return whether nothing is left to check of a stamp and ids, as of those that are made here."""
-    return type(made_at) is datetime and made_at.tzinfo is UTC and all(type(one) is str for one in ids)
-
-
-def _opening(user_query: str, round_id: str, made_at: datetime, extra: Mapping[str, Any]) -> RoundOpened:
-    """Return what opens a round. Raises ``MessageError`` for what cannot be stored."""
-    fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
-    if _is_sound(made_at, round_id, user_query) and isinstance(extra, FrozenMapping):
-        return assembled(RoundOpened, fields)
-    return RoundOpened(**fields)
-
-
-def _nothing(_now: Snapshot) -> None:
-    """What most callers want of the snapshot after they have written."""
+            live = now.reductions_on(role, asked.id)
+            yield from withdrawals(role, (one for one in live if hides_words(one, asked)))
 
 
 def _checked(compaction: object) -> CompactedMessage | None:

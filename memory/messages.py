@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from .errors import MessageError
-from .rounds import USER, FrozenMapping, Post, Round, ToolCall, assembled, freeze_mapping, thaw
+from .rounds import USER, FrozenMapping, Post, Round, ToolCall, create_unchecked, freeze_mapping, thaw
 
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"
@@ -49,11 +49,11 @@ class Parsed(NamedTuple):
     @property
     def post(self) -> Post:
         """It as a post that is in no log: it has no id, and is of no time."""
-        return assembled(Post, {**self.said})
+        return create_unchecked(Post, {**self.said})
 
     def posted(self, post_id: str, made_at: datetime, number: int = 0) -> Post:
         """Return the post as the log has it."""
-        return assembled(Post, {**self.said, "id": post_id, "created_at": made_at, "number": number})
+        return create_unchecked(Post, {**self.said, "id": post_id, "created_at": made_at, "number": number})
 
 
 def parse(message: Mapping[str, Any]) -> Parsed:
@@ -87,7 +87,7 @@ def parse(message: Mapping[str, Any]) -> Parsed:
         if said["tool_call_id"] is None and role == TOOL:
             said["tool_call_id"] = next(_answered(blocks), None)
     if len(message) > 2 or content != text:  # most have a role and a text, and that is all
-        said["extra"] = _extra(message, _plain(assembled(Post, said), role))
+        said["extra"] = _extra(message, _plain(create_unchecked(Post, said), role))
     elif role == "user":
         said["extra"] = _NOTHING_KEPT
     return Parsed(said, role in _SYSTEM, role == "user")
@@ -403,7 +403,7 @@ def _calls_in(blocks: tuple[Any, ...], role: str) -> Iterator[ToolCall]:
     """Give the calls that the assistant's message makes in its parts."""
     for part in blocks if role == ASSISTANT else ():
         if _is_call(part) and isinstance(part.get("id"), str) and not _is_answered(part, blocks):
-            yield assembled(ToolCall, {"id": part["id"], "name": _name(part), "arguments": _arguments(part)})
+            yield create_unchecked(ToolCall, {"id": part["id"], "name": _name(part), "arguments": _arguments(part)})
 
 
 def _called(asked: Mapping[str, Any], flat: Mapping[str, Any]) -> str:
@@ -453,4 +453,4 @@ def _tool_calls(calls: Any) -> Iterator[ToolCall]:
         asked = call.get("function") or call.get("custom") or call
         if not isinstance(asked, Mapping):
             raise MessageError("a tool call's function must be a mapping with a name and arguments")
-        yield assembled(ToolCall, {"id": call["id"], "name": _name(asked), "arguments": _arguments(asked)})
+        yield create_unchecked(ToolCall, {"id": call["id"], "name": _name(asked), "arguments": _arguments(asked)})

@@ -28,9 +28,9 @@ __all__ = [
     "RoundState",
     "Stamp",
     "ToolCall",
-    "assembled",
     "by_name",
-    "changed",
+    "copy_with",
+    "create_unchecked",
     "dumped",
     "freeze",
     "freeze_mapping",
@@ -306,32 +306,32 @@ def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str
 M = TypeVar("M", bound=BaseModel)
 
 
-def changed(record: M, /, **fields: Any) -> M:
-    """Return *record* with other *fields*. Nothing is checked: for values that were checked when they came in.
+def copy_with(record: M, /, **changes: Any) -> M:
+    """Return a copy of *record* with *changes*. Nothing is checked: pass values that were checked when they came in.
 
-    A fraction of what ``model_copy`` takes.
+    Takes a fraction of the time of ``model_copy``.
     """
-    return assembled(type(record), record.__dict__ | fields)
+    return create_unchecked(type(record), record.__dict__ | changes)
 
 
-def assembled(record: type[M], fields: dict[str, Any]) -> M:
-    """Return a *record* of all its *fields*, which is kept. Nothing is checked.
+def create_unchecked(kind: type[M], fields: dict[str, Any]) -> M:
+    """Return a record of that *kind*. Nothing is checked. *fields* are all its fields; the record keeps the dict.
 
-    Those so made share what says which fields were set: nobody asks for that, and the garbage collector has one object
-    less to look at for every record there is.
+    Such records share one set of "fields that were set". Nobody reads it, and the garbage collector has one object
+    less to visit per record.
     """
-    made = object.__new__(record)
-    _put_fields(made, fields)
-    _put_fields_set(made, _NOT_SAID)
-    _put_extra(made, None)
-    _put_private(made, None)
-    return made
+    record = object.__new__(kind)
+    _put_fields(record, fields)
+    _put_fields_set(record, _FIELDS_SET)
+    _put_extra(record, None)
+    _put_private(record, None)
+    return record
 
 
-#: Not a frozen one, though nobody writes into it: pydantic copies a record's set first, and then adds to the copy.
-_NOT_SAID: set[str] = set()
-# What a record has of pydantic's. Records are frozen, and each entry of the log takes several of them: to put these in
-# by object.__setattr__, which looks each of them up, takes twice as long.
+#: Not a frozenset, though nobody changes it: pydantic's copies call its ``copy`` and add to the result.
+_FIELDS_SET: set[str] = set()
+# Setters of the slots that pydantic gives a record. They take half the time of object.__setattr__, and each entry of
+# the log makes several records.
 _put_fields, _put_fields_set, _put_extra, _put_private = (
     vars(BaseModel)[slot].__set__
     for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")

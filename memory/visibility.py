@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, overload
 
 from .overlays import CompactedMessage, Reductions
-from .rounds import Post, Round, changed
+from .rounds import Post, Round, copy_with
 from .usage import Usage
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def seen_by(role: str, round_: Round) -> Round:
         return round_
     # As sees() says, without its call: every prompt asks it of every post.
     posts = tuple([post for post in round_.post_list if role in (post.send_from, post.send_to)])
-    return round_ if len(posts) == len(round_.post_list) else changed(round_, post_list=posts)
+    return round_ if len(posts) == len(round_.post_list) else copy_with(round_, post_list=posts)
 
 
 class Rounds(Sequence[Round]):
@@ -53,7 +53,7 @@ class Rounds(Sequence[Round]):
     @property
     def reductions(self) -> Reductions:
         """What stands in its role's prompts instead of posts; nothing for the empty role, which sees everything."""
-        return self._snapshot.reductions_of(self.role)
+        return self._snapshot.reductions.get(self.role) or Reductions()
 
     @property
     def pins(self) -> frozenset[tuple[str, int]]:
@@ -73,7 +73,7 @@ class Rounds(Sequence[Round]):
     @property
     def usage(self) -> Usage:
         """What its role's provider counted of prompts."""
-        return self._snapshot.usage(self.role)
+        return self._snapshot.usages.get(self.role) or Usage()
 
     def seen_as(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
@@ -153,7 +153,7 @@ class Rounds(Sequence[Round]):
         pinned = self._pinned(last) if self._snapshot.pinned else ()
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction
-        return changed(compaction, end_index=end, pinned=pinned)
+        return copy_with(compaction, end_index=end, pinned=pinned)
 
     def has_lost(self, compaction: CompactedMessage) -> bool:
         """Return whether a round that *compaction* covers has failed since that was published, as its indices say."""

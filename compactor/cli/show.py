@@ -109,7 +109,7 @@ def document(
     found = [facts_of_role(memory, one, model) for one in (roles_of(memory) if role is None else [role])]
     every = memory.conversation.rounds
     shown = facts.figures() | {
-        "open_rounds": [one.opened.number for one in memory.snapshot.live if not one.opened.closed],
+        "open_rounds": [one.number for one in memory.open_rounds],
         "failed_rounds": list(memory.snapshot.failed),
         "system_messages": len(memory.header),
         "pins": list(memory.pins()),

@@ -9,19 +9,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from ..entries import CompactionPrepared, Entry, HeaderAdded, _from_ascii, _to_ascii
+from ..entries import CompactionPrepared, Entry, HeaderAdded, from_ascii, to_ascii
 from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, dumped
 from ..stores.base import Checkpoint, Store
 from ..usage import Pinned, Usage, said_at, unreadable
-from .open_round import OpenRound, rebuilt
-from .round_store import Archive, Place, Shelf, record_at
-from .state import Publication, Snapshot
+from .round_store import StoredRounds, rebuild
+from .state import OpenRound, Publication, ReductionPlaces, Snapshot, record_at
 
 #: Of the body. One of another version is passed over, and the log is read instead.
 VERSION = 1
@@ -78,17 +77,18 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
     )
-    return Checkpoint(now.number, _to_ascii(dumped(partial(body.model_dump, exclude_defaults=True))))
+    return Checkpoint(now.number, to_ascii(dumped(partial(body.model_dump, exclude_defaults=True))))
 
 
 def _role_of(now: Snapshot, role: str) -> _Role:
     state, held, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
+    places = now.reduction_places.get(role, {})
     return _Role(
         generation=None if state is None else state.generation,
         held_round_id=None if state is None else state.held_round_id,
         published=now.published.get(role, ()),
         prepared=now.prepared_entries.get(role, ()),
-        reductions=None if held is None else _reductions_of(held),
+        reductions=None if held is None else _Reductions(version=held.version, places=places),
         usage=None if usage is None else _usage_of(usage),
     )
 
@@ -99,18 +99,13 @@ def _usage_of(usage: Usage) -> tuple[int | None, int] | tuple[int | None, int, f
     return (*known, usage.cold) if usage.cold else known
 
 
-def _reductions_of(held: Reductions) -> _Reductions:
-    places: Any = held.by_round.places if isinstance(held.by_round, Shelf) else {}
-    return _Reductions(version=held.version, places=places)
-
-
-def resumed(kept: Checkpoint, store: Store, session: str, archive: Archive) -> Snapshot | None:
+def resumed(kept: Checkpoint, store: Store, session: str, archive: StoredRounds) -> Snapshot | None:
     """Return the snapshot after the entry that *kept* names; None where *kept* cannot be made use of.
 
     Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
     """
     try:
-        body = _Body.model_validate(_from_ascii(kept.body))
+        body = _Body.model_validate(from_ascii(kept.body))
     except (ValueError, ValidationError, RecursionError):
         return None
     if body.version != VERSION or [entry.id for entry in store.read(session, kept.number - 1, 1)] != [body.last]:
@@ -124,7 +119,7 @@ def resumed(kept: Checkpoint, store: Store, session: str, archive: Archive) -> S
 class _Reading:
     """Reads from a session's log what a checkpoint names."""
 
-    def __init__(self, store: Store, session: str, archive: Archive) -> None:
+    def __init__(self, store: Store, session: str, archive: StoredRounds) -> None:
         self._store = store
         self._session = session
         self._archive = archive
@@ -133,14 +128,16 @@ class _Reading:
         live = {}
         if body.settled < body.total:
             entries = self._store.read_rounds(self._session, body.settled + 1, body.total)
-            live = rebuilt(entry for entry in entries if entry.number <= number)
+            live = rebuild(entry for entry in entries if entry.number <= number)
         first = live.get(body.settled + 1)
-        if sorted(live) != list(range(body.settled + 1, body.total + 1)) or (first is not None and first.opened.closed):
+        if sorted(live) != list(range(body.settled + 1, body.total + 1)) or (
+            first is not None and first.state != "created"
+        ):
             raise StoreDamaged(OF_ANOTHER_LOG)
         for place, item in live.items():
-            self._archive.note(item.opened.id, place)
+            self._archive.numbers[item.opened.round_id] = place
         for round_id, _, place in body.pins:
-            self._archive.note(round_id, place)
+            self._archive.numbers[round_id] = place
         now = Snapshot(
             number=number,
             last=body.last,
@@ -149,13 +146,19 @@ class _Reading:
             archive=self._archive,
             closed_prefix=body.settled,
             live=tuple(live[place] for place in sorted(live)),
+            total=body.total,
             failed=body.failed,
             redactions=body.redactions,
             journals={
                 name: JournalState(role.generation) for name, role in body.roles.items() if role.generation is not None
             },
             reductions={
-                name: Reductions(role.reductions.version, self._shelf(role.reductions))
+                name: Reductions(role.reductions.version)
+                for name, role in body.roles.items()
+                if role.reductions is not None
+            },
+            reduction_places={
+                name: {round_id: ReductionPlaces(*places) for round_id, places in role.reductions.places.items()}
                 for name, role in body.roles.items()
                 if role.reductions is not None
             },
@@ -169,7 +172,7 @@ class _Reading:
                 now = now.with_publications(name, role.generation, kept, held_round_id=role.held_round_id)
                 current = now.journal(name).current
                 if current is not None and current.end_round_id is not None and current.end_number:
-                    self._archive.note(current.end_round_id, current.end_number)
+                    self._archive.numbers[current.end_round_id] = current.end_number
             elif role.reductions is not None:
                 now = now.with_shown_reductions(name)
         return now
@@ -180,7 +183,7 @@ class _Reading:
         for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
             posts = [(round_id, post) for round_id, post, _ in pins]
             try:
-                rounds = live if place in live else rebuilt(self._of_round(place, number))
+                rounds = live if place in live else rebuild(self._of_round(place, number))
                 found += [said_at(rounds[place].round, post) for _, post in posts]
             except (StoreDamaged, NewerVersion):
                 found += [unreadable(round_id, place, post) for round_id, post in posts]
@@ -190,9 +193,6 @@ class _Reading:
 
     def _of_round(self, place: int, number: int) -> Iterator[Entry]:
         return (one for one in self._store.read_rounds(self._session, place, place) if one.number <= number)
-
-    def _shelf(self, kept: _Reductions) -> Shelf:
-        return Shelf(self._archive, {round_id: Place(*place) for round_id, place in kept.places.items()})
 
     def _prepared(self, role: _Role) -> tuple[CompactionPrepared, ...]:
         return tuple(record_at(self._store, self._session, entry, CompactionPrepared) for entry in role.prepared)

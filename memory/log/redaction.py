@@ -23,7 +23,7 @@ from ..errors import StoreError, UnknownReference
 from ..messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
 from ..overlays import without_posts
 from ..references import parsed, place_reference
-from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, freeze_mapping
+from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, copy_with, freeze_mapping
 from ..stores.base import Store
 
 if TYPE_CHECKING:
@@ -37,24 +37,24 @@ REDACTED = "[Redacted]"
 def without(round_: Round, numbers: Iterable[int]) -> Round:
     """Return *round_* with the posts of these *numbers* erased."""
     numbers = frozenset(numbers)
-    posts = tuple(redacted(post) if post.number in numbers else post for post in round_.post_list)
-    query = {"user_query": REDACTED, "extra": stripped(round_.extra)} if 0 in numbers else {}
-    return round_.model_copy(update={"post_list": posts} | query)
+    left = copy_with(
+        round_, post_list=tuple(redact(post) if post.number in numbers else post for post in round_.post_list)
+    )
+    return copy_with(left, user_query=REDACTED, extra=strip(left.extra)) if 0 in numbers else left
 
 
-def redacted(post: Post) -> Post:
+def redact(post: Post) -> Post:
     """Return *post* without what it says. Ids and the names of tools stay, so that no call loses its result."""
-    return post.model_copy(
-        update={
-            "message": REDACTED,
-            "attachment_list": (),
-            "tool_calls": tuple(call.model_copy(update={"arguments": "{}"}) for call in post.tool_calls),
-            "extra": stripped(post.extra, named=post.send_from == FUNCTION),
-        }
+    return copy_with(
+        post,
+        message=REDACTED,
+        attachment_list=(),
+        tool_calls=tuple(copy_with(call, arguments="{}") for call in post.tool_calls),
+        extra=strip(post.extra, named=post.send_from == FUNCTION),
     )
 
 
-def stripped(extra: Extra, *, named: bool = False) -> FrozenMapping:
+def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
     """Return of *extra* that it came in as a message, and what pairs calls of the old form with their results."""
     if not came_as_message(extra):
         return EMPTY
@@ -124,8 +124,8 @@ def unfinished(present: Round, record: PostRedacted) -> bool:
 def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     """Return *now* without the text, and without all that was made from it."""
     posts = (*now.erased.get(record.round_id, ()), *record.numbers)
-    after = withdrawn(now, record).but(erased={**now.erased, record.round_id: posts})
-    return after.without_posts(now.numbers[record.round_id], record.numbers)
+    after = withdrawn(now, record).copy_with(erased={**now.erased, record.round_id: posts})
+    return after.without_posts(now.archive.numbers[record.round_id], record.numbers)
 
 
 def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
@@ -134,18 +134,17 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
 
     May raise ``StoreError``, for it reads what is shown instead: so it is asked before that is written, too.
     """
-    number = now.numbers.get(record.round_id, 0)
-    if not 1 <= number <= now.total:
+    number = now.number_of(record.round_id)
+    if not number:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
-    after = replace(
-        now.without_pins(record.round_id, record.numbers),
+    after = now.without_pins(record.round_id, record.numbers).copy_with(
         usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
         prepared={},  # nobody knows which rounds went into a step
         prepared_entries={},
         redactions=now.redactions + 1,
     )
-    for role, held in now.reductions.items():
-        before = held.of(record.round_id)
+    for role in now.reductions:
+        before = now.reductions_on(role, record.round_id)
         left = without_posts(before, record.numbers)
         if len(left) < len(before):
             after = after.with_reductions(role, record.round_id, left)
@@ -215,26 +214,24 @@ def _shown_without(
     """Return *record* without the texts that were made from a post in *erased*, by the numbers of their rounds."""
     nothing = freeze_mapping({"role": "user", "content": REDACTED})
     made = (
-        one.model_copy(update={"message": nothing}) if covers(one.sources + one.beside, sources, erased) else one
+        copy_with(one, message=nothing) if covers(one.sources + one.beside, sources, erased) else one
         for one in record.made
     )
-    return record.model_copy(update={"made": tuple(made)})
+    return copy_with(record, made=tuple(made))
 
 
 def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
     match record:
         case RoundOpened(round_id=id_, extra=extra) if 0 in posts.get(id_, ()):
-            return record.model_copy(update={"user_query": REDACTED, "extra": stripped(extra)})
+            return copy_with(record, user_query=REDACTED, extra=strip(extra))
         case PostAdded(round_id=id_, post=post) if post.number in posts.get(id_, ()):
-            return record.model_copy(update={"post": redacted(post)})
+            return copy_with(record, post=redact(post))
         case CompactionPrepared():
-            return record.model_copy(update={"text": REDACTED, "compaction": None})
+            return copy_with(record, text=REDACTED, compaction=None)
         case CompactionPublished(compaction=made) if (made.end_number or 0) >= first:
-            return record.model_copy(
-                update={"compaction": made.model_copy(update={"summary": REDACTED, "notes": (), "extra": EMPTY})}
-            )
+            return copy_with(record, compaction=copy_with(made, summary=REDACTED, notes=(), extra=EMPTY))
         case ReductionPublished(reduction=made) if any(map(made.covers, posts.get(made.round_id, ()))):
             text = REDACTED if made.text else ""
-            return record.model_copy(update={"reduction": made.model_copy(update={"text": text, "extra": EMPTY})})
+            return copy_with(record, reduction=copy_with(made, text=text, extra=EMPTY))
         case _:
             return record

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from itertools import islice
 
 from ..entries import (
     NAMES,
@@ -18,6 +18,7 @@ from ..entries import (
     ReductionPublished,
     ReductionWithdrawn,
     RoundOpened,
+    decode,
     kinds_of,
 )
 from ..errors import (
@@ -36,34 +37,23 @@ from ..hooks import describe, renewed_after_fork
 from ..rounds import Clock, Record
 from ..search import forgotten
 from ..stores.base import Store
-from ..transfer.validate import round_id_of
 from .checkpoint import checkpoint_of, resumed
 from .redaction import erasures, holding, references_of, unfinished
-from .round_store import PURGED, ResidentRounds, StoredRounds
-from .state import Snapshot, applied
-
-T = TypeVar("T")
+from .round_store import PURGED, StoredRounds
+from .state import ResidentRounds, Snapshot, apply_all
 
 #: What a store raises where it is certain that nothing was written, so that there is nothing to look for.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 #: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
 CHECKPOINT_EVERY = 1_000
-#: What is often written about rounds that were closed long ago.
-_ABOUT_OLD_ROUNDS = (ReductionPublished, ReductionWithdrawn, PostPinned)
-
-
-class _News(NamedTuple):
-    """What is to be told of when the lock is released."""
-
-    #: The numbers of new rounds.
-    rounds: range
-    #: Whether others wrote.
-    heard: bool
-    #: References of what each of their redactions erased.
-    erased: tuple[tuple[str, ...], ...]
-
-
-_NO_NEWS = _News(range(0), heard=False, erased=())
+#: Entries that are taken in at once.
+PAGE = 256
+INTERRUPTED = (
+    "this thread is in the middle of writing to the session, as where a signal's handler writes; nothing was written:"
+    " set a flag in the handler, and write when it has returned"
+)
+#: Numbers of new rounds, and references of what each redaction by others erased.
+_News = tuple[range, tuple[tuple[str, ...], ...]] | None
 
 
 class Log(ABC):
@@ -95,7 +85,7 @@ class Log(ABC):
         self._catch_up()
         self._told = self.snapshot.total  # number of the last round that hooks were told of
         self._heard, self._gone = False, ()
-        left_open = (item.opened.id for item in self.snapshot.live if not item.opened.closed)
+        left_open = (item.opened.round_id for item in self.snapshot.live if item.state == "created")
         if take_over:
             self._taken_over = tuple(left_open)
         self._checkpoint_fault = ""  # the class of the error by which the last one could not be kept
@@ -125,91 +115,88 @@ class Log(ABC):
         For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``, and
         ``SessionPurged`` where the session is gone: go on with a new Memory then.
         """
-        grown, news = False, _NO_NEWS
+        news: _News = None
         try:
-            with self._alone():
+            with self._lock:
+                if self._writing:
+                    raise RuntimeError(INTERRUPTED)
+                self._writing = True
                 try:
-                    grown = self._catch_up()
+                    return self._catch_up()
                 finally:
-                    news = self._news()
+                    news, self._writing = self._take_news(), False
         finally:
-            if news is not _NO_NEWS:
-                self._announce(news.rounds, news.erased)
-        return grown
+            if news is not None:
+                self._announce(*news)
 
     def _write(
         self,
         records: Callable[[Snapshot], Iterable[Record]],
-        done: Callable[[Snapshot], T],
         made_at: datetime | None = None,
         *,
         emit: bool = False,
-    ) -> T:
-        """Append what *records* makes of the present snapshot, and return what *done* makes of the one after.
+    ) -> Snapshot:
+        """Append what *records* makes of the present snapshot, and return the one after.
 
-        Both are called under the lock. When another writer was faster, or wrote of a round that is not known here,
-        what it wrote is read first and *records* is asked again. Providers are told where it is something to *tell*,
-        and always of what others wrote. The entries are *made_at* that time, by default now.
+        *records* is called under the lock. When another writer was faster, or wrote about a round that is not known
+        here, its entries are read first and *records* is called again. With *emit*, providers are told; of what others
+        wrote they are always told. *made_at* is the time of the entries, by default now.
         """
         made_at = self._clock() if made_at is None else made_at
-        written, due, news = False, None, _NO_NEWS
+        news: _News = None
+        due, written = None, False
         try:
-            with self._alone():
+            with self._lock:
+                if self._writing:
+                    raise RuntimeError(INTERRUPTED)
+                self._writing = True
                 try:
-                    result = self._written(records, done, made_at)
-                    written, due = True, None if self._indexed is None else self._due()
+                    if self._behind:
+                        self._catch_up()
+                    while not written:
+                        now = self.snapshot
+                        try:
+                            said = list(records(now))
+                        except UnknownRound:
+                            if not self._catch_up():
+                                raise
+                        else:
+                            written = not said or self._append_all(now, said, made_at)
+                    now = self.snapshot
+                    if self._indexed is not None:
+                        due = self._due()
                 finally:
-                    news = self._news()
+                    news, self._writing = self._take_news(), False
         finally:
-            if news is not _NO_NEWS or (emit and written):
-                self._announce(news.rounds, news.erased)
+            if news is not None or (emit and written):
+                self._announce(*(news or ((), ())))
         if due is not None:
             self._keep_checkpoint(due)
-        return result
+        return now
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock. Raises ``RuntimeError`` in a signal's handler that interrupted a write of the same thread."""
-        with self._lock:
-            if self._writing:
-                raise RuntimeError(
-                    "this thread is in the middle of writing to the session, as where a signal's handler writes;"
-                    " nothing was written: set a flag in the handler, and write when it has returned"
-                )
-            self._writing = True
-            try:
-                yield
-            finally:
-                self._writing = False
-
-    def _written(
-        self, records: Callable[[Snapshot], Iterable[Record]], done: Callable[[Snapshot], T], made_at: datetime
-    ) -> T:
-        if self._behind:
-            self._catch_up()
-        while True:
-            try:
-                entries = self._entries(records(self.snapshot), made_at)
-            except UnknownRound:
-                if not self._catch_up():
-                    raise
-                continue
-            if not entries or self._append_all(entries):
-                return done(self.snapshot)
-
-    def _at_hand(self, ahead: Snapshot) -> Snapshot:
-        """Return the present snapshot with what *ahead* has in memory: for ``records``, so that nothing is read under
-        the lock that could be read before."""
-        self.snapshot = self.snapshot.with_at_hand(ahead)
-        return self.snapshot
-
-    def _append_all(self, entries: list[Entry]) -> bool:
-        """Append *entries*, and return whether they are in the log: not if others were faster, whose entries are read
-        then. An append whose reply was lost has succeeded where its entries are found there at once."""
-        # Whatever goes wrong from here on, the entries may be in the log: then they are read back as ours.
+    def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime) -> bool:
+        """Append *records* behind *now*, and return whether they are in the log. They are not if others were faster;
+        then the others' entries are read. If the store's reply is lost, the append counts as done where its entries are
+        found in the log at once."""
+        opened: dict[str, int] = {}
+        entries: list[Entry] = []
+        follows = now.last
+        for number, record in enumerate(records, now.number + 1):
+            about = record.reduction if type(record) is ReductionPublished else record
+            round_id = getattr(about, "round_id", "")
+            if type(record) is RoundOpened:
+                round_ = opened[round_id] = now.total + len(opened) + 1
+            elif round_id:
+                round_ = opened.get(round_id, 0) or now.number_of(round_id)
+            else:
+                round_ = 0
+            kind = NAMES[type(record)]
+            entries.append(Entry(kind, record=record, created_at=made_at, number=number, round=round_, follows=follows))
+            follows = ""
+        # Whatever goes wrong from here on, the entries may be in the log. Then they are read back as ours.
         self._appending, self._behind = entries, True
         try:
-            self._store.append(self.session_id, entries, self.snapshot.number)
+            self._store.append(self.session_id, entries, now.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
                 raise SessionPurged(PURGED.format(self.snapshot.number)) from conflict
@@ -221,83 +208,90 @@ class Log(ABC):
                 self._catch_up()
             if self._own_entries.isdisjoint(entry.id for entry in entries):
                 return True
-            self._behind = True  # they may be stored yet, by a server that is slow
+            self._behind = True  # a slow server may store them yet
             raise
-        for entry in entries:
-            self._apply(entry, self.snapshot.number + 1, ours=True)
+        self.snapshot = apply_all(now, entries, records)
+        self._note_own(entries, records)
         self._own_entries, self._appending, self._behind = _NO_ENTRIES, (), False
         return True
 
-    def _apply(self, entry: Entry, number: int, *, ours: bool) -> None:
-        record = entry.record
-        self.snapshot = applied(self.snapshot, record, number, entry.id)
-        if not ours:
-            return
-        if type(record) is RoundOpened:
-            self._own_round, self._taken_over = record.round_id, ()
-        elif type(record) is PostRedacted:
-            self._to_erase[number] = entry.round
-
-    def _entries(self, records: Iterable[Record], made_at: datetime) -> list[Entry]:
-        """Return an entry for each record, with the number of the round that it is about."""
-        opened: dict[str, int] = {}
-        entries: list[Entry] = []
-        now = self.snapshot
-        follows = now.last
-        for record in records:
-            number = 0
+    def _note_own(self, entries: Iterable[Entry], records: Iterable[Record | None]) -> None:
+        """Take note of what this Memory wrote itself."""
+        for entry, record in zip(entries, records, strict=True):
             if type(record) is RoundOpened:
-                number = opened[record.round_id] = now.total + len(opened) + 1
-            elif round_id := round_id_of(record):
-                number = opened.get(round_id, 0) or now.numbers.get(round_id, 0)
-            entries.append(Entry(NAMES[type(record)], record=record, created_at=made_at, round=number, follows=follows))
-            follows = ""
-        return entries
+                self._own_round, self._taken_over = record.round_id, ()
+            elif type(record) is PostRedacted:
+                self._to_erase[entry.number] = entry.round
 
     def _catch_up(self, cause: Conflict | None = None) -> bool:
-        """Read what was appended and is not known here; return whether there was anything. *cause*: why it is done."""
-        before, redacted = self.snapshot.number, set()
+        """Read what was appended and is not known here; return whether there was anything. Raises ``SessionPurged``,
+        from *cause*, where the entries that are known are gone."""
+        before = self.snapshot.number
         if self._appending:
             self._own_entries |= {entry.id for entry in self._appending}
             self._appending = ()
-        for entry in self._unread(cause):
-            record, ours = entry.record, entry.id in self._own_entries
-            if isinstance(record, PostRedacted) and not ours:
-                redacted.add(self.snapshot.numbers.get(record.round_id, 0))
-                if self._is_unfinished(record, entry.number):
-                    self._to_erase[entry.number] = self.snapshot.numbers[record.round_id]
-            if entry.round and isinstance(record, _ABOUT_OLD_ROUNDS):
-                self.snapshot.archive.note(round_id_of(record) or "", entry.round)  # the store need not be asked for it
-            self._apply(entry, entry.number, ours=ours)
-            if isinstance(record, PostRedacted) and not ours:
-                self._gone += (references_of(record, self.snapshot.numbers[record.round_id]),)
-            if ours:
-                self._own_entries -= {entry.id}
+        entries = iter(self._store.read(self.session_id, max(before - 1, 0)))
+        # The log of a session that was purged and begun anew goes on from another entry.
+        if before and getattr(next(entries, None), "id", None) != self.snapshot.last:
+            raise SessionPurged(PURGED.format(before)) from cause
+        redacted: set[int] = set()
+        size = PAGE
+        while size == PAGE:
+            page: list[Entry] = []
+            records: list[Record | None] = []
+            try:
+                page.extend(islice(entries, PAGE))
+            finally:  # what stands before a fault is taken in all the same
+                try:
+                    decode(page, records)
+                finally:
+                    self._take_in(page[: len(records)], records, redacted)
+            size = len(page)
         self._behind = False
         self._heard |= self.snapshot.number > before
-        # What cannot be erased now is not shown all the same; whoever can write, and read it all, will do it.
+        # What cannot be erased now is hidden all the same. Whoever can write, and can read it all, will erase it.
         with suppress(StoreReadOnly, StoreDamaged, NewerVersion):
-            if before:  # what this process handed to an index from rounds as they were before
+            if before:  # what this process put into an index from rounds as they were before
                 forgotten(self._store, self.session_id, self.snapshot, redacted)
             if redacted and self._to_erase:
-                self._erase()  # whoever was to do it is still at it, or has come to an end before
+                self._erase()  # the one who was to do it is still at it, or was interrupted
         return self.snapshot.number > before
 
-    def _unread(self, cause: Conflict | None) -> Iterator[Entry]:
-        """Give what is in the log behind the last entry that is known. Raises ``SessionPurged`` where that is gone."""
-        known = self.snapshot
-        entries = iter(self._store.read(self.session_id, max(known.number - 1, 0)))
-        # The log of a session that was purged and begun anew goes on from another entry.
-        if known.number and getattr(next(entries, None), "id", None) != known.last:
-            raise SessionPurged(PURGED.format(known.number)) from cause
-        yield from entries
+    def _take_in(self, page: Sequence[Entry], records: Sequence[Record | None], redacted: set[int]) -> None:
+        """Apply entries of the log. Adds to *redacted* the numbers of rounds in which others erased something."""
+        own, start = self._own_entries, 0
+        for place, (entry, record) in enumerate(zip(page, records, strict=True)):
+            if type(record) is PostRedacted and entry.id not in own:
+                self._apply(page[start:place], records[start:place])
+                number = self.snapshot.number_of(record.round_id)
+                redacted.add(number)
+                if number and self._is_unfinished(record, number, entry.number):
+                    self._to_erase[entry.number] = number
+                self._apply([entry], [record])
+                self._gone += (references_of(record, number),)
+                start = place + 1
+            elif entry.round and type(record) is ReductionPublished:  # the store need not be asked for the number
+                self.snapshot.archive.numbers[record.reduction.round_id] = entry.round
+            elif entry.round and isinstance(record, (ReductionWithdrawn, PostPinned)):
+                self.snapshot.archive.numbers[record.round_id] = entry.round
+        self._apply(page[start:], records[start:])
 
-    def _is_unfinished(self, record: PostRedacted, entry: int) -> bool:
-        """Return whether the text is still in the store that the entry of that number erases."""
+    def _apply(self, entries: Sequence[Entry], records: Sequence[Record | None]) -> None:
+        try:
+            self.snapshot = apply_all(self.snapshot, entries, records)
+        except StoreError:  # take in those before the faulty one, which raises again
+            for entry, record in zip(entries, records, strict=True):
+                self.snapshot = apply_all(self.snapshot, [entry], [record])
+            raise
+        if self._own_entries:
+            own = [pair for pair in zip(entries, records, strict=True) if pair[0].id in self._own_entries]
+            self._note_own((entry for entry, _ in own), (record for _, record in own))
+            self._own_entries -= {entry.id for entry, _ in own}
+
+    def _is_unfinished(self, record: PostRedacted, number: int, entry: int) -> bool:
+        """Return whether the store still has the text that *record* erases: in the round of that *number*, which
+        *entry* is about."""
         now = self.snapshot
-        number = now.numbers.get(record.round_id, 0)
-        if not 1 <= number <= now.total:
-            return False  # which is another fault, and applying it will tell
         settled = number <= now.closed_prefix
         return unfinished(now.archive.before(number, entry) if settled else now.round_at(number), record)
 
@@ -306,7 +300,7 @@ class Log(ABC):
         index, then from overlays, then from posts."""
         now, begun = self.snapshot, dict(self._to_erase)
         log = list(holding(self._store, self.session_id, [*begun.values(), *rounds]))
-        bodies = list(erasures(log, now.numbers.__getitem__))
+        bodies = list(erasures(log, now.archive.numbers.__getitem__))
         numbers = {number for number, _ in bodies}
         said = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
         forgotten(self._store, self.session_id, now, said)
@@ -314,14 +308,13 @@ class Log(ABC):
         for number in begun:
             self._to_erase.pop(number, None)
 
-    def _news(self) -> _News:
-        """Return what nobody was told of yet, for the caller to do so; ``_NO_NEWS`` itself where there is nothing."""
-        told, total = self._told, self.snapshot.total
-        if told >= total and not (self._heard or self._gone):
-            return _NO_NEWS
-        news = _News(range(told + 1, total + 1), self._heard, self._gone)
+    def _take_news(self) -> _News:
+        """Return what nobody was told of yet, for the caller to announce; None where there is nothing."""
+        told, total, gone = self._told, self.snapshot.total, self._gone
+        if told >= total and not (self._heard or gone):
+            return None
         self._told, self._heard, self._gone = max(told, total), False, ()
-        return news
+        return range(told + 1, total + 1), gone
 
     def _due(self) -> Snapshot | None:
         """Return what a checkpoint is to be made of; None where it is not time, or something is still to be erased:

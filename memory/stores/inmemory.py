@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict, StoreBusy
 from ..hooks import renewed_after_fork
-from ..rounds import assembled
+from ..rounds import create_unchecked
 from .base import Store
 from .retention import delete_files
 
@@ -41,7 +41,7 @@ def _entry_of(line: _Line, number: int) -> Entry:
     entry_id, kind, created_at, round_, version, body = line[:_HEAD]
     record = None
     if body is None:
-        record = assembled(KINDS[kind], dict(zip(_FIELDS[kind], line[_HEAD:], strict=True)))
+        record = create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], line[_HEAD:], strict=True)))
     return Entry(
         kind,
         record=record,

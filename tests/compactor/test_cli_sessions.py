@@ -370,7 +370,7 @@ def test_each_kind_is_told_on_any_store(url: str) -> None:
     memory.journal("assistant").revert()
     offload(memory, 5)
     memory.journal("assistant").withdraw(
-        memory.snapshot.reductions_of("assistant").of(memory.conversation.rounds[4].id)[0]
+        memory.rounds_getter("assistant")().reductions.of(memory.conversation.rounds[4].id)[0]
     )
     record = EventRecorded(
         role="assistant",

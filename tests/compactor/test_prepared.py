@@ -306,7 +306,7 @@ def test_a_tool_run_is_not_summarised_again_where_its_reduction_was_not_publishe
     clock.advance(600)
     executor.run_all()
     assert len(summarizer.requests) == 1
-    assert memory.snapshot.reductions_of("assistant").by_round
+    assert memory.rounds_getter("assistant")().reductions.by_round
     assert records(store, CompactionPrepared)[0].kind == "tool_run"
 
 

@@ -296,9 +296,9 @@ class Copies(Overlays):
             standing = [one.end_number for one in memory.snapshot.published.get(role, ()) if one.end_number <= at_round]
             assert [one.end_number for one in fork.snapshot.published.get(role, ())] == standing
             assert fork.journal(role).read().generation <= memory.journal(role).read().generation
-            before, after = memory.snapshot.reductions_of(role), fork.snapshot.reductions_of(role)
+            before, after = memory.snapshot, fork.snapshot
             for round_ in fork.conversation.rounds:
-                left, live = after.of(round_.id), before.of(round_.id)
+                left, live = after.reductions_on(role, round_.id), before.reductions_on(role, round_.id)
                 assert set(left) <= set(live)
                 if round_.number < at_round - 1 and round_.state == "finished":
                     asked_later = any(one.state != "failed" for one in fork.conversation.rounds[round_.number :])

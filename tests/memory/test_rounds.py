@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from memory import Attachment, CompactedMessage, MessageError, Post, Reduction, Round, ToolCall
-from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, changed, freeze, freeze_mapping, new_id, thaw, utc_now
+from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, copy_with, freeze, freeze_mapping, new_id, thaw, utc_now
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
 
@@ -288,12 +288,12 @@ def test_a_compaction_with_impossible_numbers_is_refused(wrong: dict[str, object
 def test_a_record_with_other_fields_is_what_pydantic_makes() -> None:
     """It compares, copies, pickles and turns into JSON like one that was checked again."""
     post = Post(send_from="a", send_to="b", message="m", tool_calls=(ToolCall(id="c", name="n"),))
-    other = changed(post, number=3, message="other")
+    other = copy_with(post, number=3, message="other")
     assert other == post.model_copy(update={"number": 3, "message": "other"})
     assert (post.number, post.message) == (0, "m")
     assert pickle.loads(pickle.dumps(other)) == copy.deepcopy(other) == other  # noqa: S301  (its own)
     assert Post.model_validate_json(other.model_dump_json()) == other
-    assert changed(other, number=0).model_copy(update={"message": "m"}) == post
-    assert changed(post).model_fields_set == set()  # though one that was copied from another says what was set in it
+    assert copy_with(other, number=0).model_copy(update={"message": "m"}) == post
+    assert copy_with(post).model_fields_set == set()  # though one that was copied from another says what was set in it
     with pytest.raises(AttributeError, match="does not change"):
         other.number = 4  # type: ignore[misc]

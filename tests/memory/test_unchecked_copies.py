@@ -29,26 +29,26 @@ RECORDS: list[type[BaseModel]] = [
     *EVENTS,
 ]
 FIELDS = {
-    "changed": {name for record in RECORDS for name in record.model_fields},
-    "but": {one.name for one in fields(Snapshot)},
+    "record": {name for record in RECORDS for name in record.model_fields},
+    "snapshot": {one.name for one in fields(Snapshot)},
 }
 
 
 def misspelt(source: str) -> Iterator[str]:
-    """Give what calls of ``changed`` and of ``but`` name that is no field of any record, and of no snapshot."""
+    """Give what calls of ``copy_with`` name that is no field: the function's of any record, the method's of a snapshot."""
     tree = ast.parse(source)
     ours = any(
         isinstance(node, ast.ImportFrom)
         and (node.module or "").split(".")[-1] == "rounds"
-        and any(name.name == "changed" for name in node.names)
+        and any(name.name == "copy_with" for name in node.names)
         for node in ast.walk(tree)
     )
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name(id="changed"), keywords=given) if ours:
-                known = FIELDS["changed"]
-            case ast.Call(func=ast.Attribute(attr="but"), keywords=given):
-                known = FIELDS["but"]
+            case ast.Call(func=ast.Name(id="copy_with"), keywords=given) if ours:
+                known = FIELDS["record"]
+            case ast.Call(func=ast.Attribute(attr="copy_with"), keywords=given):
+                known = FIELDS["snapshot"]
             case _:
                 continue
         yield from (f"{node.lineno}: {one.arg}" for one in given if one.arg not in known)
@@ -64,10 +64,10 @@ def test_every_field_that_is_changed_is_one(package: str) -> None:
 @pytest.mark.parametrize(
     ("source", "wrong"),
     [
-        ("from ..rounds import changed\nchanged(post, mesage='x', number=1)", ["2: mesage"]),
-        ("from .changes import changed\nchanged(notes, order=1)", []),
-        ("now.but(nubmer=3).but(number=3)", ["1: nubmer"]),
-        ("now.but(**changes)", ["1: None"]),
+        ("from ..rounds import copy_with\ncopy_with(post, mesage='x', number=1)", ["2: mesage"]),
+        ("from .changes import copy_with\ncopy_with(notes, order=1)", []),
+        ("now.copy_with(nubmer=3).copy_with(number=3)", ["1: nubmer"]),
+        ("now.copy_with(**changes)", ["1: None"]),
     ],
 )
 def test_a_slip_of_the_pen_is_found(source: str, wrong: list[str]) -> None:
