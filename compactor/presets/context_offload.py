@@ -29,7 +29,7 @@ from .compat.offload_context import (
     PREVIEW,
     Mode,
     check_settings,
-    preview_of,
+    make_preview,
 )
 from .compat.offload_files import OffloadFiles, is_file_answer
 from .options import given_config, given_text
@@ -180,14 +180,14 @@ class _Previews:
             where = f"; reload {reference}"
             if self.files is not None:
                 named = f" in the file {self.files.path_of(reference, text)}{where}"
-                if count(preview_of(text, self.length, named, count)) < count(text):
+                if count(make_preview(text, self.length, named, count)) < count(text):
                     if self.memory is not None:
                         self.files.belong_to(self.memory)  # before there are any: a purge finds them by that
                     where = f" in the file {self.files.write(reference, text)}{where}"
                     if self._is_redacted(round_, post):
                         self.files.erase(reference)
                         continue
-            shorter = preview_of(text, self.length, where, count)
+            shorter = make_preview(text, self.length, where, count)
             if (saved := count(text) - count(shorter)) > 0:
                 yield reduction.model_copy(update={"text": shorter, "extra": freeze_mapping({SAVED: saved})})
 

@@ -1,4 +1,7 @@
-"""``offload_context``: one call over plain chat messages, which makes them fit by files and by one snapshot."""
+"""``offload_context``: large tool results of plain chat messages go to files, older messages to one snapshot.
+
+First the function, then chat messages and their groups, then its two steps: compact, and compress.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from memory import Memory
 from memory.errors import MessageError
 from memory.messages import ASSISTANT, TOOL, paired, parse, reads
 from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, once
+from memory.rounds import USER, Post, Round, once
 from prompts import PromptTemplate
 
 from ...acceptance.checks import Source, is_too_little
@@ -29,7 +32,7 @@ from ...summarizers.answers import as_summarizer
 from ...summarizers.base import Summarizer, SummaryRequest
 from ...summarizers.instructions import is_prohibition
 from ...tokens import TokenCounter, counter_for
-from ...transcript import MIN_ROOM, Room, Step, steps
+from ...transcript import MIN_ROOM, Room, steps
 from ..options import check_function, given_text
 from .archives import archive_of
 from .offload_files import OffloadFiles, chat_folder, file_name, is_file_answer
@@ -37,11 +40,13 @@ from .window import group_posts
 
 Mode = Literal["auto", "compact", "compress"]
 MODES: tuple[str, ...] = get_args(Mode)
-#: Where compaction leaves more than this share of the tokens, auto goes on to compression.
+#: ``auto`` also compresses if compaction leaves more than this share of the tokens.
 COMPACT_RATIO = 0.75
 #: Newest tool results that compaction leaves alone, and newest messages that compression does.
 KEEP_COMPACT, KEEP_COMPRESS = 1, 2
 PREVIEW = 100
+#: Minimum tokens of a summary.
+MIN_TARGET = 64
 
 _SYSTEM = ("system", "developer")
 _OPENING, _CLOSING = "<state_snapshot>", "</state_snapshot>"
@@ -49,36 +54,34 @@ _HEADING = (
     "[What was said and done before the messages below. Background only: it holds no new request from the user,"
     " and the calls that it tells of were made and need not be made again.]"
 )
-#: The least that a summary is given, in tokens: less would be scraps.
-_MIN_TARGET = 64
 _KEPT = "left out here and kept in full"
-#: Where no file was written: what would be its name says nothing to the model.
+#: Instead of a file's name if no file was written: the name would mean nothing to the model.
 _BY_HOST = " by the host"
 _STANDS_FOR = "[Stands for "
-#: What the file of older messages is named after.
+#: The stem of the file of older messages.
 _ARCHIVE = "compressed_group"
-#: Of so many chats at most it is known for each summarizer how often that has failed.
+#: Maximum chats whose failures are counted, for each summarizer.
 _MAX_CHATS = 1_000
-#: A summary is given at least this share of the tokens that it stands for.
+#: A summary may have at least one of this many tokens that it replaces.
 _MIN_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadResult:
-    """Messages for the next call of the model, and where to find what they no longer say."""
+    """Messages for the model's next call, and where to find the text that they no longer hold."""
 
     messages: list[Message]
-    #: What was taken out, by the path of its file, which the messages name. Written already where a ``store_dir`` was
-    #: given; else there is no file, the messages name none, and this is all that holds it.
+    #: The offloaded texts by the paths that the messages name. Without a ``store_dir`` there are no files: the messages
+    #: name none, and only this dict holds the texts.
     write_file_dict: dict[str, str]
-    #: Tokens of the messages as they came, and as they are now.
+    #: Tokens of the given messages, and of those returned.
     tokens_before: int
     tokens_after: int
-    #: By how many tokens they are over ``max_total_tokens`` all the same; 0: they fit.
+    #: Tokens over ``max_total_tokens`` that are left; 0: the messages fit.
     over: int = 0
-    #: Why the summarizer compressed nothing though it was due: what it raised, or ``SummaryRejected``.
+    #: Why the summarizer compressed nothing though it was due: its error, or ``SummaryRejected``.
     failure: Exception | None = None
-    #: The summarizer has failed again and again, and the snapshot was extracted without it.
+    #: The summarizer failed repeatedly, and the snapshot was extracted without it.
     offline: bool = False
 
     @property
@@ -87,7 +90,7 @@ class OffloadResult:
 
     @property
     def answer(self) -> str:
-        """What was done, in a sentence or a line for each file."""
+        """A sentence for the user, or a line for each file."""
         if not self.success:
             return f"Nothing was compressed: {self.failure}"
         if not self.write_file_dict:
@@ -104,7 +107,7 @@ class OffloadResult:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the response as ReMe has it: ``success``, ``answer``, ``messages`` and ``metadata``, as plain JSON."""
+        """Return ReMe's response as plain JSON: ``success``, ``answer``, ``messages`` and ``metadata``."""
         return {
             "success": self.success,
             "answer": self.answer,
@@ -131,28 +134,28 @@ def offload_context(
     model: str = "",
     counter: TokenCounter | None = None,
 ) -> OffloadResult:
-    """Return *messages* in at most *max_total_tokens*, or by how much more; those given stay as they are.
+    """Return *messages* in at most *max_total_tokens*, or say by how many they exceed it. The given ones stay.
 
-    Nothing happens to messages that fit. Else ``compact`` puts the beginning of each tool result of more than
-    *max_tool_message_tokens* and the name of a file in its place; ``compress`` puts one summary, a user message in
-    ``<state_snapshot>`` tags, in the place of older messages, an earlier snapshot included; ``auto`` compacts first,
-    and compresses what that left where it is more than *compact_ratio_threshold* of the tokens or still does not fit.
+    Messages that fit are returned as they are. Else ``compact`` replaces each tool result of more than
+    *max_tool_message_tokens* by its beginning and the name of a file; ``compress`` replaces older messages, an earlier
+    snapshot included, by one summary, a user message in ``<state_snapshot>`` tags; ``auto`` compacts, then compresses
+    if more than *compact_ratio_threshold* of the tokens are left or still do not fit.
 
     *keep_recent_count* messages stay: the newest tool results for compact (None: 1), the newest messages for compress
-    (None: 2). Always stay system messages, what the user said last, and a call that waits for its results; calls and
-    results are never parted. Summaries are made of at most *group_token_threshold* tokens at a time, each going on from
-    the one before; None or 0: of as many as a request holds. Without a *summarizer*, the same messages always give the
-    same result. One that fails leaves the messages as they were, and the result says so. After
-    ``circuit_breaker_failures`` failed calls in a row (5; counted for each summarizer object and *chat_id*), messages
-    over the limit are summarised offline until it answers again.
+    (None: 2). System messages, the user's last message and a call that waits for its results always stay; calls and
+    results stay together. Each request to the summarizer has at most *group_token_threshold* tokens of conversation,
+    and continues the summary before; None or 0: as many as a request holds.
 
-    No summary is aimed at less than the earlier snapshot says, as long as that is a fair part of the limit. Where the
-    newest messages alone are too much, so that no summary would make them fit, the older ones stay as they are.
+    Without a *summarizer*, the same messages always give the same result. If it fails, the messages stay, and the
+    result says so. After ``circuit_breaker_failures`` failed calls in a row (5; counted for each summarizer object and
+    *chat_id*), messages over the limit are summarised offline until it answers again. A summary is not aimed lower than
+    the earlier snapshot, as long as that is a fair part of the limit. If the newest messages alone exceed the limit, so
+    that no summary would help, the older ones stay.
 
-    What is taken out is in ``write_file_dict``, and in files below *store_dir*, in a folder for *chat_id*, where it is
-    given: then the messages name the file, and the tools of ``OffloadFiles``. Older messages go to one plain text,
-    which ``OffloadFiles.messages`` reads back. Raises ``OffloadError`` where files cannot be written, ``MessageError``
-    for what is no message.
+    Offloaded texts are in ``write_file_dict``; with *store_dir* also in files there, in a folder for *chat_id*, and the
+    messages name the file and the tools of ``OffloadFiles``. Older messages go to one plain text, which
+    ``OffloadFiles.messages`` reads back. Raises ``OffloadError`` if a file cannot be written, and ``MessageError`` for
+    a value that is not a message.
     """
     mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
     check_settings(
@@ -161,78 +164,43 @@ def offload_context(
     whole_number("target_tokens", target_tokens, 1)
     check_function("counter", counter)
     given_text("chat_id", chat_id)
-    made = None if summarizer is None else as_summarizer(summarizer)
+    ask = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
-    talk = _Talk.of(messages, counter if counter is not None else counter_for(model))
-    vault = _Vault(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
-    before, failure, offline = talk.tokens, None, False
+    chat = _Chat.parse(messages, counter if counter is not None else counter_for(model))
+    payloads = _Payloads(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
+    before, failure, offline = chat.tokens, None, False
     due = before > most
     if due and mode != "compress":
         keep = KEEP_COMPACT if keep_recent_count is None else keep_recent_count
-        talk = _compacted(talk, keep, max_tool_message_tokens, preview_char_length, vault)
-        due = mode == "auto" and (talk.tokens > most or talk.tokens > ratio * before)
+        chat = _compact(chat, keep, max_tool_message_tokens, preview_char_length, payloads)
+        due = mode == "auto" and (chat.tokens > most or chat.tokens > ratio * before)
     if due:
-        keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
-        group = group_token_threshold or config.summarizer_input_tokens
-        made = made if made is not None else ExtractiveSummarizer(count=talk.count)
-        asking = _Asking(made, config.prompt, target_tokens, group, traits_of(made).attempts(config))
-        compressed, failure = _compressed(talk, keep, most, asking, vault)
-        if compressed is not talk:
+        ask = ask if ask is not None else ExtractiveSummarizer(count=chat.count)
+        options = _CompressOptions(
+            most=most,
+            keep=KEEP_COMPRESS if keep_recent_count is None else keep_recent_count,
+            prompt=config.prompt,
+            target_tokens=target_tokens,
+            group_tokens=group_token_threshold or config.summarizer_input_tokens,
+            attempts=traits_of(ask).attempts(config),
+        )
+        compressed, failure = _compress(chat, ask, options, payloads)
+        if compressed is not chat:
             _failures.reset(summarizer, chat_id)
-        failures = _failures.failed(summarizer, chat_id) if failure is not None else 0
-        if talk.tokens > most and failures >= config.circuit_breaker_failures:
-            instead = replace(asking, summarizer=ExtractiveSummarizer(count=talk.count), attempts=1)
-            compressed, _ = _compressed(talk, keep, most, instead, vault)
-            offline = compressed is not talk
-        talk = compressed
-    after = talk.tokens
-    over = max(after - most, 0)
-    return OffloadResult(deepcopy(talk.messages), dict(vault.contents), before, after, over, failure, offline)
-
-
-class _Failures:
-    """How many calls in a row each summarizer has failed in, chat by chat, for as long as there is the summarizer.
-
-    By identity: many summarizers are records, and equal ones may ask different servers.
-    """
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, dict[str, int]] = {}
-
-    def reset(self, summarizer: object, chat_id: str) -> None:
-        """Take note of a call in which it gave a summary."""
-        self._by_id.get(id(_owner(summarizer)), {}).pop(chat_id, None)
-
-    def failed(self, summarizer: object, chat_id: str) -> int:
-        """Take note of a call in which it failed; return how many those are since it gave a summary."""
-        owner = _owner(summarizer)
-        known = self._by_id.get(id(owner))
-        if known is None:
-            try:
-                finalize(owner, self._by_id.pop, id(owner), None).atexit = False
-            except TypeError:  # it cannot be told when this one goes
-                return 1
-            known = self._by_id[id(owner)] = {}
-        # Of chats that ended in a failure nobody tells: the oldest give way.
-        number = known.pop(chat_id, 0) + 1
-        if len(known) >= _MAX_CHATS:
-            known.pop(next(iter(known)), None)
-        known[chat_id] = number
-        return number
-
-
-def _owner(summarizer: object) -> object:
-    """Return whose failures are counted: a bound method is another object each time it is named."""
-    return getattr(summarizer, "__self__", summarizer)
-
-
-_failures = _Failures()
+        failures = _failures.add(summarizer, chat_id) if failure is not None else 0
+        if chat.tokens > most and failures >= config.circuit_breaker_failures:
+            extractive = ExtractiveSummarizer(count=chat.count)
+            compressed, _ = _compress(chat, extractive, replace(options, attempts=1), payloads)
+            offline = compressed is not chat
+        chat = compressed
+    over = max(chat.tokens - most, 0)
+    return OffloadResult(deepcopy(chat.messages), dict(payloads.contents), before, chat.tokens, over, failure, offline)
 
 
 def check_settings(
     mode: str, total: int, tool: int, group: int | None, keep: int | None, ratio: float, preview: int
 ) -> None:
-    """Raise ``ConfigError`` for numbers that mean nothing, and for a mode that there is not."""
+    """Raise ``ConfigError`` for an unknown mode and for invalid numbers."""
     if mode not in MODES:
         raise ConfigError(("context_manage_mode", f"is one of {', '.join(MODES)}, not {mode!r}"))
     whole_number("max_total_tokens", total, 1)
@@ -245,12 +213,50 @@ def check_settings(
     whole_number("preview_char_length", preview)
 
 
-# -- messages and what belongs together --------------------------------------------------------------------------------
+class _FailureCounter:
+    """Counts each summarizer's failed calls in a row, by chat, as long as the summarizer lives.
+
+    Summarizers are told apart by identity: equal ones may ask different servers.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, dict[str, int]] = {}
+
+    def reset(self, summarizer: object, chat_id: str) -> None:
+        self._by_id.get(id(_find_owner(summarizer)), {}).pop(chat_id, None)
+
+    def add(self, summarizer: object, chat_id: str) -> int:
+        """Count a failed call; return how many there were since the last summary."""
+        owner = _find_owner(summarizer)
+        by_chat = self._by_id.get(id(owner))
+        if by_chat is None:
+            try:
+                finalize(owner, self._by_id.pop, id(owner), None).atexit = False
+            except TypeError:  # no weak reference: its id may be used again
+                return 1
+            by_chat = self._by_id[id(owner)] = {}
+        # Chats that ended in a failure are never reset: drop the oldest.
+        failures = by_chat.pop(chat_id, 0) + 1
+        if len(by_chat) >= _MAX_CHATS:
+            by_chat.pop(next(iter(by_chat)), None)
+        by_chat[chat_id] = failures
+        return failures
 
 
-@dataclass(frozen=True)  # no slots: what is asked for often is worked out once and kept
-class _Talk:
-    """Messages, with their posts and tokens by place."""
+def _find_owner(summarizer: object) -> object:
+    """Return the object of a bound method, which is a new object at each access."""
+    return getattr(summarizer, "__self__", summarizer)
+
+
+_failures = _FailureCounter()
+
+
+# --- messages and their groups ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)  # no slots: cached properties need a __dict__
+class _Chat:
+    """Messages with their posts and tokens."""
 
     messages: list[Message]
     posts: list[Post]
@@ -258,32 +264,32 @@ class _Talk:
     count: TokenCounter
 
     @classmethod
-    def of(cls, messages: Iterable[Mapping[str, Any]], count: TokenCounter) -> _Talk:
-        posts, found = [], []
-        if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
-            raise MessageError(f"messages is a list of chat messages, not {type(messages).__name__}")
-        for place, message in enumerate(messages, 1):
+    def parse(cls, given: Iterable[Mapping[str, Any]], count: TokenCounter) -> _Chat:
+        posts, messages = [], []
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            raise MessageError(f"messages is a list of chat messages, not {type(given).__name__}")
+        for place, message in enumerate(given, 1):
             try:
                 posts.append(parse(message).post)
             except MessageError as error:
                 raise MessageError(f"message {place}: {error}") from error
-            found.append(dict(message))
-        return cls(found, posts, [count_message(message, count) for message in found], count)
+            messages.append(dict(message))
+        return cls(messages, posts, [count_message(message, count) for message in messages], count)
 
     @property
     def tokens(self) -> int:
         return PROMPT_TOKENS + sum(self.costs)
 
     def is_system(self, place: int) -> bool:
-        return self.posts[place].send_from in _SYSTEM  # not a tool's result that the host hands on
+        return self.posts[place].send_from in _SYSTEM  # by author: a host may pass on a tool's result
 
     @once
     def spoken(self) -> list[int]:
-        """The places of all but system messages."""
+        """The places of all messages but system messages."""
         return [place for place in range(len(self.messages)) if not self.is_system(place)]
 
-    def snapshot(self, place: int) -> str | None:
-        """Return the summary in an earlier snapshot; None for any other message, the newest of all included."""
+    def find_summary(self, place: int) -> str | None:
+        """Return the summary of an earlier snapshot; None for any other message, and for the newest."""
         content = self.messages[place].get("content")
         if self.messages[place]["role"] != "user" or not isinstance(content, str) or place == self.spoken[-1]:
             return None
@@ -292,89 +298,89 @@ class _Talk:
             return None
         return "\n".join(lines[2:-2])
 
-    def stands_for(self, place: int) -> int:
-        """Return how many messages the one at *place* stands for: itself alone, but for a snapshot."""
-        if self.snapshot(place) is None:
+    def count_originals(self, place: int) -> int:
+        """Return how many messages the one at *place* stands for: 1, unless it is a snapshot."""
+        if self.find_summary(place) is None:
             return 1
         last = self.messages[place]["content"].split("\n")[-2]
         count = last.removeprefix(_STANDS_FOR).partition(" ")[0]
         return int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 1
 
-    def question(self) -> set[int]:
-        """Return the places of what the user said last: the newest message, and those of the user right before it."""
-        found: set[int] = set()
+    def find_question(self) -> set[int]:
+        """Return the places of the user's last messages in a row."""
+        question: set[int] = set()
         for place in reversed(self.spoken):
-            if self.posts[place].send_from == USER and self.snapshot(place) is None:
-                found.add(place)
-            elif found:
+            if self.posts[place].send_from == USER and self.find_summary(place) is None:
+                question.add(place)
+            elif question:
                 break
-        return found
+        return question
 
-    def waiting(self) -> set[int]:
-        """Return the place of a call that waits for some of its results, with those it has; empty where none does."""
+    def find_waiting(self) -> set[int]:
+        """Return the place of a newest call that waits for a result, with the results that it has."""
         answers = paired(self.posts, ASSISTANT)
         for place in reversed(self.spoken):
             if place in answers:
-                lacks = len(answers[place]) < len(self.posts[place].tool_calls)
-                return {place, *answers[place].values()} if lacks else set()
+                waits = len(answers[place]) < len(self.posts[place].tool_calls)
+                return {place, *answers[place].values()} if waits else set()
             if self.posts[place].tool_call_id is None:
                 break
         return set()
 
 
 @dataclass(slots=True)
-class _Vault:
-    """Where payloads go: to files, or only into the result."""
+class _Payloads:
+    """The offloaded texts: in files, or only in the result."""
 
     files: OffloadFiles | None
     folder: str
     contents: dict[str, str] = field(default_factory=dict)
 
-    def path(self, stem: str, content: str) -> str:
-        """Return where *content* would go."""
+    def path_of(self, stem: str, content: str) -> str:
+        """Return the path that *content* would have."""
         if self.files is not None:
             return self.files.path_of(stem, content)
         return f"{self.folder}/{file_name(stem, content)}"
 
     def keep(self, stem: str, content: str) -> str:
-        path = self.path(stem, content) if self.files is None else self.files.write(stem, content)
+        path = self.path_of(stem, content) if self.files is None else self.files.write(stem, content)
         self.contents[path] = content
         return path
 
-    def where(self, path: str) -> str:
-        """Return how a message says where what it lacks is; no file and no tool is named where there is none."""
+    def tell_where(self, path: str) -> str:
+        """Return the words that tell a model where the text is; without files, they name no file and no tool."""
         if self.files is None:
             return _BY_HOST
         return f" in the file {path}; read_file gives it, grep searches it"
 
 
-# -- compact -----------------------------------------------------------------------------------------------------------
+# --- compact ----------------------------------------------------------------------------------------------------------
 
 
-def _compacted(talk: _Talk, keep: int, threshold: int, preview: int, vault: _Vault) -> _Talk:
-    """Return *talk* with large tool results, but for the newest *keep*, in files."""
-    results = [place for place in talk.spoken if is_result(talk.posts[place])]
-    asked = min(talk.question(), default=0)
-    messages, costs = list(talk.messages), list(talk.costs)
+def _compact(chat: _Chat, keep: int, threshold: int, preview: int, payloads: _Payloads) -> _Chat:
+    """Return *chat* with its large tool results, except the newest *keep*, in files."""
+    results = [place for place in chat.spoken if is_result(chat.posts[place])]
+    asked = min(chat.find_question(), default=0)
+    messages, costs = list(chat.messages), list(chat.costs)
     for place in results[: len(results) - keep] if keep < len(results) else ():
-        text = talk.posts[place].message
-        if talk.costs[place] <= threshold or not only_text(talk.posts[place].extra) or _is_compacted(text, preview):
+        text = chat.posts[place].message
+        if chat.costs[place] <= threshold or not only_text(chat.posts[place].extra) or _is_compacted(text, preview):
             continue
-        if place > asked and is_file_answer(text):  # moved to a file again, it would be read again, and so on
+        if place > asked and is_file_answer(text):  # in a file again, the model would read it again, and so on
             continue
-        stem = talk.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
-        where = vault.where(vault.path(stem, text))
-        said = messages[place].get("content")
-        shorter = {**messages[place], "content": reads(said, preview_of(text, preview, where, talk.count))}
-        if count_message(shorter, talk.count) < talk.costs[place]:
-            where = vault.where(vault.keep(stem, text))  # another file where somebody has changed the first
-            messages[place] = {**shorter, "content": reads(said, preview_of(text, preview, where, talk.count))}
-            costs[place] = count_message(messages[place], talk.count)
-    return _Talk(messages, talk.posts, costs, talk.count)
+        stem = chat.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
+        content = messages[place].get("content")
+        where = payloads.tell_where(payloads.path_of(stem, text))
+        shorter = {**messages[place], "content": reads(content, make_preview(text, preview, where, chat.count))}
+        if count_message(shorter, chat.count) < chat.costs[place]:
+            where = payloads.tell_where(payloads.keep(stem, text))  # another path if somebody changed the file
+            shorter["content"] = reads(content, make_preview(text, preview, where, chat.count))
+            messages[place], costs[place] = shorter, count_message(shorter, chat.count)
+    return _Chat(messages, chat.posts, costs, chat.count)
 
 
-def preview_of(text: str, length: int, where: str, count: TokenCounter) -> str:
-    """Return the first *length* characters of *text*, and the line that says how much is kept in full, and *where*."""
+def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str:
+    """Return the first *length* characters of *text*, and a line that says how much is left out, and *where* it is."""
     shown = cut_beginning(text, length)
     size = size_of(len(text) - len(shown), max(count(text[len(shown) :]), 1))
     line = f"[{size}, {_KEPT}{where}]"
@@ -382,7 +388,7 @@ def preview_of(text: str, length: int, where: str, count: TokenCounter) -> str:
 
 
 def _is_compacted(text: str, preview: int) -> bool:
-    """Return whether *text* stands for one in a file."""
+    """Return whether *text* is a preview."""
     last = text.rpartition("\n")[2]
     return (
         last.startswith("[")
@@ -392,140 +398,136 @@ def _is_compacted(text: str, preview: int) -> bool:
     )
 
 
-# -- compress ----------------------------------------------------------------------------------------------------------
+# --- compress ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """How a summary is asked for."""
-
-    summarizer: Summarizer
+class _CompressOptions:
+    most: int
+    keep: int
     prompt: PromptTemplate
     target_tokens: int
     group_tokens: int
     attempts: int
 
-    def request(self, step: Step, earlier: str, prohibitions: Sequence[str], target: int) -> SummaryRequest:
-        """Return the request to go on from the *earlier* summary, and what it carries, with the rounds of *step*."""
-        end = max(step.whole, 1)
-        before = CompactedMessage(
-            start_index=1, end_index=end, summary=earlier, extra={PROHIBITIONS: tuple(prohibitions)}
-        )
-        return SummaryRequest(
-            role=ASSISTANT,
-            previous=before if earlier else None,
-            rounds=tuple(step.rounds),
-            start_index=step.rounds[0].number,
-            end_index=step.rounds[-1].number,
-            target_tokens=target,
-            messages=self.prompt.render(
-                step.text, previous_summary=earlier or None, role=ASSISTANT, target_tokens=target
-            ),
-        )
 
-
-def _compressed(talk: _Talk, keep: int, most: int, asking: _Asking, vault: _Vault) -> tuple[_Talk, Exception | None]:
-    """Return *talk* with one snapshot instead of its older messages; as it was, with the reason, where that failed."""
-    kept = _kept(talk, keep)
-    older = [place for place in talk.spoken if place not in kept]
-    new = [place for place in older if talk.snapshot(place) is None]
+def _compress(
+    chat: _Chat, summarizer: Summarizer, options: _CompressOptions, payloads: _Payloads
+) -> tuple[_Chat, Exception | None]:
+    """Return *chat* with one snapshot instead of its older messages; or unchanged, with the error if one occurred."""
+    kept = _find_kept(chat, options.keep)
+    older = [place for place in chat.spoken if place not in kept]
+    new = [place for place in older if chat.find_summary(place) is None]
     if not new:
-        return talk, None
-    archive, stands_for = archive_of(talk.messages[place] for place in older), sum(map(talk.stands_for, older))
-    where = vault.where(vault.path(_ARCHIVE, archive))
-    frame = count_message(_snapshot("", stands_for, where), talk.count)
-    tokens = {place: talk.costs[place] for place in older}
-    earlier = "\n\n".join(text for place in older if (text := talk.snapshot(place)) is not None)
-    saving = Saving(before=sum(tokens.values()), frame=frame, previous=talk.count(earlier))
-    system = sum(cost for place, cost in enumerate(talk.costs) if talk.is_system(place))
-    target, room = _aim(
-        asking.target_tokens,
-        now=most - talk.tokens + saving.before - frame,
-        ever=most - PROMPT_TOKENS - system - frame,
+        return chat, None
+    archive, originals = archive_of(chat.messages[place] for place in older), sum(map(chat.count_originals, older))
+    where = payloads.tell_where(payloads.path_of(_ARCHIVE, archive))
+    frame = count_message(_make_snapshot("", originals, where), chat.count)
+    earlier = "\n\n".join(text for place in older if (text := chat.find_summary(place)) is not None)
+    saving = Saving(before=sum(chat.costs[place] for place in older), frame=frame, previous=chat.count(earlier))
+    system = sum(cost for place, cost in enumerate(chat.costs) if chat.is_system(place))
+    target, room = _choose_target(
+        options.target_tokens,
+        now=options.most - chat.tokens + saving.before - frame,
+        ever=options.most - PROMPT_TOKENS - system - frame,
         older=saving.before,
-        new=sum(tokens[place] for place in new),
+        new=sum(chat.costs[place] for place in new),
         earlier=saving.previous,
     )
     if not target or not saving.is_possible:
-        return talk, None
+        return chat, None
     try:
-        summary = _summary([talk.messages[place] for place in new], earlier, saving, target, room, asking, talk.count)
+        rounds = Memory.from_messages(chat.messages[place] for place in new).conversation.rounds
+        summary = _summarize(rounds, earlier, saving, target, room, summarizer, options, chat.count)
     except SummaryRejected as rejected:
-        too_little = is_too_little(rejected, deterministic=traits_of(asking.summarizer).deterministic)
-        return talk, None if too_little else rejected
-    except Exception as error:  # noqa: BLE001  (whatever a summarizer raises: the agent goes on with what there is)
-        return talk, error
-    made = _snapshot(summary, stands_for, where)
-    # With what was restored, and by a counter that need not add up.
-    if count_message(made, talk.count) >= saving.before:
-        return talk, None
-    made = _snapshot(summary, stands_for, vault.where(vault.keep(_ARCHIVE, archive)))
-    first = min((place for place in kept if not talk.is_system(place)), default=len(talk.messages))
-    before = [place for place in range(first) if place in kept]
-    behind = [place for place in range(first, len(talk.messages)) if place in kept]
-    messages = [*(talk.messages[place] for place in before), made, *(talk.messages[place] for place in behind)]
-    return _Talk.of(messages, talk.count), None
+        too_little = is_too_little(rejected, deterministic=traits_of(summarizer).deterministic)
+        return chat, None if too_little else rejected
+    except Exception as error:  # noqa: BLE001  (a summarizer may raise anything; the agent goes on without a summary)
+        return chat, error
+    # With restored sentences, and by a counter that need not add up, it may be no shorter.
+    if count_message(_make_snapshot(summary, originals, where), chat.count) >= saving.before:
+        return chat, None
+    snapshot = _make_snapshot(summary, originals, payloads.tell_where(payloads.keep(_ARCHIVE, archive)))
+    first = min((place for place in kept if not chat.is_system(place)), default=len(chat.messages))
+    before, behind = (
+        [chat.messages[place] for place in span if place in kept]
+        for span in (range(first), range(first, len(chat.messages)))
+    )
+    return _Chat.parse([*before, snapshot, *behind], chat.count), None
 
 
-def _aim(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int) -> tuple[int, int]:
-    """Return how many tokens a summary is to have, and for how many there is room; 0 where it would not help.
+def _find_kept(chat: _Chat, keep: int) -> set[int]:
+    """Return the places of the messages that stay."""
+    recent = chat.spoken[max(len(chat.spoken) - keep, 0) :]
+    kept = {place for place in recent if chat.find_summary(place) is None}
+    kept |= chat.find_question() | chat.find_waiting()
+    groups = group_posts(chat.posts)
+    kept = kept.union(*(groups[place] for place in kept))
+    return kept.union(place for place in range(len(chat.messages)) if chat.is_system(place))
 
-    *now* is the room for it beside the messages that stay, and *ever* beside system messages alone. *older* tokens it
-    replaces, *new* of them not summed up before; *earlier* are those of the summary that it goes on from.
+
+def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int) -> tuple[int, int]:
+    """Return the target tokens of the summary, and its room; target 0: a summary would not help.
+
+    *now* is its room beside the kept messages, *ever* beside system messages alone. It replaces *older* tokens, *new*
+    of them not yet summarised; *earlier* are those of the summary that it continues.
     """
-    # A summary that is aimed lower drops what the earlier one says. One that has become as large as this has to shrink.
+    # A lower target would drop facts of the earlier summary, unless that one has grown too large itself.
     before = min(earlier, max(wanted, ever // 4))
-    # Half of the room, since models count badly: what is twice as long as it was to be is still taken.
-    target = max(min(wanted, max(now // 2, new // _MIN_SHARE)), before, _MIN_TARGET)
+    # Half of the room: models count badly, and an answer of twice the target is still accepted.
+    target = max(min(wanted, max(now // 2, new // _MIN_SHARE)), before, MIN_TARGET)
     if target <= now:
         return target, now
     if older <= ever:
-        return 0, now  # the newest messages are too much by themselves, and leave the room again when they are older
-    return max(min(wanted, ever // 2), _MIN_TARGET), ever
+        return 0, now  # the newest messages alone are too much; the room returns once they are older
+    return max(min(wanted, ever // 2), MIN_TARGET), ever
 
 
-def _kept(talk: _Talk, keep: int) -> set[int]:
-    """Return the places of what stays as it is."""
-    spoken = talk.spoken
-    recent = spoken[max(len(spoken) - keep, 0) :]
-    stays = {place for place in recent if talk.snapshot(place) is None} | talk.question() | talk.waiting()
-    block = group_posts(talk.posts)
-    stays = stays.union(*(block[place] for place in stays))
-    return stays.union(place for place in range(len(talk.messages)) if talk.is_system(place))
-
-
-def _summary(
-    messages: Sequence[Message],
+def _summarize(
+    rounds: Sequence[Round],
     earlier: str,
     saving: Saving,
     target: int,
     room: int,
-    asking: _Asking,
+    summarizer: Summarizer,
+    options: _CompressOptions,
     count: TokenCounter,
 ) -> str:
-    """Return one summary of *messages* and of the *earlier* one, with what the user forbade and it lacks, as far as
-    there is *room*. Raises what the summarizer raises, or ``SummaryRejected``."""
-    summary, taken_in = earlier, 0
-    rounds = Memory.from_messages(messages).conversation.rounds
-    # Below its heading a summary has the user's words only: ``accepted`` has seen to that. What was chosen by cue words
-    # is chosen again; what a model quoted stays, in whatever language.
+    """Return one summary of the *earlier* one and *rounds*, with as many of the prohibitions that it dropped as *room*
+    allows. Raises the summarizer's errors, or ``SummaryRejected``."""
+    summary, tokens = earlier, 0
+    # An accepted summary has only the user's words below its heading. Extracted ones are extracted again; those that a
+    # model quoted stay, in any language.
     prohibitions: tuple[str, ...] = instructions_in(earlier)
-    if traits_of(asking.summarizer).deterministic:
+    if traits_of(summarizer).deterministic:
         prohibitions = tuple(filter(is_prohibition, prohibitions))
-    for step in steps(rounds, Room(asking.group_tokens), count):
-        taken_in += step.tokens
-        # Only the last one is shown: it has to be shorter than all messages.
-        tokens = saving.new if step.whole == len(rounds) else taken_in
-        source = Source(step.text, tokens, saving.previous, previous=summary)
-        request = asking.request(step, summary, prohibitions, target)
-        made = accepted(asking.summarizer, request, source, count, attempts=asking.attempts).summary
-        summary, prohibitions = made.text, carry((*prohibitions, *standing_sentences(step.rounds)), made)
-    spare = max(min(target, room - count(summary)), _MIN_TARGET)
+    for step in steps(rounds, Room(options.group_tokens), count):
+        tokens += step.tokens
+        previous = CompactedMessage(
+            start_index=1, end_index=max(step.whole, 1), summary=summary, extra={PROHIBITIONS: prohibitions}
+        )
+        request = SummaryRequest(
+            role=ASSISTANT,
+            previous=previous if summary else None,
+            rounds=tuple(step.rounds),
+            start_index=step.rounds[0].number,
+            end_index=step.rounds[-1].number,
+            target_tokens=target,
+            messages=options.prompt.render(
+                step.text, previous_summary=summary or None, role=ASSISTANT, target_tokens=target
+            ),
+        )
+        # Only the last summary is shown, and has to be shorter than all messages.
+        new_tokens = saving.new if step.whole == len(rounds) else tokens
+        source = Source(step.text, new_tokens, saving.previous, previous=summary)
+        answer = accepted(summarizer, request, source, count, attempts=options.attempts).summary
+        summary, prohibitions = answer.text, carry((*prohibitions, *standing_sentences(step.rounds)), answer)
+    spare = max(min(target, room - count(summary)), MIN_TARGET)
     return restored(summary, lost(prohibitions, [summary]), spare, count)[0]
 
 
-def _snapshot(summary: str, stands_for: int, where: str) -> Message:
-    """Return the message that stands for older ones: the user's, for nobody is to take it for the agent's own words."""
+def _make_snapshot(summary: str, originals: int, where: str) -> Message:
+    """Return the message with *summary*. It is a user message, so that no agent takes it for its own words."""
     text = summary.replace("<state_snapshot", "&lt;state_snapshot").replace("</state_snapshot", "&lt;/state_snapshot")
-    last = f"{_STANDS_FOR}{stands_for} messages, {_KEPT}{where}]"
+    last = f"{_STANDS_FOR}{originals} messages, {_KEPT}{where}]"
     return {"role": "user", "content": "\n".join([_OPENING, _HEADING, text, last, _CLOSING])}
