@@ -6,8 +6,10 @@ the packages that were installed with this one.
 
 from __future__ import annotations
 
+from ._interrupt import install_hook
 from ._siblings import ShadowedModule, require_siblings
 
+install_hook()
 require_siblings("memory", "prompts")
 
 from memory import (

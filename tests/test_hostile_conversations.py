@@ -18,8 +18,8 @@ from hostile import SIZES, Read, find_growth
 from compactor import ConfigError, Settings, compose
 from compactor.acceptance.content import assignment, content
 from compactor.acceptance.prohibitions import Heard, instructions_in, own_words, restored
+from compactor.cli.replay import read_transcript
 from compactor.cli.terminal import CannotRun, one_line
-from compactor.cli.transcripts import read as read_transcripts
 from compactor.events import visible
 from compactor.host_rounds import HostRounds
 from compactor.plan import Plan, plan_text
@@ -313,7 +313,7 @@ def read_file(folder: Path, text: str) -> None:
     path = folder / "chat.json"
     path.write_text(text, encoding="utf-8", errors="replace")
     with suppress(CannotRun):
-        read_transcripts(str(path))
+        read_transcript(str(path))
 
 
 #: Each by what it reads. Those that do more than read are measured on shorter texts.

@@ -1,4 +1,4 @@
-"""The command line: its commands and their options. What they do is in ``commands``, one module each."""
+"""The commands ``demo``, ``replay`` and ``chat``, all options, and ``main``."""
 
 from __future__ import annotations
 
@@ -17,21 +17,16 @@ import typer
 from memory.errors import ContextError
 
 from ..config import CompactorConfig, ConfigError
-from . import demo_screen, pressure_script, replay_report, script, session_commands
-from .chat import Chat, endpoint
-from .conversation_screen import ConversationScreen
-from .demo import Demo
-from .preset import Preset
-from .pressure import Pressure
-from .replay import Setup
-from .resume import begin, memory_at, where
+from . import replay as replays
+from . import session_commands
+from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
+from .demo import play_live, play_plainly, print_summary
+from .scenario import INCIDENT, SALES_FORECAST, Demo
 from .session_commands import AsJson, Store
-from .stage import Stage
-from .terminal import CannotRun, event_log, one_line, screen, shown_live
-from .transcripts import joined, read
+from .terminal import CannotRun, ConversationScreen, can_redraw, event_log, one_line, screen
 
 
-class Log(StrEnum):
+class LogFormat(StrEnum):
     JSON = "json"
     CONSOLE = "console"
 
@@ -41,21 +36,29 @@ class By(StrEnum):
     OPENAI = "openai"
 
 
-#: The model of an endpoint where none is named.
-MODEL = "gpt-5-mini"
+class Preset(StrEnum):
+    """Names of functions in ``compactor.presets``."""
+
+    AUTO_CONTEXT = "auto_context"
+    SELECTIVE = "selective"
+    MEMORY_WITH_COMPRESS = "memory_with_compress"
+    CONTEXT_OFFLOAD = "context_offload"
+
+
+DEFAULT_MODEL = "gpt-5-mini"
 
 LogEvents = Annotated[
-    Log | None, typer.Option("--log-events", help="Write each event to standard error, as JSON or for reading.")
+    LogFormat | None, typer.Option("--log-events", help="Log each event to standard error, as JSON or as text.")
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="The endpoint's address, usually ending in /v1.  [default: OPENAI_BASE_URL]"),
+    typer.Option(metavar="URL", help="Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]"),
 ]
-Budget = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="No prompt is longer.")]
+Budget = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Maximum prompt tokens.")]
 Threshold = Annotated[int, typer.Option(min=0, metavar="N", help="Compact when more than N rounds are not compacted.")]
-Retain = Annotated[int, typer.Option(min=0, metavar="N", help="The newest N rounds stay as they are.")]
+Retain = Annotated[int, typer.Option(min=0, metavar="N", help="Number of newest rounds to leave as they are.")]
 PromptOption = Annotated[
-    str, typer.Option(metavar="NAME|FILE", help="How to ask for a summary: a shipped prompt, or a YAML file.")
+    str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")
 ]
 
 app = typer.Typer(
@@ -64,7 +67,7 @@ app = typer.Typer(
     " lost.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: it needs half the lines
+    rich_markup_mode=None,  # plain help takes half the lines
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -75,7 +78,10 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        typer.echo(_version())
+        try:
+            typer.echo(f"compactor {metadata.version('context-compactor')}")
+        except metadata.PackageNotFoundError:  # run from a source tree
+            typer.echo("compactor (not installed)")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -83,7 +89,7 @@ def root(
 @app.command(short_help="Watch two agents work while their histories are compacted.")
 def demo(
     pressure: Annotated[
-        bool, typer.Option("--pressure", help="One agent with huge results instead, and with all strategies.")
+        bool, typer.Option("--pressure", help="Play one agent with huge results and all strategies instead.")
     ] = False,
     rounds: Annotated[
         int | None,
@@ -91,141 +97,148 @@ def demo(
             min=1,
             max=10_000,
             metavar="N",
-            help=f"How many there are.  [default: {script.LENGTH}, or {pressure_script.LENGTH} with --pressure]",
+            help=f"Number of rounds.  [default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]",
         ),
     ] = None,
     pace: Annotated[
         float | None,
-        typer.Option(min=0, max=60, metavar="SECONDS", help="A round's length.  [default: 0.3 on a terminal or 0.05]"),
+        typer.Option(
+            min=0, max=60, metavar="SECONDS", help="Length of a round.  [default: 0.3 on a terminal, else 0.05]"
+        ),
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="The same as --pace 0.")] = False,
     latency: Annotated[
         float | None,
         typer.Option(
-            min=0, max=60, metavar="SECONDS", help="How long a summary takes at least.  [default: 2.5 x pace, up to 1]"
+            min=0, max=60, metavar="SECONDS", help="Time added to each summary.  [default: 2.5 x pace, up to 1]"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="For the figures in printed tables.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the made-up figures.")] = 0,
     as_json: AsJson = False,
     log: LogEvents = None,
 ) -> None:
     """Watch two agents work through a long task while their histories are compacted.
 
-    Needs no key and no network. A planner and a code interpreter make a sales forecast; each has a compactor thread and
-    a prompt of its own. Summaries are extracted offline, and a wait is added to each that a model would take.
+    Needs no key and no network. A planner and a code interpreter make a sales forecast; each has its own compactor
+    thread and its own prompt. Summaries are extracted offline, after a wait as long as a model would take.
 
-    With --pressure, one agent looks into an outage instead: results of thousands of tokens, dozens of calls in a round,
-    an id that it has to read back, and never a prompt of more than 4,000 tokens. Shows what each strategy saved.
+    With --pressure, one agent investigates an outage: results of thousands of tokens, dozens of calls in a round, an id
+    that it has to read back, and never a prompt of more than 4,000 tokens. Shows what each strategy saved.
     """
     console = screen()
-    live = not as_json and shown_live(console, log)
+    live = not as_json and can_redraw(console, log)
     pace = 0.0 if fast else pace if pace is not None else 0.3 if live else 0.05
     latency = latency if latency is not None else min(1.0, max(0.1, 2.5 * pace))
-    staged: Stage = (Pressure if pressure else Demo)(latency, seed, event_log(log))
-    count = rounds if rounds is not None else pressure_script.LENGTH if pressure else script.LENGTH
-    with staged as playing:
+    scenario = INCIDENT if pressure else SALES_FORECAST
+    count = rounds if rounds is not None else scenario.length
+    with Demo(scenario, latency, seed, event_log(log)) as playing:
         if live:
-            demo_screen.play_live(playing, count, pace, console)
+            play_live(playing, count, pace, console)
         else:
-            demo_screen.play_plainly(playing, count, pace, None if as_json else console)
+            play_plainly(playing, count, pace, None if as_json else console)
         if as_json:
             typer.echo(json.dumps(playing.figures(), indent=2))
         else:
-            demo_screen.summary(playing, console)
+            print_summary(playing, console)
 
 
-@app.command(short_help="Put a transcript of yours through a compactor.")
+@app.command(short_help="Replay a transcript of yours through a compactor.")
 def replay(
     context: typer.Context,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="JSON or JSONL in OpenAI's chat format; - is standard input.")
     ],
-    each: Annotated[bool, typer.Option("--each/--joined", help="Each conversation by itself, or all as one.")] = True,
-    summarizer: Annotated[By, typer.Option(help="Who summarises: offline, or a model.")] = By.EXTRACTIVE,
+    each: Annotated[
+        bool, typer.Option("--each/--joined", help="Replay each conversation by itself, or all as one.")
+    ] = True,
+    summarizer: Annotated[By, typer.Option(help="Summarise offline, or with a model.")] = By.EXTRACTIVE,
     model: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Who summarises, and whose tokens are counted.  [default: {MODEL}]",
+            help=f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]",
             show_default=False,
         ),
     ] = "",
     base_url: BaseUrl = None,
     preset: Annotated[
         Preset | None,
-        typer.Option(help="A bundle of strategies that users of other systems know, with --budget as its max_token."),
+        typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
     prompt: PromptOption = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
-    show: Annotated[bool, typer.Option("--show", help="Print the last prompt, its texts shortened.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the last prompt, with its texts shortened.")] = False,
     as_json: AsJson = False,
     log: LogEvents = None,
 ) -> None:
-    """Put a transcript of yours through a Memory and a compactor, and see what is saved.
+    """Replay a transcript of yours through a Memory and a compactor, and see what is saved.
 
     The file holds one conversation or many: a list of messages, {"messages": [...]}, a list of these, or one message or
-    conversation a line. With --joined every message stays as it stands, a later conversation's system message too.
+    conversation a line. --joined keeps every message, also the system messages of later conversations.
 
-    Goes message by message, with a prompt composed for each answer in the file. A compaction is due after --threshold
-    rounds, or at three quarters of --budget; a --preset has its own strategies, and knows itself when they are due. The
-    compactor is waited for after each message: so with the extractive summarizer the figures, but for times, are the
-    same at every run.
+    Composes a prompt for each answer in the file. A compaction is due after --threshold rounds, or at three quarters of
+    --budget; a --preset has its own strategies and triggers. The replay waits for the compactor after each message, so
+    that with the extractive summarizer all figures but times are the same at every run.
 
     Shows what each strategy saved, and what prompts still had to have shortened to fit. All prompts are counted anew,
-    and looked through for tool calls without their results and for the newest user message.
+    and checked for tool calls without results and for the newest user message.
     """
     if preset is not None:
-        _refuse_with_preset(context, "prompt", "threshold", "retain")
-    conversations = read(file)
+        for name in ("prompt", "threshold", "retain"):  # a preset has its own; a default is not the user's choice
+            source = context.get_parameter_source(name)
+            if source is not None and not source.name.startswith("DEFAULT"):
+                raise CannotRun(
+                    f"--{name} is for the default strategies, and --preset has its own; leave one of them out"
+                )
+    conversations = replays.read_transcript(file)
     if not each:
-        conversations = [joined(conversations)]
-    asked = endpoint(model or MODEL, base_url).summarizer if summarizer is By.OPENAI else None
-    config = _config(prompt, budget, threshold, retain, model)
-    setup = Setup(config, budget, asked, event_log(log), preset=preset or "")
+        conversations = [replays.join_conversations(conversations)]
+    client = find_endpoint(model or DEFAULT_MODEL, base_url).summarizer if summarizer is By.OPENAI else None
+    config = _make_config(prompt, budget, threshold, retain, model)
+    setup = replays.Setup(config, budget, client, event_log(log), preset=preset or "")
     errors = screen(sys.stderr)
-    results = replay_report.replay_all(conversations, setup, errors if shown_live(errors, log) else None)
+    results = replays.replay_all(conversations, setup, errors if can_redraw(errors, log) else None)
     if as_json:
-        typer.echo(json.dumps(replay_report.document(file, results, setup, joined=not each), indent=2))
+        typer.echo(json.dumps(replays.make_document(file, results, setup, joined=not each), indent=2))
         return
     console = screen()
     if show:
-        replay_report.show_prompt(results, console)
-    replay_report.table(results, console)
+        replays.print_last_prompt(results, console)
+    replays.print_report(results, console)
 
 
-@app.command(short_help="Chat with a model, and see what is compacted as it happens.")
+@app.command(short_help="Chat with a model, and see what is compacted.")
 def chat(
-    model: Annotated[str, typer.Option(metavar="NAME", help="Who answers, and summarises.")] = MODEL,
+    model: Annotated[str, typer.Option(metavar="NAME", help="Model that answers and summarises.")] = DEFAULT_MODEL,
     base_url: BaseUrl = None,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="A system message.", show_default=False)] = "",
-    summarizer: Annotated[By, typer.Option(help="Who summarises: the model, or this machine.")] = By.OPENAI,
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System message.", show_default=False)] = "",
+    summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = By.OPENAI,
     prompt: PromptOption = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
     store: Store = None,
     session: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The session in the store to go on with, or to begin.")
+        str | None, typer.Option(metavar="NAME", help="Session in the store, resumed if it exists.")
     ] = None,
     log: LogEvents = None,
 ) -> None:
     """Chat with any OpenAI-compatible endpoint, and see what is compacted as it happens.
 
-    The key is read from OPENAI_API_KEY; a server of your own needs none. In the chat, /help lists the commands.
+    Reads the key from OPENAI_API_KEY; a server of your own needs none. In the chat, /help lists the commands.
 
-    With --store the chat is kept there, and goes on another time with --session. Without --session, or without a
-    store, a new one begins.
+    With --store the chat is kept, and --session resumes it another time. Without --session a new one begins.
     """
-    source = endpoint(model, base_url)
-    config = _config(prompt, budget, threshold, retain, model)
-    with memory_at(store, session) as memory:
-        begin(memory, system)
+    source = find_endpoint(model, base_url)
+    config = _make_config(prompt, budget, threshold, retain, model)
+    with open_memory(store, session) as memory:
+        add_system_message(memory, system)
         dialogue = ConversationScreen(screen(), screen(sys.stderr))
         dialogue.emit(f"{source}; /help lists the commands")
         if store:
-            dialogue.emit(where(memory))
+            dialogue.emit(describe_resumed(memory))
         extractive = summarizer is By.EXTRACTIVE
         Chat(source, dialogue, config, budget, memory, extractive=extractive, hooks=event_log(log)).run()
 
@@ -233,72 +246,58 @@ def chat(
 app.add_typer(session_commands.app)
 
 
-def _refuse_with_preset(context: typer.Context, *names: str) -> None:
-    """Refuse options that a preset has a value of its own for; the defaults are not the user's wish."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and not source.name.startswith("DEFAULT"):
-            raise CannotRun(f"--{name} is for the default strategies, and --preset has its own; leave one of them out")
-
-
-def _config(prompt: str, budget: int, threshold: int, retain: int, model: str) -> CompactorConfig:
+def _make_config(prompt: str, budget: int, threshold: int, retain: int, model: str) -> CompactorConfig:
     try:
         return CompactorConfig(
             threshold=threshold,
             retain_recent=retain,
             prompt_template_path=prompt,
             max_tokens=budget,
-            target_tokens=max(32, min(1_000, budget // 8)),  # of a small prompt a summary takes a small share
+            target_tokens=max(32, min(1_000, budget // 8)),  # a small prompt needs a small summary
             model=model,
         )
-    except ConfigError as error:  # which names fields; here only --prompt can be wrong
+    except ConfigError as error:  # only --prompt can be wrong here; the error itself names fields
         raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error
 
 
-def _version() -> str:
-    try:
-        return f"compactor {metadata.version('context-compactor')}"
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "compactor (not installed)"
-
-
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line on *args* and exit: 0, or 2 with one line on standard error, or 130 when interrupted."""
+    """Run the command line on *args* and exit.
+
+    The exit code is 0; 2 with one line on standard error if the command cannot run; 130 with one line if interrupted;
+    1 if the output cannot be written.
+    """
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a sign that the terminal has not is no reason to end
-    raise SystemExit(_exit_code(args))
+            stream.reconfigure(errors="replace")  # print a replacement for what the terminal cannot show
+    raise SystemExit(_run(args))
 
 
-def _exit_code(args: Sequence[str] | None) -> int:
+def _run(args: Sequence[str] | None) -> int:
     try:
         code = app(args if args is None else list(args), prog_name="compactor", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return _complain("interrupted", 130)
     except ContextError as error:
-        return _refuse(str(error))
+        return _complain(str(error), 2)
     except OSError as error:
-        return _without_output(error)
+        with contextlib.suppress(OSError, ValueError):
+            # Otherwise the interpreter complains at exit about what is still buffered.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno in (errno.EPIPE, errno.EINVAL):  # the reader is gone (`| head`); Windows says EINVAL
+            return 1
+        return _complain(f"the output cannot be written ({error.strerror})", 1)
     except Exception as error:
-        # typer's own errors, whose class depends on its version: a wrong option or value.
+        # Typer's own errors, whose class depends on its version: a wrong option or value.
         if not hasattr(error, "format_message"):
             raise
-        return _refuse(f"{error.format_message().rstrip('.')}. Try --help.")
+        return _complain(f"{error.format_message().rstrip('.')}. Try --help.", 2)
+    if code == 130:  # some versions of Typer return this for Ctrl-C instead of raising
+        return _complain("interrupted", 130)
     return code if isinstance(code, int) else 0
 
 
-def _refuse(message: str) -> int:
+def _complain(message: str, code: int) -> int:
     with contextlib.suppress(OSError):
         print(f"compactor: {one_line(message)}", file=sys.stderr)  # noqa: T201
-    return 2
-
-
-def _without_output(error: OSError) -> int:
-    """Return 1: nobody reads the output any more (``| head``), which is nothing to complain of, or the disk is full."""
-    with contextlib.suppress(OSError, ValueError):
-        # What is still buffered would be complained of when the interpreter exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if error.errno not in (errno.EPIPE, errno.EINVAL):  # EINVAL is what Windows says of a closed pipe
-        _refuse(f"the output cannot be written ({error.strerror})")
-    return 1
+    return code

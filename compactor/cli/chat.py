@@ -1,4 +1,4 @@
-"""A chat with any OpenAI-compatible endpoint, in which nothing waits for the compaction that goes on behind it."""
+"""A chat with any OpenAI-compatible endpoint. It never waits for the compaction in the background."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,30 +23,32 @@ from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
 from ..summarizers.extractive import ExtractiveSummarizer
 from ..summarizers.openai import OpenAISummarizer, make_client, sendable
-from .conversation_screen import ConversationScreen
-from .resume import answered
-from .terminal import CannotRun, counted, in_options, one_line
-from .watch import sentence
+from .savings import describe_event
+from .sessions import open_named
+from .terminal import CannotRun, ConversationScreen, name_options, one_line, quantity
 
 HELP = """\
-/prompt   what the next prompt holds, in tokens
-/compact  compact now, whatever is due
-/revert   go back to the summary before, or to none
+/prompt   show the tokens of the next prompt
+/compact  compact now, whether or not it is due
+/revert   go back to the previous summary, or to none
 /retry    send the last message again
-/quit     end; so do Ctrl-D and Ctrl-C"""
+/quit     end the chat; so do Ctrl-D and Ctrl-C"""
 
-#: Seconds between two pieces of an answer after which the endpoint counts as dead.
+#: Seconds without a piece of the answer after which the endpoint counts as dead.
 _READ_TIMEOUT = 120.0
-#: A stream wraps each word in some hundred bytes.
+#: A stream wraps each word in about a hundred bytes.
 _MAX_STREAM_BYTES = 200_000_000
+
+
+# --- the endpoint ---
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the model is. Its text names model and address, and never shows the key."""
+    """A model and its server. ``str()`` names both, and never shows the key."""
 
     model: str
-    #: Without a password that may stand in it.
+    #: Without any password that the URL contains.
     address: str
     summarizer: OpenAISummarizer
     client: Callable[[], Any]
@@ -54,32 +57,32 @@ class Endpoint:
         return f"{self.model} at {self.address}"
 
     def stream(self, messages: Sequence[Mapping[str, Any]]) -> Generator[str, None, None]:
-        """Give the answer to *messages* in pieces. Raises ``SummarizerError`` where there is none, or it breaks off."""
+        """Yield the answer to *messages* in pieces. Raises ``SummarizerError`` if it fails or breaks off."""
         try:
             with self.client().chat.completions.create(
                 model=self.model, messages=sendable(messages), stream=True
             ) as answer:
-                whole = _unstreamed(answer.response)
-                said = (piece.choices[0].delta.content for piece in answer if piece.choices) if whole is None else whole
-                yield from _whole_characters(text for text in said if text)
-        except Exception as error:  # noqa: BLE001  (whatever a client raises is the failure of this answer only)
-            # Without its cause, whose text may quote the request or the key.
-            raise SummarizerError(_explained(error)) from None
+                text = _read_unstreamed(answer.response)
+                streamed = (piece.choices[0].delta.content for piece in answer if piece.choices)
+                yield from _join_surrogates(piece for piece in (streamed if text is None else [text]) if piece)
+        except Exception as error:  # noqa: BLE001  (any error of the client fails this answer only)
+            # Without its cause, which may quote the request or the key.
+            raise SummarizerError(_explain(error)) from None
 
 
-def _unstreamed(response: Any) -> list[str] | None:
-    """Return the text of a plain completion, where the server has ignored ``stream``; None for a stream."""
+def _read_unstreamed(response: Any) -> str | None:
+    """Return the whole answer if the server ignored ``stream``, or else None."""
     if not response.headers.get("content-type", "").startswith("application/json"):
         return None
     body = response.read()
     if not body.lstrip().startswith((b"{", b"[")):
         return None
     message = json.loads(body)["choices"][0]["message"]
-    return [parse({"role": ASSISTANT, "content": message.get("content")}).post.message]
+    return parse({"role": ASSISTANT, "content": message.get("content")}).post.message
 
 
-def _whole_characters(pieces: Iterable[str]) -> Iterator[str]:
-    """Give *pieces* with the halves of a character that was cut between two joined, and others replaced."""
+def _join_surrogates(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield *pieces*, with a surrogate pair that was cut between two pieces joined, and lone surrogates replaced."""
     decoder = codecs.getincrementaldecoder("utf-16-le")("replace")
     for piece in pieces:
         if text := decoder.decode(piece.encode("utf-16-le", "surrogatepass")):
@@ -88,8 +91,8 @@ def _whole_characters(pieces: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def endpoint(model: str, base_url: str | None) -> Endpoint:
-    """Return the endpoint that options and environment name. Raises ``CannotRun`` where none is configured."""
+def find_endpoint(model: str, base_url: str | None) -> Endpoint:
+    """Return the endpoint that options and environment configure. Raises ``CannotRun`` if there is none."""
     url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or None
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if url is None and not key:
@@ -98,28 +101,26 @@ def endpoint(model: str, base_url: str | None) -> Endpoint:
             " http://localhost:11434/v1"
         )
     try:
-        summarizer = OpenAISummarizer(model, base_url=url)  # which checks address and key
+        summarizer = OpenAISummarizer(model, base_url=url)  # checks address and key
     except (ValueError, SummarizerError) as error:
-        raise CannotRun(in_options(str(error))) from None
-    made: list[Any] = []
+        raise CannotRun(name_options(str(error))) from None
 
+    @cache
     def client() -> Any:
-        if not made:
-            import openai  # half a second: only once somebody has said something
+        import openai  # takes half a second: not before the first message
 
-            timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
-            made.append(make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout))
-        return made[0]
+        timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
+        return make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
 
     parts = urlsplit(url or "https://api.openai.com/v1")
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     return Endpoint(model, address, summarizer, client)
 
 
-def _explained(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     name, status = type(error).__name__, getattr(error, "status_code", None)
     if isinstance(error, SummarizerError):  # from the client itself, such as a body that is too large
-        return in_options(str(error))
+        return name_options(str(error))
     if isinstance(status, int):
         return f"the endpoint answered HTTP {status} ({name}){_REMEDIES.get(status, '')}"
     if "Timeout" in name:
@@ -140,8 +141,58 @@ _REMEDIES = dict.fromkeys(
 }
 
 
+# --- the session ---
+
+
+@contextlib.contextmanager
+def open_memory(url: str | None, session: str | None) -> Iterator[Memory]:
+    """Open *session* in the store at *url*, a new one if needed. Without a store, nothing is kept."""
+    if url:
+        with open_named(url, create=True) as store:
+            yield Memory(session, store=store)
+    elif session is not None:
+        raise CannotRun("--session is the name of one in a store: pass --store, or set COMPACTOR_STORE")
+    else:
+        yield Memory()
+
+
+def add_system_message(memory: Memory, system: str) -> None:
+    """Add *system* to a new session. Raises ``CannotRun`` for one that began without it."""
+    if not system or system in [post.message for post in memory.header]:
+        return
+    if memory.header or len(memory.conversation.rounds):
+        raise CannotRun(
+            f"session '{one_line(memory.session_id, 80)}' has begun without this system message; leave --system out, or"
+            f" give another --session"
+        )
+    memory.append({"role": "system", "content": system})
+
+
+def describe_resumed(memory: Memory) -> str:
+    """Return a line with the session's name and what it already contains."""
+    text = f"session {one_line(memory.session_id)}"
+    rounds, compaction = memory.get_role_rounds(ASSISTANT)
+    if not len(rounds):
+        return f"{text} is new"
+    text = f"{text} goes on after {quantity(len(rounds), 'round')}"
+    if compaction is not None and compaction.end_index:
+        text += f", 1-{compaction.end_index} of these as a summary"
+    return text if is_answered(memory) else f"{text}; the last message has no answer, /retry asks for it"
+
+
+def is_answered(memory: Memory) -> bool:
+    """Return whether no user message is waiting for an answer."""
+    rounds = memory.conversation.rounds
+    if len(rounds) == 0 or rounds[-1].state == "failed":
+        return True
+    return any(post.send_from == ASSISTANT for post in rounds[-1].post_list)
+
+
+# --- the conversation ---
+
+
 class Chat:
-    """One conversation: ``Chat(...).run()`` reads until its end."""
+    """One conversation. ``run()`` reads and answers until its end."""
 
     def __init__(
         self,
@@ -154,11 +205,10 @@ class Chat:
         extractive: bool = False,
         hooks: Sequence[EventHook] = (),
     ) -> None:
-        self._source, self._screen, self._budget = source, screen, budget
+        self._source, self._screen, self._budget, self._memory = source, screen, budget, memory
         self._model = config.model
-        self._memory = memory
         summarizer = ExtractiveSummarizer() if extractive else source.summarizer
-        self._compactor = ContextCompactor.for_role(self._memory, ASSISTANT, config, summarizer, on_event=self._emit)
+        self._compactor = ContextCompactor.for_role(memory, ASSISTANT, config, summarizer, on_event=self._note)
         for hook in hooks:
             self._compactor.on_event(hook)
         self._commands: dict[str, Callable[[], None]] = {
@@ -173,27 +223,35 @@ class Chat:
         """Read and answer until ``/quit``, the end of input, or an interrupt."""
         self._compactor.start()
         try:
-            while (said := self._screen.ask()) is not None and said != "/quit":
-                if said.startswith("/"):
-                    self._command(said)
-                elif said and self._keep("user", said):
+            while (line := self._screen.ask()) is not None and line != "/quit":
+                if line.startswith("/"):
+                    self._run_command(line)
+                elif line and self._append("user", line):
                     self._answer()
         except KeyboardInterrupt:
             self._screen.emit("")
         finally:
             self._compactor.stop(timeout=0.5)
 
-    def _emit(self, event: Event) -> None:
-        if text := sentence(event):
+    def _note(self, event: Event) -> None:
+        if text := describe_event(event):
             self._screen.note(text)
 
-    # -- answers ------------------------------------------------------------------------------------------------------
+    def _append(self, role: str, text: str) -> bool:
+        """Add a message to the session; if the store fails, say so and return False."""
+        try:
+            self._memory.append({"role": role, "content": text})
+        except StoreError as error:
+            again = "say it again" if role == "user" else "/retry asks for the answer again"
+            self._screen.complain(f"{one_line(str(error))}; the message is not kept, {again}")
+            return False
+        return True
 
     def _answer(self) -> None:
         try:
-            prompt = self._prompt()
+            prompt = self._compose()
         except BudgetExceeded as error:
-            # Hidden, or it would stand in the way of everything that is said after it.
+            # Mark the round as failed: in the prompt, it would block everything after it.
             self._memory.finish_round(self._memory.conversation.rounds[-1], state="failed")
             self._screen.complain(f"{error}; the message is left out")
             return
@@ -209,65 +267,45 @@ class Chat:
         if not "".join(pieces).strip():
             self._screen.complain("the endpoint's answer is empty: check --model and --base-url; /retry asks again")
             return
-        self._keep("assistant", "".join(pieces))
+        self._append("assistant", "".join(pieces))
 
-    def _keep(self, role: str, text: str) -> bool:
-        """Add a message to the session; return False, and say why, where the store does not take it."""
-        try:
-            self._memory.append({"role": role, "content": text})
-        except StoreError as error:
-            again = "say it again" if role == "user" else "/retry asks for the answer again"
-            self._screen.complain(f"{one_line(str(error))}; the message is not kept, {again}")
-            return False
-        return True
-
-    def _retry(self) -> None:
-        if answered(self._memory):
-            self._screen.emit("nothing waits for an answer")
-            return
-        self._answer()
-
-    def _prompt(self) -> Prompt:
+    def _compose(self) -> Prompt:
         return compose(self._memory, ASSISTANT, budget=self._budget, model=self._model)
 
-    # -- commands -----------------------------------------------------------------------------------------------------
+    # --- commands ---
 
-    def _command(self, said: str) -> None:
-        known = self._commands.get(said.split(maxsplit=1)[0].lower())
-        if known is None:
-            self._screen.emit(f"{one_line(said, 40)} is no command; these are:\n{HELP}")
-        else:
-            try:
-                known()
-            except StoreError as error:
-                self._screen.complain(one_line(str(error)))
+    def _run_command(self, line: str) -> None:
+        command = self._commands.get(line.split(maxsplit=1)[0].lower())
+        if command is None:
+            self._screen.emit(f"{one_line(line, 40)} is no command; these are:\n{HELP}")
+            return
+        try:
+            command()
+        except StoreError as error:
+            self._screen.complain(one_line(str(error)))
 
     def _show_prompt(self) -> None:
         try:
-            prompt = self._prompt()
+            prompt = self._compose()
         except BudgetExceeded as error:
             self._screen.complain(str(error))
             return
         rounds, compaction = self._memory.get_role_rounds(ASSISTANT)
         end = compaction.end_index if compaction else 0
-        left_out = prompt.report.omitted_rounds
-        status = self._compactor.status()
-        whole, messages = counted(len(rounds), "round"), counted(len(prompt.messages), "message")
+        omitted, error_text = len(prompt.report.omitted_rounds), self._compactor.status().last_error
         self._screen.emit(
-            f"{whole}: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as they were said"
-            + (f", {len(left_out)} of these left out" if left_out else "")
-            + f"\n{messages}, {counted(prompt.tokens, 'token')} of at most {self._budget:,}"
-            + (f"\nthe last summary failed: {in_options(status.last_error)}" if status.last_error else "")
+            f"{quantity(len(rounds), 'round')}: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as they"
+            f" were said{f', {omitted} of these left out' if omitted else ''}\n"
+            f"{quantity(len(prompt.messages), 'message')}, {quantity(prompt.tokens, 'token')} of at most"
+            f" {self._budget:,}" + (f"\nthe last summary failed: {name_options(error_text)}" if error_text else "")
         )
 
     def _compact(self) -> None:
         try:
-            made = self._compactor.compact_now()
+            if self._compactor.compact_now() is None:
+                self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
         except CompactionFailed as error:
-            self._screen.complain(in_options(str(error)))
-            return
-        if made is None:
-            self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
+            self._screen.complain(name_options(str(error)))
 
     def _revert(self) -> None:
         shown = self._compactor.status().generation
@@ -278,3 +316,9 @@ class Chat:
             self._compactor.revert(shown)
         except StaleCompaction as stale:  # published in the background, or by another process
             self._screen.complain(one_line(str(stale)))
+
+    def _retry(self) -> None:
+        if is_answered(self._memory):
+            self._screen.emit("nothing waits for an answer")
+        else:
+            self._answer()

@@ -1,77 +1,196 @@
-"""A planner and a code interpreter work through a long task while their histories are compacted in the background."""
+"""How a demo looks: a live display or plain lines while it runs, and tables at the end."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import time
 
-from memory import USER, Round
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from ..config import CompactorConfig
-from ..strategies import compact_rounds
-from .script import Turn, turns
-from .stage import Agent, Stage
+from ..events import visible
+from ..runner import State
+from .savings import level_table, strategy_table
+from .scenario import BUDGET, Agent, Demo
+from .terminal import milliseconds, one_line, percent, quantity
 
-PLANNER, INTERPRETER = "Planner", "CodeInterpreter"
-#: Each agent with its shipped prompt and its system message.
-AGENTS = {
-    PLANNER: ("planner", "You plan the user's data project, hand single steps to CodeInterpreter and report to User."),
-    INTERPRETER: ("code_interpreter", "You write and run Python for Planner with the tool run_python, and report."),
-}
-THRESHOLD, RETAIN, TARGET = 8, 3, 600
+#: Frames a second of the live display.
+_RATE = 12
+#: Maximum pauses in a round: one wherever a model would be thinking.
+_PAUSES = 5
+_MAX_BAR = 44
+_FULL, _PART, _NONE = "█▒·"
+_FULL_ASCII, _PART_ASCII, _NONE_ASCII = "#=."
 
 
-@dataclass(eq=False)
-class Demo(Stage):
-    """Two agents at a sales forecast: ``with demo: demo.play(...)``, then ``demo.figures()``."""
+def play_live(demo: Demo, count: int, pace: float, console: Console) -> None:
+    """Play *count* rounds of about *pace* seconds each, on a display that redraws itself."""
+    with Live(console=console, auto_refresh=False) as live:
 
-    command: ClassVar[str] = "compactor demo"
-    due: ClassVar[str] = f"Compactions were due after {THRESHOLD} rounds and left the last {RETAIN} as they are."
+        def pause() -> None:
+            until = time.monotonic() + pace / _PAUSES
+            while True:
+                # Draw here, not on a thread: drawing must not slow down the calls that are timed.
+                live.update(_draw(demo, count, console), refresh=True)
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                time.sleep(min(left, 1 / _RATE))
 
-    def _enter(self) -> None:
-        for role, (prompt, system) in AGENTS.items():
-            config = CompactorConfig(
-                threshold=THRESHOLD, retain_recent=RETAIN, target_tokens=TARGET, prompt_template_path=prompt
-            )
-            self._cast(role, system, config, [compact_rounds])
+        demo.play(count, pause)
+        demo.settle(demo.latency + 5)
+        live.update(_draw(demo, count, console), refresh=True)
 
-    def play(self, count: int, pause: Callable[[], None]) -> None:
-        """Go through *count* rounds; *pause* is called wherever a model would be thinking."""
-        for turn in turns(count, self.seed):
-            self.asked, self._held = turn.user, 0.0
-            self._round(turn, pause)
-            self.held_up.append(self._held)
 
-    def _round(self, turn: Turn, pause: Callable[[], None]) -> None:
-        planner, interpreter = self.agents
-        with self._host():
-            round_ = self.memory.create_round(turn.user)
-        self._post(round_, USER, PLANNER, turn.user)
-        self._compose(planner)
-        pause()
-        if turn.ask:
-            self._post(round_, PLANNER, INTERPRETER, turn.ask, plan=turn.plan)
-            self._work(round_, turn, interpreter, pause)
-            self._compose(planner)
-            pause()
-        self._post(round_, PLANNER, USER, turn.answer, plan="" if turn.ask else turn.plan)
-        with self._host():
-            self.memory.finish_round(round_)
+def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -> None:
+    """Play likewise, with a line on *console* for each thing that a compactor did; None prints nothing."""
+    printed_tens = 0
 
-    def _work(self, round_: Round, turn: Turn, interpreter: Agent, pause: Callable[[], None]) -> None:
-        self._compose(interpreter)
-        pause()
-        for run in turn.runs:
-            call = self._call("run_python", json.dumps({"code": run.code}))
-            self._post(round_, INTERPRETER, "tool", tool_calls=(call,))
-            self._post(round_, "tool", INTERPRETER, run.result, tool_call_id=call.id)
-            self._compose(interpreter)
-            pause()
-        last = turn.runs[-1]
-        self._post(round_, INTERPRETER, PLANNER, turn.report, python=last.code, execution_result=last.result)
+    def print_news() -> None:
+        nonlocal printed_tens
+        if console is None:
+            return
+        done = len(demo.held_up)
+        news = [(role, text) for role, agent in demo.agents.items() for text in agent.watch.take_news()]
+        if done // 10 > printed_tens:
+            printed_tens = done // 10
+            for role, agent in demo.agents.items():
+                news.append((role, f"prompt: {agent.prompts.prompt_tokens:,} tokens of {agent.prompts.raw_tokens:,}"))
+        for role, text in news:
+            # Not wrapped, so that each thing is one line for other programs.
+            console.print(visible(f"round {done:>3}  {role:<15}  {text}"), soft_wrap=True)
 
-    def figures(self) -> dict[str, Any]:
-        """Return all figures of the demo, as JSON has them."""
-        return super().figures() | {"threshold": THRESHOLD, "retain_recent": RETAIN}
+    def pause() -> None:
+        print_news()
+        if pace:
+            time.sleep(pace / _PAUSES)
+
+    demo.play(count, pause)
+    demo.settle(demo.latency + 5)
+    print_news()
+
+
+# --- the live display ---
+
+
+def _draw(demo: Demo, count: int, console: Console) -> Panel:
+    done = len(demo.held_up)
+    width = max(20, min(console.width, 100) - 6)
+    lines = [Text(f"User: {one_line(demo.asked, width - 6)}\n{one_line(demo.doing, width)}", style="dim")]
+    for agent in demo.agents.values():
+        lines += [Text(""), *_draw_agent(agent, done, count, console)]
+    longest = milliseconds(max(demo.held_up, default=0.0))
+    lines += [
+        Text(""),
+        Text.assemble("longest time that a turn was held up  ", (longest, "bold green"), style="default"),
+        Text(f"A summary takes {demo.latency:g} s longer here, as a model would. No turn waits.", style="dim"),
+    ]
+    return Panel(
+        Group(*lines),
+        title=f"{demo.scenario.command} - round {min(done + 1, count)} of {count}",
+        title_align="left",
+        border_style="cyan",
+        padding=(0, 2),
+        width=min(console.width, 100),
+    )
+
+
+def _draw_agent(agent: Agent, done: int, count: int, console: Console) -> list[Text]:
+    status, savings = agent.compactor.status(), agent.watch.savings
+    busy = status.state is State.COMPACTING and agent.watch.last.startswith("compacting")
+    end = status.end_index
+    covered = f"1-{end} summarised, {done - end} as they are" if end else f"{done} as they are"
+    width = min(_MAX_BAR, max(10, console.width - 50))
+    tokens, raw = agent.prompts.prompt_tokens, agent.prompts.raw_tokens
+    lines = [
+        Text.assemble(
+            (f"{agent.role:<16}", "bold"),
+            (" compacting " if busy else f" {status.state} ", "black on yellow" if busy else "green"),
+            (f"  {quantity(agent.watch.compactions, 'compaction')}", "default"),
+        ),
+        Text.assemble("rounds  ", _draw_bar(end / count, done / count, width, console), f"  {covered}"),
+        Text.assemble(
+            "tokens  ", _draw_bar(tokens / max(raw, 1), 1.0, width, console), f"  {tokens:,} of {max(raw, 1):,}"
+        ),
+    ]
+    if len(savings) > 1:
+        for name, saving in savings.items():
+            overlays = quantity(saving.overlays, "overlay")
+            cost = f"{saving.tokens_before:>7,} -> {saving.tokens_after:,} tokens"
+            lines.append(Text(f"{name:<28} {overlays:<13}{cost}"))
+    return [*lines, Text(one_line(agent.watch.last, 90), style="dim")]
+
+
+def _draw_bar(full: float, part: float, width: int, console: Console) -> Text:
+    """Return a bar of *width* that is full up to the share *full* and lighter up to the share *part*."""
+    signs = (_FULL_ASCII, _PART_ASCII, _NONE_ASCII) if console.options.ascii_only else (_FULL, _PART, _NONE)
+    first = min(width, round(full * width))
+    second = min(width, max(first, round(part * width)))
+    return Text.assemble(
+        (signs[0] * first, "green"), (signs[1] * (second - first), "yellow"), (signs[2] * (width - second), "dim")
+    )
+
+
+# --- the end ---
+
+
+def print_summary(demo: Demo, console: Console) -> None:
+    agents = list(demo.agents.values())
+    covered = [agent.compactor.status().end_index for agent in agents]
+    prompts = [agent.prompts for agent in agents]
+    rows = {
+        "compactions": [str(agent.watch.compactions) for agent in agents],
+        "reductions": [str(agent.watch.reductions) for agent in agents],
+        "rounds summarised": [f"1-{end}" if end else "none" for end in covered],
+        "tokens of everything said": [f"{one.raw_tokens:,}" for one in prompts],
+        "tokens of the last prompt": [f"{one.prompt_tokens:,}" for one in prompts],
+        "saved": [percent(one.prompt_tokens, one.raw_tokens) for one in prompts],
+        "saved over all prompts": [
+            percent(one.tokens_of_all_prompts, one.raw_tokens_of_all_prompts) for one in prompts
+        ],
+        "prompts over the budget": [f"{one.prompts_over_budget} of {one.prompts}" for one in prompts],
+        "tool calls parted from their results": [str(one.torn_calls) for one in prompts],
+        "newest queries not whole": [str(one.queries_not_whole) for one in prompts],
+        "compacting, in the background": [f"{agent.watch.seconds:.1f} s" for agent in agents],
+    }
+    count = "one agent" if len(agents) == 1 else "two agents"
+    table = Table(title=f"{len(demo.held_up)} rounds in one Memory, {count}", title_justify="left")
+    table.add_column("")
+    for agent in agents:
+        table.add_column(agent.role, justify="right")
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    console.print(table)
+    if demo.scenario.recalls:
+        _print_promises(demo, console)
+    console.print(
+        f"All calls of one turn together took {milliseconds(max(demo.held_up, default=0.0))} at most, the longest"
+        f" single call {milliseconds(demo.longest_call)}.\n"
+        f"Summarising took {sum(agent.watch.seconds for agent in agents):.1f} s, all of it in the background: extracted"
+        f" offline, with\n{demo.latency:g} s added to each call that a model would take.\n{demo.scenario.rule}\n"
+        f"No prompt may exceed {BUDGET:,} tokens."
+    )
+    console.print(
+        "\nWith a conversation of yours:  compactor replay FILE --show"
+        "\nWith a model:                  compactor chat --help"
+    )
+
+
+def _print_promises(demo: Demo, console: Console) -> None:
+    (agent,) = demo.agents.values()
+    prompts = agent.prompts.prompts
+    console.print(strategy_table(agent.watch.savings))
+    console.print(level_table(agent.prompts.levels))
+    right = [one for one in demo.lookups if one.right]
+    table = Table(title="what must not be lost", title_justify="left", show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("prompts without what is pinned", f"{demo.pins_lost} of {prompts}")
+    table.add_row("prompts without the plan, while it was not done", f"{demo.plans_lost} of {prompts}")
+    table.add_row("references in prompts", f"{len(demo.references)}")
+    table.add_row("that do not give back the original", f"{demo.wrong_references}")
+    table.add_row("ids needed again, and read back", f"{len(right)} of {len(demo.lookups)}")
+    table.add_row("of these, gone from the prompt before", f"{sum(not one.in_prompt for one in right)}")
+    console.print(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -24,12 +24,10 @@ from memory.entries import (
     ReductionPublished,
     ReductionWithdrawn,
 )
-from memory.overlays import CompactedMessage
 from memory.references import place_reference, range_reference
-from memory.rounds import Record
 from memory.stores import Store
 
-from .sessions import when
+from .sessions import format_time
 from .terminal import one_line
 
 _SHOWN = (
@@ -43,138 +41,144 @@ _SHOWN = (
     EventRecorded,
 )
 _KINDS = tuple(kind for kind, record in KINDS.items() if issubclass(record, _SHOWN))
+#: Facts of recorded events that are shown elsewhere, and the one that may contain words of a summary.
+_HIDDEN_FACTS = frozenset({"at", "session", "role", "generation", "strategy", "model", "usage", "unknown_identifiers"})
+#: Longer texts among an event's facts are not shown: they may quote the conversation.
+_MAX_FACT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One entry of the log that says how the history reads from there on, or why it does not."""
+    """A log entry that changes how the history reads, or says why it did not change."""
 
-    #: Of the entry in the log.
+    #: The entry's number in the log.
     number: int
     at: datetime
     #: The entry's kind, or the name of a recorded event.
     what: str
-    #: None where it is no role's.
+    #: None if it concerns no single role.
     role: str | None = None
     generation: int | None = None
-    #: The rounds or posts it is about, as references: ``r1-r9``, ``r12.p3``.
+    #: The rounds or posts concerned, as references: ``r1-r9``, ``r12.p3``.
     rounds: str | None = None
     strategy: str | None = None
-    #: Of what is replaced in prompts, and of what stands there instead, where they were counted.
+    #: Tokens of what was replaced and of its replacement, if they were counted.
     tokens_before: int | None = None
     tokens_after: int | None = None
     model: str | None = None
     usage: Mapping[str, int] | None = None
     checks: tuple[str, ...] = ()
-    #: What else there is to say, by name.
+    #: All other facts by name.
     facts: Mapping[str, Any] | None = None
 
     def figures(self) -> dict[str, Any]:
-        usage, facts = (None if held is None else dict(held) for held in (self.usage, self.facts))
-        plain = asdict(replace(self, usage=None, facts=None))
-        return plain | {"at": self.at.isoformat(), "usage": usage, "checks": list(self.checks), "facts": facts or {}}
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        usage = None if self.usage is None else dict(self.usage)
+        return plain | {
+            "at": self.at.isoformat(),
+            "usage": usage,
+            "checks": list(self.checks),
+            "facts": dict(self.facts or {}),
+        }
 
 
-def happenings(
+def read_happenings(
     store: Store, session: str, *, role: str | None = None, after: int = 0, limit: int | None = None
 ) -> Iterator[Happening]:
-    """Give what happened behind entry *after*, at most *limit*; with *role*, what happened to that role and to all.
+    """Yield what happened after entry *after*, at most *limit*; with *role*, only to that role or to no single one.
 
-    On an indexed store only entries of these kinds are read.
+    An indexed store reads only entries of the kinds that are shown.
     """
     entries = (entry for entry in store.read_kinds(session, _KINDS) if entry.number > after)
-    told = (_told(entry, partial(store.round_number, session)) for entry in entries)
-    return islice((one for one in told if role is None or one.role in (None, role)), limit)
+    found = (_describe(entry, partial(store.round_number, session)) for entry in entries)
+    return islice((one for one in found if role is None or one.role in (None, role)), limit)
 
 
-def _told(entry: Entry, number_of: Callable[[str], int]) -> Happening:
-    plain = Happening(entry.number, entry.created_at, entry.kind)
+def _describe(entry: Entry, number_of: Callable[[str], int]) -> Happening:
+    def make(*, what: str = entry.kind, **facts: Any) -> Happening:
+        return Happening(entry.number, entry.created_at, what, **facts)
 
-    def posts(round_id: str, *numbers: int) -> str:
-        number = entry.round or number_of(round_id)
-        return " ".join(place_reference(number, one) for one in numbers)
+    def refer(round_id: str, *numbers: int) -> str:
+        round_number = entry.round or number_of(round_id)
+        return " ".join(place_reference(round_number, number) for number in numbers)
 
-    def several(round_id: str, first: int, last: int) -> str:
-        return posts(round_id, first) if first == last else f"{posts(round_id, first)}-p{last}"
+    def refer_range(round_id: str, first: int, last: int) -> str:
+        return refer(round_id, first) + (f"-p{last}" if last != first else "")
 
     record = entry.record
     match record:
-        case CompactionPrepared():
-            rounds = _rounds_of(record.compaction) if record.compaction is not None else None
-            made = replace(plain, role=record.role, generation=record.base, rounds=rounds, checks=record.checks)
-            made = replace(made, strategy=record.strategy or None, facts={"kind": record.kind})
-            return replace(made, model=record.model, usage=record.usage)
+        case CompactionPrepared(compaction=one):
+            return make(
+                role=record.role,
+                generation=record.base,
+                rounds=None if one is None else range_reference(one.start_index, one.last_round),
+                strategy=record.strategy or None,
+                model=record.model,
+                usage=record.usage,
+                checks=record.checks,
+                facts={"kind": record.kind},
+            )
         case CompactionPublished(compaction=one):
-            made = replace(plain, role=record.role, generation=one.generation, rounds=_rounds_of(one))
-            made = replace(made, strategy=record.strategy or None, checks=record.checks)
-            made = replace(made, tokens_before=record.tokens_before, tokens_after=record.tokens_after)
-            return replace(made, model=one.model, usage=one.usage)
+            return make(
+                role=record.role,
+                generation=one.generation,
+                rounds=range_reference(one.start_index, one.last_round),
+                strategy=record.strategy or None,
+                tokens_before=record.tokens_before,
+                tokens_after=record.tokens_after,
+                model=one.model,
+                usage=one.usage,
+                checks=record.checks,
+            )
         case CompactionReverted():
-            return replace(plain, role=record.role, generation=record.generation)
+            return make(role=record.role, generation=record.generation)
         case ReductionPublished(reduction=one):
-            about = several(one.round_id, one.first_number, one.last_number)
-            made = replace(plain, role=record.role, generation=one.generation, rounds=about, facts={"kind": one.kind})
-            return replace(made, model=one.model, usage=one.usage)
+            return make(
+                role=record.role,
+                generation=one.generation,
+                rounds=refer_range(one.round_id, one.first_number, one.last_number),
+                model=one.model,
+                usage=one.usage,
+                facts={"kind": one.kind},
+            )
         case ReductionWithdrawn():
-            about = several(record.round_id, record.first_number, record.last_number)
-            return replace(plain, role=record.role, rounds=about)
+            rounds = refer_range(record.round_id, record.first_number, record.last_number)
+            return make(role=record.role, rounds=rounds)
         case PostPinned():
-            what = "pinned" if record.pinned else "unpinned"
-            return replace(plain, what=what, rounds=posts(record.round_id, record.number))
+            return make(what="pinned" if record.pinned else "unpinned", rounds=refer(record.round_id, record.number))
         case PostRedacted():
-            return replace(plain, rounds=posts(record.round_id, *record.numbers))
-        case _:
-            return _recorded(plain, record)
-
-
-def _rounds_of(made: CompactedMessage) -> str:
-    return range_reference(made.start_index, made.last_round)
-
-
-#: Facts that every event has or that have a place of their own, and the one that may hold words of a summarizer's.
-_ELSEWHERE = frozenset({"at", "session", "role", "generation", "strategy", "model", "usage", "unknown_identifiers"})
-
-
-def _recorded(plain: Happening, record: Record | None) -> Happening:
-    """Return what a recorded event says: its numbers and names. Whoever recorded it, no long text is shown."""
-    assert isinstance(record, EventRecorded)  # noqa: S101  (no other kind is read)
+            return make(rounds=refer(record.round_id, *record.numbers))
+    assert isinstance(record, EventRecorded)  # noqa: S101  (the only kind left)
     facts = record.facts
-    usage, generation = facts.get("usage"), facts.get("generation")
-    return replace(
-        plain,
+    usage, generation, strategy, model = map(facts.get, ("usage", "generation", "strategy", "model"))
+    return make(
         what=record.name,
         role=record.role,
         generation=generation if isinstance(generation, int) else None,
-        strategy=_word(facts.get("strategy")),
-        model=_word(facts.get("model")),
+        strategy=strategy if isinstance(strategy, str) and strategy else None,
+        model=model if isinstance(model, str) and model else None,
         usage=usage if isinstance(usage, Mapping) else None,
-        facts={name: value for name, value in facts.items() if name not in _ELSEWHERE and _is_short(value)},
+        facts={name: value for name, value in facts.items() if name not in _HIDDEN_FACTS and _is_short(value)},
     )
 
 
-def _word(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
 def _is_short(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
+    return (
+        value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _MAX_FACT)
+    )
 
 
-# -- for reading ------------------------------------------------------------------------------------------------------
-
-
-def table(found: Iterable[Happening], console: Console) -> None:
+def print_happenings(found: Iterable[Happening], console: Console) -> None:
     """Print a row for each."""
-    rows = Table(pad_edge=False)
-    rows.add_column("entry", justify="right")
-    rows.add_column("time (UTC)", no_wrap=True)
+    table = Table(pad_edge=False)
+    table.add_column("entry", justify="right")
+    table.add_column("time (UTC)", no_wrap=True)
     for name in ("role", "what", "about"):
-        rows.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold")
     for one in found:
-        rows.add_row(
-            f"{one.number}", when(one.at), one_line(one.role or ""), one_line(one.what), ", ".join(_about(one))
-        )
-    console.print(rows if rows.row_count else "nothing has happened to the history")
+        about = ", ".join(_about(one))
+        table.add_row(f"{one.number}", format_time(one.at), one_line(one.role or ""), one_line(one.what), about)
+    console.print(table if table.row_count else "nothing has happened to the history")
 
 
 def _about(one: Happening) -> Iterator[str]:
@@ -182,9 +186,9 @@ def _about(one: Happening) -> Iterator[str]:
         yield one.rounds
     if one.generation is not None:
         yield f"generation {one.generation}"
-    for said in (one.strategy, one.model):
-        if said:
-            yield one_line(said, 60)
+    for name in (one.strategy, one.model):
+        if name:
+            yield one_line(name, 60)
     for name, value in (one.facts or {}).items():
         if value not in (None, ""):
             yield f"{one_line(name)} {one_line(str(value), 80)}"

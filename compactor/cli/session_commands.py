@@ -1,25 +1,24 @@
-"""The commands on stored sessions and their options; a part of the application in ``compactor.cli``."""
+"""The commands on stored sessions."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from memory import Memory
+from memory import CompactedMessage, Memory, StaleCompaction, expire, expired
 
+from ..difference import compared
 from ..events import visible
 from ..presets import expire_files
-from . import events as happened
-from . import exchange, sessions, show
-from .diff import compare
-from .revert import revert
-from .stores import opened, require
-from .terminal import CannotRun, counted, one_line, screen
+from . import exchange, sessions
+from .events import print_happenings, read_happenings
+from .sessions import open_named, require_session
+from .terminal import CannotRun, confirm, one_line, quantity, screen
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Store = Annotated[
@@ -28,216 +27,239 @@ Store = Annotated[
         "--store",
         envvar="COMPACTOR_STORE",
         metavar="URL",
-        help="Where sessions are kept, as sqlite:///chat.db or postgresql+psycopg://user@host/database.",
+        help="The store, as sqlite:///chat.db or postgresql+psycopg://user@host/database.",
     ),
 ]
-Session = Annotated[str, typer.Argument(metavar="SESSION", help="Its name; behind -- if it begins with a dash.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Role = Annotated[str | None, typer.Option(metavar="ROLE", help="Only this role.")]
+Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; after -- if it begins with a dash.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+OnlyRole = Annotated[str | None, typer.Option("--role", metavar="ROLE", help="Show only this role.")]
+Role = Annotated[str, typer.Option(metavar="ROLE", help="The role whose summary it is.")]
 
-#: What an age may be counted in.
+#: Units of an age.
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 app = typer.Typer()
 
 
 @app.command("sessions", short_help="List the sessions of a store.")
-def sessions_(store: Store = None, as_json: AsJson = False) -> None:
-    """List the sessions of a store: how many rounds and entries each has, and when it was last written to.
+def list_sessions(store: Store = None, as_json: AsJson = False) -> None:
+    """List the sessions of a store with their rounds, their entries and the time of the last write.
 
     JSON: {"sessions": [{"session", "rounds", "entries", "last_activity"}]}.
     """
-    with opened(store) as there:
-        found = sessions.overview(there)
+    with open_named(store) as opened:
+        found = sessions.measure_all(opened)
     if as_json:
         _print({"sessions": [one.figures() for one in found]})
     else:
-        sessions.table(found, screen())
+        sessions.print_sessions(found, screen())
 
 
-@app.command("show", short_help="Show what a stored session is now.")
-def show_(
+@app.command("show", short_help="Show the present state of a stored session.")
+def show(
     session: Session,
     store: Store = None,
-    role: Role = None,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Whose tokens are counted.", show_default=False)] = "",
-    summary: Annotated[bool, typer.Option("--summary", help="Print the summaries, too.")] = False,
+    role: OnlyRole = None,
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Count tokens as this model does.", show_default=False)
+    ] = "",
+    summary: Annotated[bool, typer.Option("--summary", help="Also print the summaries.")] = False,
     rounds: Annotated[
-        str | None, typer.Option(metavar="FROM-TO", help="Print what was said in these rounds, too.")
+        str | None, typer.Option(metavar="FROM-TO", help="Also print what was said in these rounds.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a stored session is now: rounds, and of each role what is summarised and what its next prompt costs.
+    """Show the present state of a stored session: its rounds, and for each role its summary and its next prompt's cost.
 
-    Tokens are those of the summary, of the rounds behind it and of the whole prompt, before anything is cut to a
-    budget. No text is printed unless --summary or --rounds ask for it.
+    Tokens are those of the summary, of the rounds after it, and of the whole prompt before it is cut to a budget.
+    Prints no text of the conversation without --summary or --rounds.
 
     JSON: {"session", "rounds", "entries", "last_activity", "open_rounds", "failed_rounds", "system_messages", "pins",
     "roles": [{"role", "generation", "summary_generation", "covered_rounds", "last_covered_round", "summary_tokens",
-    "model", "published_at", "tail_rounds", "tail_tokens", "prompt_tokens", "reductions", "prepared", "last_usage"}]},
-    with "summary" in each role and "texts": [{"round", "state", "text"}] where they were asked for. What is not known
-    is null. A role's generation counts its publications and reverts; the summary's is the one that "diff" takes.
+    "model", "published_at", "tail_rounds", "tail_tokens", "prompt_tokens", "reductions", "prepared", "last_usage"}]}.
+    --summary adds "summary" to each role, --rounds adds "texts": [{"round", "state", "text"}]. Unknown values are null.
+    A role's generation counts its publications and reverts; "diff" takes the summary's generation.
     """
-    asked = None if rounds is None else show.span(rounds)
-    with opened(store) as there:
-        facts = sessions.facts_of(there, session)
-        memory = Memory(session, store=there)
-        shown = show.document(memory, facts, role=role, model=model, summary=summary, rounds=asked)
+    texts = None if rounds is None else sessions.parse_rounds(rounds)
+    with open_named(store) as opened:
+        size = sessions.measure_session(opened, session)
+        memory = Memory(session, store=opened)
+        shown = sessions.describe_session(memory, size, role=role, model=model, summary=summary, rounds=texts)
     if as_json:
         _print(shown)
     else:
-        show.report(shown, facts, screen())
+        sessions.print_session(shown, size, screen())
 
 
-@app.command("events", short_help="Tell what happened to a session's history.")
-def events_(
+@app.command("events", short_help="List what happened to a session's history.")
+def events(
     session: Session,
     store: Store = None,
-    role: Role = None,
-    after: Annotated[int, typer.Option(min=0, metavar="ENTRY", help="Only what stands behind this entry.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
+    role: OnlyRole = None,
+    after: Annotated[int, typer.Option(min=0, metavar="ENTRY", help="Start after this entry.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell in order what happened to a session's history: what was summarised, reduced, reverted, pinned or erased.
+    """List in order what happened to a session's history: what was summarised, reduced, reverted, pinned or erased.
 
-    With models, tokens and checks, and without any text of the conversation.
+    Includes models, tokens and checks, but no text of the conversation.
 
     JSON: {"session", "events": [{"number", "at", "what", "role", "generation", "rounds", "strategy", "tokens_before",
-    "tokens_after", "model", "usage", "checks", "facts"}]}. The number is the entry's; rounds are named as r3-r9, posts
-    as r12.p3.
+    "tokens_after", "model", "usage", "checks", "facts"}]}. The number is that of the log entry. Rounds are written as
+    r3-r9, posts as r12.p3.
     """
-    with opened(store) as there:
-        require(there, session)
-        found = list(happened.happenings(there, session, role=role, after=after, limit=limit))
+    with open_named(store) as opened:
+        require_session(opened, session)
+        found = list(read_happenings(opened, session, role=role, after=after, limit=limit))
     if as_json:
         _print({"session": session, "events": [one.figures() for one in found]})
     else:
-        happened.table(found, screen())
+        print_happenings(found, screen())
 
 
-@app.command("export", short_help="Write a session out as JSONL.")
-def export_(
+@app.command("export", short_help="Write a session to a JSONL file.")
+def export(
     session: Session,
     store: Store = None,
-    to: Annotated[str, typer.Option(metavar="FILE", help="Where to; - is standard output.")] = "-",
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --to: print what was written as JSON.")] = False,
+    to: Annotated[str, typer.Option(metavar="FILE", help="The file; - is standard output.")] = "-",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --to: print the result as JSON.")] = False,
 ) -> None:
-    """Write a session out as JSONL, whole: what was said, all summaries, and what happened. "import" reads it.
+    """Write a whole session as JSONL: what was said, all summaries, and what happened. "import" reads it.
 
-    A file is there when it is complete, and not before.
+    The file appears only when it is complete.
 
     JSON: {"session", "entries", "file"}.
     """
     if as_json and to == "-":
         raise CannotRun("--json would stand among the session's lines; give a file by --to, or leave it out")
-    with opened(store) as there:
-        require(there, session)
-        entries = exchange.export(there, session, to, force=force)
+    with open_named(store) as opened:
+        require_session(opened, session)
+        entries = exchange.export(opened, session, to, force=force)
     if to != "-":
-        _emit(
-            as_json,
-            {"session": session, "entries": entries, "file": to},
-            f"{counted(entries, 'entry', 'entries')} written to {to}",
-        )
+        document = {"session": session, "entries": entries, "file": to}
+        _emit(as_json, document, f"{quantity(entries, 'entry', 'entries')} written to {to}")
 
 
-@app.command("import", short_help="Read a session back from JSONL.")
+@app.command("import", short_help="Read a session from a JSONL file.")
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What export wrote; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote; - is standard input.")],
     store: Store = None,
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Its name here; else the one it had.")
+        str | None, typer.Option("--as", metavar="NAME", help="Session name in this store.  [default: the one it had]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a session from a file that "export" wrote into a store: all of it, or nothing where something is wrong.
+    """Read a session into a store from a file that "export" wrote: all of it, or nothing if anything is wrong.
 
-    A session that is there already is not changed. A database file that is not there yet is made.
+    Does not change an existing session. Creates a missing database file.
 
     JSON: {"session", "entries"}.
     """
     session, entries = exchange.import_into(store, file, name)
-    _emit(
-        as_json,
-        {"session": session, "entries": entries},
-        f"{counted(entries, 'entry', 'entries')} read; session {session}",
-    )
+    document = {"session": session, "entries": entries}
+    _emit(as_json, document, f"{quantity(entries, 'entry', 'entries')} read; session {session}")
 
 
 @app.command("purge", short_help="Erase a session.")
-def purge_(session: Session, store: Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Erase a session for good: what was said, all that was made from it, what happened, and files that long texts
-    were offloaded to. Asks first.
+def purge(session: Session, store: Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Erase a session for good: what was said, all that was made from it, what happened, and its offloaded files.
+
+    Asks for confirmation.
 
     JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}.
     """
-    with opened(store, write=True) as there:
-        facts = sessions.purge(there, session, yes=yes)
-    _emit(as_json, {"purged": facts.figures()}, f"session {facts.session} is erased: {facts}")
+    with open_named(store, write=True) as opened:
+        size = sessions.measure_session(opened, session)
+        question = f"session '{one_line(session, 80)}': {size}. Erase all of it, for good?"
+        confirm(question, "nothing was erased", yes=yes)
+        opened.purge(session)
+    _emit(as_json, {"purged": size.figures()}, f"session {session} is erased: {size}")
 
 
-@app.command("expire", short_help="Erase what is old.")
+@app.command("expire", short_help="Erase old sessions or files.")
 def expire_(
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Not written to for that long: 30d, 12h or 45m.")
+        str, typer.Option("--older-than", metavar="AGE", help="Minimum time since the last write: 30d, 12h or 45m.")
     ],
     store: Store = None,
     files: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Erase old files of all chats in this store_dir instead, and no session."),
+        typer.Option(metavar="DIR", help="Instead of sessions, erase old files in this store_dir, of all chats."),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase sessions for good that nobody has written to for a time, with their files. Asks first.
+    """Erase for good the sessions that nobody has written to for a time, with their files. Asks for confirmation.
 
-    Nothing expires by itself: have it run once a day, with --yes.
+    Nothing expires by itself: run this once a day, with --yes.
 
     JSON: {"expired": [session, ...]}; with --files {"files": number}.
     """
-    age = _age(older_than)
+    age = _parse_age(older_than)
     if files is not None:
+        folder = one_line(files, 80)
         if not os.path.isdir(files):
-            raise CannotRun(f"there is no folder {one_line(files, 80)}; give the store_dir that chats write to")
-        sessions.confirm(f"{one_line(files, 80)}: erase files older than {older_than}?", "nothing was erased", yes=yes)
+            raise CannotRun(f"there is no folder {folder}; give the store_dir that chats write to")
+        confirm(f"{folder}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
-        _emit(as_json, {"files": removed}, f"{counted(removed, 'file')} erased")
+        _emit(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
         return
-    with opened(store, write=True) as there:
-        gone = sessions.expire(there, age, yes=yes)
-    _emit(as_json, {"expired": gone}, f"{counted(len(gone), 'session')} erased")
+    with open_named(store, write=True) as opened:
+        found = expired(opened, age)
+        if found:
+            names = ", ".join(one_line(session, 80) for session in found[:10]) + (", ..." if len(found) > 10 else "")
+            question = f"{quantity(len(found), 'session')}: {names}. Erase all of this, for good?"
+            confirm(question, "nothing was erased", yes=yes)
+        gone = expire(opened, age, sessions=found)
+    _emit(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
 
 
-@app.command("revert", short_help="Go back to a role's summary before.")
-def revert_(
-    session: Session,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="Whose summary.")] = "assistant",
-    store: Store = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+@app.command("revert", short_help="Go back to a role's previous summary.")
+def revert(
+    session: Session, role: Role = "assistant", store: Store = None, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Make a role's summary before the present one current again, or have none where it was the first. Asks first.
+    """Make a role's previous summary current again, or none if there was no previous one. Asks for confirmation.
 
-    Nothing is lost: rounds are as they were, and the summary that is given up stays in the log.
+    Nothing is lost: the rounds are unchanged, and the reverted summary stays in the log.
 
     JSON: {"session", "role", "generation", "summary_generation", "last_covered_round"}, of what is current then; the
-    summary's generation is null where there is none.
+    last two are null if no summary is left.
     """
-    with opened(store, write=True) as there:
-        require(there, session)
-        reverted = revert(Memory(session, store=there), role, yes=yes)
-    end = reverted["last_covered_round"]
+    with open_named(store, write=True) as opened:
+        require_session(opened, session)
+        journal = Memory(session, store=opened).journal(role)
+        shown = journal.read()
+        of = _name_summary(session, role)
+        if shown.current is None:
+            raise CannotRun(f"there is no summary {of} to go back from; `compactor show` lists the roles that have one")
+        question = (
+            f"the summary {of} covers rounds 1-{shown.current.last_round}. Go back to the one before, or to none?"
+        )
+        confirm(question, "nothing was reverted", yes=yes)
+        try:
+            current = journal.revert(base=shown.generation)  # revert the confirmed one, or nothing
+        except StaleCompaction as stale:
+            raise CannotRun(str(stale)) from stale
+        generation = journal.read().generation
+    document = {
+        "session": session,
+        "role": role,
+        "generation": generation,
+        "summary_generation": current.generation if current is not None else None,
+        "last_covered_round": current.last_round if current is not None else None,
+    }
+    end = document["last_covered_round"]
     said = f"the summary covers rounds 1-{end} again" if end else "all rounds are as they were said again"
-    _emit(as_json, {"session": session, "role": role} | reverted, f"reverted: {said}")
+    _emit(as_json, document, f"reverted: {said}")
 
 
-@app.command("diff", short_help="Compare a role's summary with the one before.")
-def diff_(
+@app.command("diff", short_help="Compare a role's summary with the previous one.")
+def diff(
     session: Session,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="Whose summaries.")] = "assistant",
+    role: Role = "assistant",
     start: Annotated[
-        int | None, typer.Option("--from", metavar="GENERATION", help="The earlier one.  [default: the one before]")
+        int | None, typer.Option("--from", metavar="GENERATION", help="The earlier one.  [default: the previous one]")
     ] = None,
     end: Annotated[
         int | None, typer.Option("--to", metavar="GENERATION", help="The later one.  [default: the current one]")
@@ -245,36 +267,78 @@ def diff_(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a role's summary with the one before it, sentence by sentence: what it dropped, and what came in.
+    """Compare a role's summary with the previous one, sentence by sentence: what it dropped, and what came in.
 
-    "events" tells which generations there are. This prints what the summaries say.
+    "events" lists the generations. This prints texts of the summaries.
 
     JSON: {"session", "role", "from": {"generation", "last_covered_round"}, "to": likewise, "rounds": [first, last],
-    "dropped": [], "came_in": [], "stayed": [], "gone": []}. The rounds are those that only the later one covers; gone
-    are names and numbers that it no longer has.
+    "dropped": [], "came_in": [], "stayed": [], "gone": []}. "rounds" are those that only the later summary covers,
+    "gone" the names and numbers that it no longer has.
     """
-    with opened(store) as there:
-        require(there, session)
-        found = compare(Memory(session, store=there), role, start, end)
-    if as_json:
-        _print({"session": session, "role": role} | found.figures())
-    else:
-        screen().print(visible(str(found.difference)), soft_wrap=True)
+    with open_named(store) as opened:
+        require_session(opened, session)
+        before, after = _find_summaries(Memory(session, store=opened), role, start, end)
+    difference = compared(before, after)
+    if not as_json:
+        screen().print(visible(str(difference)), soft_wrap=True)
+        return
+    _print(
+        {
+            "session": session,
+            "role": role,
+            "from": None if before is None else _summary_figures(before),
+            "to": _summary_figures(after),
+            "rounds": None if difference.rounds is None else list(difference.rounds),
+            **{name: list(getattr(difference, name)) for name in ("dropped", "came_in", "stayed", "gone")},
+        }
+    )
 
 
-def _print(document: Mapping[str, Any] | Sequence[Any]) -> None:
-    typer.echo(json.dumps(document, indent=2))
+def _find_summaries(
+    memory: Memory, role: str, start: int | None, end: int | None
+) -> tuple[CompactedMessage | None, CompactedMessage]:
+    """Return *role*'s summaries of the generations *start* and *end*; by default the previous and the current one."""
+    records = memory.journal(role).history()
+    published = {
+        one.compaction.generation: one.compaction for one in records if one.happened == "published" and one.compaction
+    }
+    current = next((one.compaction for one in records if one.current), None)
+    of = _name_summary(memory.session_id, role)
+
+    def find(generation: int) -> CompactedMessage:
+        if generation not in published:
+            known = ", ".join(map(str, published))
+            raise CannotRun(f"there is no summary {of} of generation {generation}; there are {known}")
+        return published[generation]
+
+    if not published:
+        raise CannotRun(f"there is no summary {of}; `compactor show` lists the roles that have one")
+    after = find(end) if end is not None else current or published[max(published)]
+    earlier = [generation for generation in published if generation < after.generation]
+    return find(start) if start is not None else published[max(earlier)] if earlier else None, after
 
 
-def _age(text: str) -> timedelta:
+def _summary_figures(compaction: CompactedMessage) -> dict[str, int]:
+    return {"generation": compaction.generation, "last_covered_round": compaction.last_round}
+
+
+def _name_summary(session: str, role: str) -> str:
+    return f"of '{one_line(role, 80)}' in session '{one_line(session, 80)}'"
+
+
+def _parse_age(text: str) -> timedelta:
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdecimal() and len(number) < 7 and unit in _UNITS):
         raise CannotRun("--older-than is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
     return timedelta(**{_UNITS[unit]: int(number)})
 
 
-def _emit(as_json: bool, document: Mapping[str, Any], said: str) -> None:
+def _print(document: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2))
+
+
+def _emit(as_json: bool, document: Mapping[str, Any], text: str) -> None:
     if as_json:
         _print(document)
     else:
-        screen().print(one_line(said), soft_wrap=True)
+        screen().print(one_line(text), soft_wrap=True)

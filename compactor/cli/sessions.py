@@ -1,120 +1,273 @@
-"""The sessions of a store: how long each is and when it was last written to. No session is opened for that."""
+"""Stored sessions: the store that a command names, the size of each session, and what its next prompts are made of."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from memory import expire as purge_expired
-from memory import expired
+from memory import USER, Memory, stores
+from memory.messages import FUNCTION, TOOL, from_post
+from memory.references import range_reference
 from memory.stores import Extent, Store
+from memory.visibility import sees
 
 from ..events import visible
-from .stores import unknown
-from .terminal import CannotRun, counted, one_line, screen
+from ..prompt.accounting import ledger_of
+from ..prompt.groups import count_message
+from ..tokens import counter_for
+from ..view import View
+from .terminal import CannotRun, one_line, quantity
 
-#: Entries that are read at once at the end of a log.
+_EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
+#: Number of newest rounds that are searched for roles.
+_ROUNDS_SEARCHED = 200
+#: Longer tails are not counted: that would read all of them.
+MAX_COUNTED_ROUNDS = 10_000
+#: Senders and receivers that are not agents.
+_NOT_AGENTS = frozenset({USER, TOOL, FUNCTION, "system", "developer"})
+
+
+# --- the store ---
+
+
+@contextmanager
+def open_named(url: str | None, *, write: bool = False, create: bool = False) -> Iterator[Store]:
+    """Open the store at *url*, and close it at the end.
+
+    *write* migrates an older database; *create* also allows a new database file. Otherwise nothing is changed.
+    Raises ``CannotRun`` if *url* is empty or names nothing that exists, ``StoreError`` if the store cannot be opened.
+    """
+    url = (url or "").strip()
+    if not url:
+        raise CannotRun(f"no store is named: pass --store URL, such as {_EXAMPLES}, or set COMPACTOR_STORE")
+    path = _file_of(url)
+    if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
+        raise CannotRun(f"what is kept in memory ends with the process that keeps it; pass --store {_EXAMPLES}")
+    if path is not None and not create and not _is_file(path):
+        raise CannotRun(
+            f"there is no database file {one_line(path, 200)}; check --store (sqlite:////... is an absolute path)"
+        )
+    store = stores.open_store(url, migrate=write or create)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def is_missing(url: str | None) -> bool:
+    """Return whether *url* names a database file that does not exist yet."""
+    path = _file_of((url or "").strip())
+    return path is not None and path not in ("", ":memory:") and not _is_file(path)
+
+
+def _file_of(url: str) -> str | None:
+    """Return the path of an SQLite database ("" in memory); None for other stores and wrong URLs."""
+    scheme, _, rest = url.partition("://")
+    rest = rest.partition("?")[0]
+    if scheme.partition("+")[0].lower() != "sqlite" or (rest and not rest.startswith("/")):
+        return None
+    return rest.removeprefix("/")
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # the path contains NUL, or is too long
+        return False
+
+
+def require_session(store: Store, session: str) -> None:
+    """Raise ``CannotRun`` unless *store* has *session*."""
+    if next(iter(store.read(session, 0, 1)), None) is None:
+        raise _unknown_session(store, session)
+
+
+def _unknown_session(store: Store, session: str) -> CannotRun:
+    known = "others; `compactor sessions` lists them" if store.sessions() else "none at all"
+    return CannotRun(f"there is no session '{one_line(session, 80)}' in this store, which has {known}")
+
+
+# --- the size of sessions, without opening them: works for damaged ones, too ---
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFacts:
+class SessionSize:
     session: str
     rounds: int
     entries: int
     last_activity: datetime
 
     def figures(self) -> dict[str, Any]:
-        return {
-            "session": self.session,
-            "rounds": self.rounds,
-            "entries": self.entries,
-            "last_activity": self.last_activity.isoformat(),
-        }
+        return asdict(self) | {"last_activity": self.last_activity.isoformat()}
 
     def __str__(self) -> str:
-        rounds, entries = counted(self.rounds, "round"), counted(self.entries, "entry", "entries")
-        return f"{rounds} in {entries}, the last of {when(self.last_activity)} UTC"
+        rounds, entries = quantity(self.rounds, "round"), quantity(self.entries, "entry", "entries")
+        return f"{rounds} in {entries}, the last of {format_time(self.last_activity)} UTC"
 
 
-def overview(store: Store) -> list[SessionFacts]:
-    """Return what there is to say of each session, by name."""
+def measure_all(store: Store) -> list[SessionSize]:
+    """Return the size of each session, sorted by name."""
     extents = store.extents()
-    return [_facts(store, session, extents[session]) for session in sorted(extents)]
+    return [_measure(store, session, extents[session]) for session in sorted(extents)]
 
 
-def facts_of(store: Store, session: str) -> SessionFacts:
-    """Return what there is to say of *session* without reading all of it.
-
-    No body is looked at: so it works on a session that is damaged, too. Raises ``CannotRun`` where there is none.
-    """
+def measure_session(store: Store, session: str) -> SessionSize:
+    """Return the size of *session* without reading all of it. Raises ``CannotRun`` if there is none of that name."""
     extent = store.extent(session)
     if extent is None:
-        raise unknown(store, session)
-    return _facts(store, session, extent)
+        raise _unknown_session(store, session)
+    return _measure(store, session, extent)
 
 
-def _facts(store: Store, session: str, extent: Extent) -> SessionFacts:
-    rounds = extent.rounds or _counted(store, session)
-    return SessionFacts(session, rounds, extent.number, extent.created_at)
+def _measure(store: Store, session: str, extent: Extent) -> SessionSize:
+    # Old entries do not contain the number of their round: count the rounds.
+    rounds = extent.rounds or sum(one.kind == "round opened" for one in store.read(session))
+    return SessionSize(session, rounds, extent.number, extent.created_at)
 
 
-def _counted(store: Store, session: str) -> int:
-    """Return how many rounds there are where entries do not know theirs."""
-    return sum(one.kind == "round opened" for one in store.read(session))
-
-
-def table(sessions: Sequence[SessionFacts], console: Console) -> None:
+def print_sessions(sessions: Sequence[SessionSize], console: Console) -> None:
     """Print a row for each session."""
-    if not sessions:
-        console.print("no sessions")
-        return
-    rows = Table()
-    rows.add_column("session", overflow="fold")
+    table = Table()
+    table.add_column("session", overflow="fold")
     for name in ("rounds", "entries"):
-        rows.add_column(name, justify="right")
-    rows.add_column("last activity (UTC)", no_wrap=True)
+        table.add_column(name, justify="right")
+    table.add_column("last activity (UTC)", no_wrap=True)
     for one in sessions:
-        rows.add_row(one_line(one.session), f"{one.rounds:,}", f"{one.entries:,}", when(one.last_activity))
-    console.print(rows)
+        table.add_row(one_line(one.session), f"{one.rounds:,}", f"{one.entries:,}", format_time(one.last_activity))
+    console.print(table if sessions else "no sessions")
 
 
-def when(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def purge(store: Store, session: str, *, yes: bool) -> SessionFacts:
-    """Erase a session and return what it was, after somebody said so: at the terminal, or by *yes*."""
-    facts = facts_of(store, session)
-    confirm(f"session '{one_line(session, 80)}': {facts}. Erase all of it, for good?", "nothing was erased", yes=yes)
-    store.purge(session)
-    return facts
+# --- one session: what each role's next prompt is made of ---
 
 
-def expire(store: Store, older_than: timedelta, *, yes: bool) -> list[str]:
-    """Erase the sessions that nobody has written to for that long, after somebody said so; return their names."""
-    found = expired(store, older_than)
-    if found:
-        named = ", ".join(one_line(session, 80) for session in found[:10]) + (", ..." if len(found) > 10 else "")
-        question = f"{counted(len(found), 'session')}: {named}. Erase all of this, for good?"
-        confirm(question, "nothing was erased", yes=yes)
-    return purge_expired(store, older_than, sessions=found)
+def describe_session(
+    memory: Memory,
+    size: SessionSize,
+    *,
+    role: str | None = None,
+    model: str = "",
+    summary: bool = False,
+    rounds: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """Return what ``show`` shows, as one JSON document. Texts are included only for *summary* and *rounds*."""
+    now, every = memory.snapshot, memory.conversation.rounds
+    roles = _find_roles(memory) if role is None else [role]
+    shown = size.figures() | {
+        "open_rounds": [one.number for one in memory.open_rounds],
+        "failed_rounds": list(now.failed),
+        "system_messages": len(memory.header),
+        "pins": list(memory.pins()),
+        "roles": [_describe_role(memory, one, model, summary=summary) for one in roles],
+    }
+    if rounds is not None:
+        first, last = rounds
+        if last > len(every):
+            raise CannotRun(f"there is no round {max(first, len(every) + 1)}; this session has {len(every)}")
+        shown["texts"] = [
+            {"round": number, "state": every[number - 1].state, "text": memory.reload(range_reference(number, number))}
+            for number in range(first, last + 1)
+        ]
+    return shown
 
 
-def confirm(question: str, otherwise: str, *, yes: bool) -> None:
-    """Return when somebody at the terminal says yes to *question*, or *yes* says so already.
+def _find_roles(memory: Memory) -> list[str]:
+    """Return the roles for which something was published, and those in the newest rounds."""
+    now, rounds = memory.snapshot, memory.conversation.rounds
+    found = {*now.journals, *now.reductions, *now.usages, *now.prepared}
+    for round_ in rounds[-_ROUNDS_SEARCHED:]:
+        for post in round_.post_list:
+            found |= {post.send_from, post.send_to} - _NOT_AGENTS
+    return sorted(found)
 
-    Raises ``CannotRun``, with *otherwise*, for any other answer and where nobody can be asked.
+
+def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> dict[str, Any]:
+    """Return what *role*'s next prompt is made of, with tokens as *model* counts them.
+
+    Rounds are counted as the role sees them, without failed ones; ``last_covered_round`` is a number in the log.
     """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CannotRun(f"{otherwise}: there is no terminal to ask at; --yes does it without asking")
-    screen(sys.stderr).print(f"{visible(question)} [y/N] ", end="", soft_wrap=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CannotRun(otherwise)
+    now = memory.snapshot
+    rounds, compaction = memory.get_role_rounds(role)
+    count = counter_for(model)
+    header = sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
+    view = View(rounds, compaction, ledger_of(memory, role, count), header, model)
+    is_counted = view.tail_length <= MAX_COUNTED_ROUNDS
+    published_at = compaction.created_at if compaction is not None else None
+    facts = {
+        "role": role,
+        "generation": now.journal(role).generation,
+        "summary_generation": compaction.generation if compaction is not None else None,
+        "covered_rounds": view.end,
+        "last_covered_round": compaction.last_round if compaction is not None else None,
+        "summary_tokens": view.compaction_tokens,
+        "model": compaction.model if compaction is not None else None,
+        "published_at": published_at.isoformat() if published_at is not None else None,
+        "tail_rounds": view.tail_length,
+        "tail_tokens": view.tokens_behind(view.end) if is_counted else None,
+        "prompt_tokens": view.tokens if is_counted else None,
+        "reductions": now.count_reductions(role),
+        "prepared": len(now.prepared.get(role, ())),
+        # None if unknown, or if overlays have changed since the provider counted.
+        "last_usage": memory.usage(role).input_tokens,
+    }
+    return facts | ({"summary": compaction.summary if compaction is not None else None} if summary else {})
+
+
+def parse_rounds(text: str) -> tuple[int, int]:
+    """Return the first and last of the rounds in *text*, as in ``12``, ``3-9`` or ``r3-r9``; else ``CannotRun``."""
+    found = re.fullmatch(r"r?(\d{1,12})(?:-r?(\d{1,12}))?", text.strip(), re.ASCII)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise CannotRun(f"--rounds takes a round or the first and the last of several, as in 12 or 3-9, not '{text}'")
+    return first, last
+
+
+def print_session(shown: Mapping[str, Any], size: SessionSize, console: Console) -> None:
+    """Print the document of ``describe_session`` as text."""
+
+    def say(name: str, value: str) -> None:
+        console.print(f"{name:<17}{value}", soft_wrap=True)
+
+    say("session", one_line(size.session))
+    say("rounds", f"{size.rounds:,} ({len(shown['open_rounds'])} open, {len(shown['failed_rounds'])} failed)")
+    say("entries", f"{size.entries:,}")
+    say("last activity", f"{format_time(size.last_activity)} UTC")
+    say("system messages", f"{shown['system_messages']}")
+    say("pinned posts", " ".join(shown["pins"]) or "none")
+    for one in shown["roles"]:
+        console.print()
+        say("role", one_line(one["role"]) or "(sees everything)")
+        for name, value in _role_lines(one):
+            say(f"  {name}", value)
+        if one.get("summary") is not None:
+            console.print(visible(one["summary"]), soft_wrap=True)
+    for one in shown.get("texts", ()):
+        console.print()
+        console.print(f"{visible(one['text'])}{' (failed)' if one['state'] == 'failed' else ''}", soft_wrap=True)
+
+
+def _role_lines(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def tokens(value: int | None) -> str:
+        return "tokens not counted" if value is None else quantity(value, "token")
+
+    end, reductions = one["last_covered_round"], one["reductions"]
+    made = f"generation {one['summary_generation']}" + (f", by {one_line(one['model'], 60)}" if one["model"] else "")
+    yield "summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
+    shorter = f", {quantity(reductions, 'post')} read shorter" if reductions else ""
+    yield "behind that", f"{quantity(one['tail_rounds'], 'round')}, {tokens(one['tail_tokens'])}{shorter}"
+    yield "whole prompt", f"{tokens(one['prompt_tokens'])}, before anything is cut"
+    if one["last_usage"] is not None:
+        yield "last usage", f"{one['last_usage']:,} tokens, by the provider's count"
+    if one["prepared"]:
+        yield "prepared", f"{quantity(one['prepared'], 'answer')} paid for and not published"

@@ -1,9 +1,11 @@
-"""What all commands share of a terminal: text shown as text, one line for what is wrong, numbers to read."""
+"""Terminal input and output for all commands: safe text, refusals, questions, numbers, and the screen of a chat."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -14,22 +16,38 @@ from memory.events import EventHook
 
 from ..events import log_events, logger_to, visible
 
+_PROMPT = "you> "
+
 
 class CannotRun(ContextError):
-    """A command cannot do what it was asked; its message is the one line that the user reads."""
+    """A command cannot do what it was asked to do. The message is the one line that the user reads."""
 
 
 def one_line(text: str, limit: int = 10_000) -> str:
-    """Return *text* visible, on one line, of at most *limit* characters."""
+    """Return *text* on one line of at most *limit* characters, with control characters made visible."""
     line = " ".join(visible(text).split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
-def in_options(text: str) -> str:
-    """Return an error's *text*, in which the library names its parameters, with the options that set them."""
+def name_options(text: str) -> str:
+    """Replace the names of the library's parameters in an error's *text* by the options that set them."""
     for parameter, option in (("base_url=", "--base-url"), ("api_key=", "OPENAI_API_KEY"), ("model=", "--model")):
         text = text.replace(parameter, option)
     return text
+
+
+def quantity(number: int, noun: str, plural: str = "") -> str:
+    """Return "1 round" or "2,000 rounds". Pass *plural* for a noun that takes no "s"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return how many percent smaller *part* is than *whole*."""
+    return f"{100 * (1 - part / whole):.0f}%" if whole else "-"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
 
 
 class _Screen(Console):
@@ -39,33 +57,111 @@ class _Screen(Console):
 
 
 def screen(file: TextIO | None = None) -> Console:
-    """Return a console on *file*, standard output by default, that takes what it prints as plain text: nothing that
-    comes from outside, such as a model's name, can make a terminal do anything."""
+    """Return a console that prints plain text on *file* (default: standard output).
+
+    Markup is off and control characters are made visible: a conversation or a model's name cannot control the terminal.
+    """
     return _Screen(file=file if file is not None else sys.stdout, markup=False, highlight=False, emoji=False)
 
 
-def shown_live(console: Console, log_format: str | None) -> bool:
-    """Return whether a display may redraw itself on *console*: where nothing else writes to the same terminal."""
-    logs_there = log_format is not None and sys.stderr.isatty()
-    return console.is_terminal and not console.is_dumb_terminal and not logs_there
+def can_redraw(console: Console, log_format: str | None) -> bool:
+    """Return whether a live display may use *console*: it is a terminal, and no log is written to the same one."""
+    logs_here = log_format is not None and sys.stderr.isatty()
+    return console.is_terminal and not console.is_dumb_terminal and not logs_here
 
 
 def event_log(log_format: str | None) -> list[EventHook]:
-    """Return the hooks that write events to standard error: one for ``json`` and ``console``, none for None."""
-    if log_format is None:
-        return []
-    return [log_events(logger_to(sys.stderr, json=log_format == "json"))]
+    """Return the hooks that log events to standard error as ``json`` or ``console`` text; none for None."""
+    return [] if log_format is None else [log_events(logger_to(sys.stderr, json=log_format == "json"))]
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return *number* of what *noun* names, in words: "1 round", "2,000 rounds". *plural*: where no "s" makes it."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+def confirm(question: str, otherwise: str, *, yes: bool) -> None:
+    """Return if *yes* is set or the user answers yes to *question*.
+
+    Raises ``CannotRun(otherwise)`` for any other answer, and without a terminal to ask at.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CannotRun(f"{otherwise}: there is no terminal to ask at; --yes does it without asking")
+    screen(sys.stderr).print(f"{visible(question)} [y/N] ", end="", soft_wrap=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CannotRun(otherwise)
 
 
-def percent(part: int, whole: int) -> str:
-    """Return how much less *part* is than *whole*."""
-    return f"{100 * (1 - part / whole):.0f}%" if whole else "-"
+class ConversationScreen:
+    """The screen of a chat: asks for messages, streams answers, and shows notes from other threads.
 
+    ``note`` is thread-safe; call the other methods from one thread.
+    """
 
-def milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms"
+    def __init__(self, console: Console, errors: Console) -> None:
+        self._console, self._errors = console, errors
+        self._interactive = sys.stdin.isatty() and console.is_terminal
+        if self._interactive:
+            with contextlib.suppress(ImportError):  # Windows has none; its console edits lines itself
+                import readline  # noqa: F401  (gives input() line editing and a history)
+        self._lock = threading.RLock()  # guards the output and the three below
+        self._asking = False
+        self._answering = False
+        self._pending: list[str] = []  # notes that arrived during an answer
+
+    def ask(self) -> str | None:
+        """Return the next line that the user types, stripped; None at the end of input."""
+        with self._lock:
+            self._asking = True
+        try:
+            line = input(_PROMPT) if self._interactive else sys.stdin.readline()
+        except EOFError:
+            self._console.print()
+            return None
+        finally:
+            with self._lock:
+                self._asking = False
+        return line.strip() if line or self._interactive else None
+
+    @contextlib.contextmanager
+    def answer(self) -> Iterator[Callable[[str], None]]:
+        """Provide a function that writes a piece of the answer. Notes wait until the answer is complete."""
+        with self._lock:
+            self._answering = True
+        try:
+            yield self._write
+        finally:
+            with self._lock:
+                self._answering = False
+                self._console.print()
+                pending, self._pending = self._pending, []
+                for text in pending:
+                    self._print_note(text)
+
+    def note(self, text: str) -> None:
+        """Show a note above the line being typed, or after the answer being written."""
+        with self._lock:
+            if self._answering:
+                self._pending.append(text)
+            else:
+                self._print_note(text)
+
+    def emit(self, text: str) -> None:
+        with self._lock:
+            self._console.print(visible(text))
+
+    def complain(self, text: str) -> None:
+        """Print an error on one line of standard error."""
+        with self._lock:
+            self._errors.print(visible(text), soft_wrap=True)
+
+    def _write(self, piece: str) -> None:
+        with self._lock:
+            self._console.print(visible(piece), end="", soft_wrap=True)
+
+    def _print_note(self, text: str) -> None:
+        retype = self._asking and self._interactive
+        if retype:  # overwrite the line being typed; it is written again below the note
+            self._console.file.write("\n" if self._console.legacy_windows else "\r\x1b[K")
+        self._console.print(f"  [{visible(text)}]", style="dim", soft_wrap=True)
+        if retype:
+            readline = sys.modules.get("readline")
+            self._console.file.write(_PROMPT + (readline.get_line_buffer() if readline is not None else ""))
+            self._console.file.flush()

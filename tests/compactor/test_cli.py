@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from compactor.cli import app as cli
-from compactor.cli.terminal import CannotRun, in_options, one_line, percent, screen
-from compactor.cli.watch import Watch, sentence
+from compactor.cli import replay as replays
+from compactor.cli.savings import Watch, describe_event
+from compactor.cli.terminal import CannotRun, name_options, one_line, percent, screen
 from compactor.events import (
     Discarded,
     Evaluated,
@@ -104,7 +105,7 @@ def test_a_message_of_many_lines_becomes_one(monkeypatch: pytest.MonkeyPatch) ->
     def read(path: str) -> Any:
         raise CannotRun("first\nsecond")
 
-    monkeypatch.setattr(cli, "read", read)
+    monkeypatch.setattr(replays, "read_transcript", read)
     assert refusal(run("replay", "x")) == "first second"
 
 
@@ -114,7 +115,7 @@ def test_an_error_of_ours_has_no_traceback_and_a_bug_has_one(monkeypatch: pytest
     def read(path: str) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "read", read)
+    monkeypatch.setattr(replays, "read_transcript", read)
     with pytest.raises(ZeroDivisionError):
         run("replay", "x")
 
@@ -122,21 +123,47 @@ def test_an_error_of_ours_has_no_traceback_and_a_bug_has_one(monkeypatch: pytest
 # -- it ends quietly --------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_ends_it_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["memory", "compactor.background", "rich.console", "compactor.cli.app"])
+def test_an_interrupt_while_it_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    """Importing takes most of a second, in which a user may change their mind."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"""
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+""",
+        encoding="utf-8",
+    )
+    with start("demo", PYTHONPATH=os.pathsep.join((str(tmp_path), str(ROOT)))) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, b"", b"compactor: interrupted" + os.linesep.encode())
+
+
+def test_programs_that_import_the_library_keep_their_own_hook() -> None:
+    assert sys.excepthook.__module__ != "compactor._interrupt"
+
+
+def test_an_interrupt_ends_it_with_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(path: str) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "read", read)
+    monkeypatch.setattr(replays, "read_transcript", read)
     done = run("replay", "x")
-    assert (done.code, done.err) == (130, "")
+    assert (done.code, done.err) == (130, "compactor: interrupted\n")
 
 
 def test_an_abort_ends_it_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(path: str) -> Any:
         raise EOFError
 
-    monkeypatch.setattr(cli, "read", read)
-    assert run("replay", "x").code == 130
+    monkeypatch.setattr(replays, "read_transcript", read)
+    done = run("replay", "x")
+    assert (done.code, done.err.strip()) == (130, "compactor: interrupted")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +185,7 @@ def test_output_that_cannot_be_written_is_no_traceback(
     def read(path: str) -> Any:
         raise error
 
-    monkeypatch.setattr(cli, "read", read)
+    monkeypatch.setattr(replays, "read_transcript", read)
     done = run("replay", "x")
     assert (done.code, done.err) == (1, says)
 
@@ -212,7 +239,7 @@ def test_a_line_is_cut_to_its_limit() -> None:
 
 
 def test_errors_name_options_instead_of_parameters() -> None:
-    assert in_options("check base_url= and model=, or api_key=") == "check --base-url and --model, or OPENAI_API_KEY"
+    assert name_options("check base_url= and model=, or api_key=") == "check --base-url and --model, or OPENAI_API_KEY"
 
 
 def test_what_is_saved_of_nothing_is_nothing() -> None:
@@ -260,7 +287,7 @@ def reduced(strategy: str, kind: str, posts: int) -> Reduced:
     ],
 )
 def test_events_read_as_sentences(event: Any, says: str) -> None:
-    assert sentence(event) == says
+    assert describe_event(event) == says
 
 
 def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
@@ -274,8 +301,8 @@ def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
     watch(Evaluated(is_due=False, rounds=3, tail=3))
     assert (watch.compactions, watch.failures, watch.seconds, watch.outcomes) == (1, 1, 0.5, 2)
     assert watch.wait_for_outcome(1, timeout=0)
-    assert [said.split()[0] for said in watch.news()] == ["compacting", "rounds", "no"]
-    assert watch.news() == []
+    assert [said.split()[0] for said in watch.take_news()] == ["compacting", "rounds", "no"]
+    assert watch.take_news() == []
     assert watch.last.startswith("no summary")
 
 

@@ -14,10 +14,9 @@ from command_line import Done, Stream, refusal, run
 from model_server import Answer, Exchange, ModelServer, completion, drop, drop_midway, html, reply, status
 
 from compactor.cli import chat as module
-from compactor.cli import conversation_screen
-from compactor.cli.chat import HELP, endpoint
-from compactor.cli.conversation_screen import ConversationScreen
-from compactor.cli.terminal import screen
+from compactor.cli import terminal as terminal_module
+from compactor.cli.chat import HELP, find_endpoint
+from compactor.cli.terminal import ConversationScreen, screen
 
 KEY = "sk-do-not-show-this-key"
 SUMMARY = "The user counts sheep and never rounds figures."
@@ -405,7 +404,7 @@ def test_nonsense_is_refused_before_anything_is_asked(server: ModelServer) -> No
 
 def test_an_address_is_shown_without_its_password(server: ModelServer) -> None:
     url = server.base_url.replace("http://", "http://me:hidden@")
-    source = endpoint("m", url)
+    source = find_endpoint("m", url)
     assert str(source) == f"m at {server.base_url}"
     assert "hidden" not in repr(source)
 
@@ -500,9 +499,7 @@ def test_a_note_is_shown_where_no_line_editor_tells_what_is_typed(monkeypatch: p
         return "x"
 
     monkeypatch.setattr("builtins.input", typing)
-    monkeypatch.setattr(
-        conversation_screen.Console, "print", lambda self, text, **options: self.file.write(f"{text}\n")
-    )
+    monkeypatch.setattr(terminal_module.Console, "print", lambda self, text, **options: self.file.write(f"{text}\n"))
     assert shown.ask() == "x"
     assert out.text == "you> \n  [something]\nyou> "
 

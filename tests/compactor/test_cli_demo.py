@@ -11,14 +11,13 @@ import pytest
 from command_line import refusal, run
 
 from compactor import State
-from compactor.cli.demo import AGENTS, Demo
-from compactor.cli.script import LENGTH, turns
-from compactor.cli.stage import BUDGET
+from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, Say, Turn, Use
 from compactor.events import Published
 from compactor.summarizers.statements import Section
 from memory.events import Event
 
-PLANNER, INTERPRETER = AGENTS
+PLANNER, INTERPRETER = AGENTS = tuple(SALES_FORECAST.agents)
+LENGTH, turns = SALES_FORECAST.length, SALES_FORECAST.turns
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +37,8 @@ def whole() -> Any:
 @pytest.fixture(scope="module")
 def played() -> Demo:
     """A demo of 24 rounds, played and stopped."""
-    with Demo(latency=0.0) as demo:
-        demo.play(24, lambda: None)
+    with Demo(SALES_FORECAST, latency=0.0) as demo:
+        demo.play(24)
         assert demo.settle(timeout=20)
     return demo
 
@@ -67,22 +66,22 @@ def test_every_prompt_fits_and_most_of_the_tokens_are_saved(whole: Any) -> None:
 
 def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
     """All rounds are played while both roles' first summaries are still being made."""
-    with Demo(latency=60) as demo:
-        demo.play(20, lambda: None)
-        states = [agent.compactor.status().state for agent in demo.agents]
-        ends = [agent.compactor.status().end_index for agent in demo.agents]
+    with Demo(SALES_FORECAST, latency=60) as demo:
+        demo.play(20)
+        states = [agent.compactor.status().state for agent in demo.agents.values()]
+        ends = [agent.compactor.status().end_index for agent in demo.agents.values()]
         assert not demo.settle(timeout=0)
     assert states == [State.COMPACTING, State.COMPACTING]
     assert ends == [0, 0]
     assert len(demo.held_up) == 20
-    assert all(agent.prompt_tokens <= BUDGET for agent in demo.agents)
+    assert all(agent.prompts.prompt_tokens <= BUDGET for agent in demo.agents.values())
 
 
 def test_stopping_does_not_wait_for_the_added_latency() -> None:
     """Leaving the demo ends the wait that stands for a model, and leaves no worker."""
-    with Demo(latency=60) as demo:
-        demo.play(12, lambda: None)
-    assert [agent.compactor.status().state for agent in demo.agents] == [State.STOPPED, State.STOPPED]
+    with Demo(SALES_FORECAST, latency=60) as demo:
+        demo.play(12)
+    assert [agent.compactor.status().state for agent in demo.agents.values()] == [State.STOPPED, State.STOPPED]
 
 
 def test_the_time_a_turn_is_held_up_is_measured_turn_by_turn(played: Demo) -> None:
@@ -94,7 +93,7 @@ def test_the_time_a_turn_is_held_up_is_measured_turn_by_turn(played: Demo) -> No
 
 def test_each_role_has_its_own_prompt_and_sees_its_own_posts(played: Demo) -> None:
     """The planner never reads the interpreter's tool calls, the interpreter never the planner's answers."""
-    prompts = {agent.role: agent.compactor.config.prompt.name for agent in played.agents}
+    prompts = {role: agent.compactor.config.prompt.name for role, agent in played.agents.items()}
     assert prompts == {PLANNER: "planner", INTERPRETER: "code_interpreter"}
     planner, interpreter = (json.dumps(played.memory.messages(role)) for role in AGENTS)
     assert "run_python" not in planner
@@ -114,7 +113,7 @@ def test_each_tool_call_has_its_result(played: Demo) -> None:
 
 def test_the_users_standing_rules_are_in_the_summaries(played: Demo) -> None:
     """What the user laid down in the first round is still there when that round is long covered."""
-    for agent in played.agents:
+    for agent in played.agents.values():
         compaction = agent.compactor.get_compaction()
         assert compaction is not None
         assert f"{Section.INSTRUCTIONS}\n- " in compaction.summary
@@ -123,8 +122,8 @@ def test_the_users_standing_rules_are_in_the_summaries(played: Demo) -> None:
 
 def test_hooks_see_each_roles_events() -> None:
     seen: list[Event] = []
-    with Demo(latency=0.0, hooks=[seen.append]) as demo:
-        demo.play(12, lambda: None)
+    with Demo(SALES_FORECAST, latency=0.0, hooks=[seen.append]) as demo:
+        demo.play(12)
         demo.settle(timeout=20)
     assert {event.role for event in seen if isinstance(event, Published)} == set(AGENTS)
 
@@ -137,12 +136,21 @@ def test_the_script_is_long_and_whole() -> None:
     script = list(turns(LENGTH))
     assert len(script) >= 60
     for turn in script:
+        said = [(act.send_from, act.send_to) for act in turn.acts if isinstance(act, Say)]
+        asked, reported = (PLANNER, INTERPRETER) in said, (INTERPRETER, PLANNER) in said
         assert turn.user
-        assert turn.answer
-        assert bool(turn.ask) == bool(turn.runs) == bool(turn.report)
-        assert all(run.code and run.result for run in turn.runs)
-    assert sum("Error" in run.result for turn in script for run in turn.runs) >= 8
-    assert script[0].plan
+        assert (said[0], said[-1]) == (("User", PLANNER), (PLANNER, "User"))
+        assert asked == reported == any(isinstance(act, Use) for act in turn.acts)
+        assert all(_texts(turn))
+    assert sum("Error" in text for turn in script for text in _texts(turn)) >= 8
+    assert any(isinstance(act, Say) and act.attached.get("plan") for act in script[0].acts)
+
+
+def _texts(turn: Turn) -> list[str]:
+    """Return all that is said and run in *turn*."""
+    calls = [call for act in turn.acts if isinstance(act, Use) for call in act.calls]
+    said = [act.text for act in turn.acts if isinstance(act, Say)]
+    return [turn.user, *said, *(text for call in calls for text in (call.arguments, call.result))]
 
 
 def test_the_script_goes_on_with_another_product_when_it_is_through() -> None:
@@ -150,9 +158,8 @@ def test_the_script_goes_on_with_another_product_when_it_is_through() -> None:
     script = list(turns(LENGTH + 1))
     assert "filter coffee" in script[0].user
     assert "espresso" in script[LENGTH].user
-    assert not any(
-        "$" in text for turn in script for text in (turn.user, turn.plan, turn.ask, turn.report, turn.answer)
-    )
+    attached = [text for turn in script for act in turn.acts if isinstance(act, Say) for text in act.attached.values()]
+    assert not any("$" in text for text in [*attached, *(text for turn in script for text in _texts(turn))])
 
 
 def test_equal_seeds_give_equal_scripts() -> None:

@@ -13,14 +13,14 @@ import pytest
 from command_line import refusal, run
 
 from compactor import Prompt, Report, count_tokens
-from compactor.cli import stage
-from compactor.cli.pressure import ROLE, LookedUp, Pressure
-from compactor.cli.pressure_script import FOUND, LENGTH, LookUp, Turn, turns
+from compactor.cli import scenario
 from compactor.cli.savings import Saving
-from compactor.cli.stage import BUDGET
+from compactor.cli.scenario import BUDGET, FOUND, INCIDENT, Call, Demo, LookUp, LookUpResult, Say, Think, Turn, Use
 from memory import Memory
 from memory.events import Event
 
+(ROLE,) = INCIDENT.agents
+LENGTH, turns = INCIDENT.length, INCIDENT.turns
 STRATEGIES = [
     "offload_large",
     "drop(heartbeat)",
@@ -36,26 +36,32 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-class Waited(Pressure):
+class Waited(Demo):
     """The task with its compactor waited for after each of the host's calls: so it is the same every time."""
 
     @contextmanager
-    def _host(self) -> Iterator[None]:
-        with super()._host():
+    def _timed(self) -> Iterator[None]:
+        with super()._timed():
             yield
-        assert all(agent.compactor.wait_idle(20) for agent in self.agents)
+        assert all(agent.compactor.wait_idle(20) for agent in self.agents.values())
 
 
-def played(rounds: int, *, seed: int = 0) -> Pressure:
+def played(rounds: int, *, seed: int = 0) -> Demo:
     """Return a task played and stopped."""
-    with Waited(latency=0.0, seed=seed) as playing:
-        playing.play(rounds, lambda: None)
+    with Waited(INCIDENT, latency=0.0, seed=seed) as playing:
+        playing.play(rounds)
         assert playing.settle(timeout=20)
     return playing
 
 
+def playing_turns(monkeypatch: pytest.MonkeyPatch, *turns: Turn) -> Demo:
+    """Return a demo of these turns instead of the script's."""
+    monkeypatch.setattr(type(INCIDENT), "turns", lambda *_: iter(turns))
+    return Waited(INCIDENT, latency=0.0)
+
+
 @pytest.fixture(scope="module")
-def whole() -> Pressure:
+def whole() -> Demo:
     """The whole task, the same at every run."""
     return played(LENGTH)
 
@@ -63,7 +69,7 @@ def whole() -> Pressure:
 # -- the main job -----------------------------------------------------------------------------------------------------
 
 
-def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Pressure) -> None:
+def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Demo) -> None:
     """4,000 tokens, tools and all, with results of thousands and sixty calls in one round."""
     figures = whole.figures()
     one = figures["roles"][ROLE]
@@ -74,7 +80,7 @@ def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Pressure) -> None:
     assert (figures["pins_lost"], figures["plans_lost"]) == (0, 0)
 
 
-def test_the_pressure_is_real(whole: Pressure) -> None:
+def test_the_pressure_is_real(whole: Demo) -> None:
     """Single results are longer than a whole prompt may be, and single rounds have dozens of calls."""
     posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
     assert sum(count_tokens(post.message) > BUDGET for post in posts) >= 2
@@ -83,9 +89,9 @@ def test_the_pressure_is_real(whole: Pressure) -> None:
     assert any(len(post.tool_calls) == 3 for post in posts)
 
 
-def test_every_strategy_saves_something(whole: Pressure) -> None:
+def test_every_strategy_saves_something(whole: Demo) -> None:
     """All five have their part in it, those that ask a model as well as those that need none."""
-    (agent,) = whole.agents
+    agent = whole.agents[ROLE]
     savings = agent.watch.savings
     assert list(savings) == STRATEGIES
     assert all(saving.overlays > 0 and saving.tokens_saved > 0 for saving in savings.values())
@@ -94,20 +100,20 @@ def test_every_strategy_saves_something(whole: Pressure) -> None:
     assert sum(saving.overlays for saving in savings.values()) == agent.watch.compactions + agent.watch.reductions
 
 
-def test_every_reference_gives_back_exactly_what_was_said(whole: Pressure) -> None:
-    assert whole.references > 20
-    assert whole.references_wrong == 0
+def test_every_reference_gives_back_exactly_what_was_said(whole: Demo) -> None:
+    assert len(whole.references) > 20
+    assert whole.wrong_references == 0
 
 
-def test_ids_that_are_needed_again_are_read_back(whole: Pressure) -> None:
+def test_ids_that_are_needed_again_are_read_back(whole: Demo) -> None:
     """Two of them had left the prompt; the agent finds them by its tools, in what a tool once gave."""
-    assert [(one.what, one.right) for one in whole.looked_up] == [
+    assert [(one.what, one.right) for one in whole.lookups] == [
         ("deployment", True),
         ("trace", True),
         ("deployment", True),
     ]
-    assert sum(not one.in_prompt for one in whole.looked_up) >= 1
-    first, _, last = whole.looked_up
+    assert sum(not one.in_prompt for one in whole.lookups) >= 1
+    first, _, last = whole.lookups
     assert first.found == last.found
     assert first.found in whole.memory.reload(first.ref)
     posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
@@ -128,20 +134,21 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
     """A summarizer that takes a minute: what cannot wait is done by the ladder, and nobody waits for the rest."""
-    with Pressure(latency=60) as playing:
-        playing.play(9, lambda: None)
+    with Demo(INCIDENT, latency=60) as playing:
+        playing.play(9)
         assert not playing.settle(timeout=0)
-        (agent,) = playing.agents
+        agent = playing.agents[ROLE]
         assert agent.watch.compactions == 0
-    assert (agent.over_budget, agent.torn_calls, agent.queries_not_whole) == (0, 0, 0)
-    assert (playing.pins_lost, playing.references_wrong) == (0, 0)
-    assert agent.ladder["left_out"].prompts > 10
+    figures = agent.prompts
+    assert (figures.prompts_over_budget, figures.torn_calls, figures.queries_not_whole) == (0, 0, 0)
+    assert (playing.pins_lost, playing.wrong_references) == (0, 0)
+    assert figures.levels["left_out"].prompts > 10
 
 
 def test_hooks_see_the_events() -> None:
     seen: list[Event] = []
-    with Pressure(latency=0.0, hooks=[seen.append]) as playing:
-        playing.play(3, lambda: None)
+    with Demo(INCIDENT, latency=0.0, hooks=[seen.append]) as playing:
+        playing.play(3)
         playing.settle(timeout=20)
     assert "compaction.reduced" in {event.name for event in seen}
 
@@ -156,41 +163,57 @@ def test_lost_pins_plans_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch
         said = "[No such place; reload r9.p9.] " + "word " * 5_000
         return Prompt([{"role": "system", "content": said}, {"role": "tool", "content": ""}], 5, Report(5, 5))
 
-    monkeypatch.setattr(stage, "compose", empty)
-    with Pressure(latency=0.0) as playing:
-        playing.play(1, lambda: None)
-    (agent,) = playing.agents
-    number = agent.prompts
+    monkeypatch.setattr(scenario, "compose", empty)
+    with Demo(INCIDENT, latency=0.0) as playing:
+        playing.play(1)
+    figures = playing.agents[ROLE].prompts
+    number = figures.prompts
     assert number == 2
-    assert (agent.over_budget, agent.torn_calls, agent.queries_not_whole) == (number, number, number)
+    assert (figures.prompts_over_budget, figures.torn_calls, figures.queries_not_whole) == (number, number, number)
     assert (playing.pins_lost, playing.plans_lost) == (number, number)
-    assert (playing.references, playing.references_wrong) == (1, 1)
+    assert (playing.references, playing.wrong_references) == ({"r9.p9": False}, 1)
 
 
 def test_references_are_held_against_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A post's reference must give exactly that post; those of several, all of them."""
-    playing = played(2)
-    assert all(playing._reloads(ref) for ref in ("r1", "r1-r2", "r1.p0", "r1.p3", "r1.p3-p4", "r2.p4"))
-    assert not playing._reloads("r7")
+    refs = ("r1-r2", "r1.p0", "r1.p3", "r1.p3-p4", "r2.p4")
+
+    def references(said: str) -> dict[str, bool]:
+        """Return how the references in *said* are judged when a prompt shows them."""
+        told = tuple(Say("Monitor", ROLE, f"This is post {number}") for number in range(1, 5))
+        turns = (Turn("Which?", told), Turn("And then?", told), Turn(said, (Think(ROLE),)))
+        with playing_turns(monkeypatch, *turns) as playing:
+            playing.play(3)
+        return {ref: playing.references[ref] for ref in (*refs, "r7.p1")}
+
+    said = f"Read {', '.join(refs)} and r7.p1."
+    assert references(said) == dict.fromkeys(refs, True) | {"r7.p1": False}
     reload = Memory.reload
-    monkeypatch.setattr(Memory, "reload", lambda *args, **more: reload(*args, **more)[:-1])
-    assert not any(playing._reloads(ref) for ref in ("r1", "r1.p0", "r1.p4", "r2.p4"))
+
+    def reload_half(*args: Any, **more: Any) -> str:
+        text = reload(*args, **more)
+        return text[: len(text) // 2]
+
+    monkeypatch.setattr(Memory, "reload", reload_half)
+    assert not any(references(said).values())
 
 
-def test_an_id_that_is_not_found_is_told() -> None:
+def test_an_id_that_is_not_found_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that leads nowhere is no reason to stop, and no success."""
-    with Pressure(latency=0.0) as playing:
-        (agent,) = playing.agents
-        round_ = playing.memory.create_round("Which one?")
-        playing.asked = "Which one?"
-        needed = LookUp("deployment", "zebra", "zebra", "dep-[0-9a-f]+", "dep-1")
-        assert playing._look_up(round_, needed, agent, lambda: None) == ""
-        playing._say(round_, "tool", ROLE, "zebra crossing", tool_call_id="x")
-        assert playing._look_up(round_, needed, agent, lambda: None) == ""
-        playing._say(round_, "tool", ROLE, "zebra dep-1", tool_call_id="y")
-        assert playing._look_up(round_, needed, agent, lambda: None) == "dep-1"
-    assert playing.looked_up[:2] == [LookedUp("deployment", False, "", "", False)] * 2
-    assert playing.looked_up[2].right
+    needed = LookUp(ROLE, "deployment", "zebra", "zebra", "dep-[0-9a-f]+", "dep-1")
+    acts = (
+        needed,
+        Use(ROLE, (Call("look", "{}", "zebra crossing"),)),
+        needed,
+        Use(ROLE, (Call("look", "{}", "zebra dep-1"),)),
+        needed,
+    )
+    with playing_turns(monkeypatch, Turn("Which one?", (*acts, Say(ROLE, "User", FOUND)))) as playing:
+        playing.play(1)
+    missed = LookUpResult("deployment", False, "", "", False)
+    assert playing.lookups[:2] == [missed, missed]
+    assert playing.lookups[2].right
+    assert playing.memory.conversation.rounds[0].post_list[-1].message == "dep-1"
 
 
 # -- the script -------------------------------------------------------------------------------------------------------
@@ -201,28 +224,22 @@ def test_the_script_is_whole() -> None:
     script = list(turns(LENGTH))
     assert len(script) == LENGTH >= 20
     assert script[0].pin
-    for number, turn in enumerate(script):
-        calls = [call for step in turn.steps if not isinstance(step, LookUp) for call in step]
-        texts = [
-            turn.user,
-            turn.answer,
-            *turn.status,
-            *(text for call in calls for text in (call.arguments, call.result)),
-        ]
+    results = ""
+    for turn in script:
+        for act in turn.acts:
+            if isinstance(act, LookUp):
+                assert re.fullmatch(act.find, act.id)
+                assert act.id in results
+        calls = [call for act in turn.acts if isinstance(act, Use) for call in act.calls]
+        said = [act.text for act in turn.acts if isinstance(act, Say)]
+        texts = [turn.user, *said, *(text for call in calls for text in (call.arguments, call.result))]
+        assert said
         assert all(texts)
         assert not any("$" in text.replace(FOUND, "") for text in texts)
         assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
-        for needed in (step for step in turn.steps if isinstance(step, LookUp)):
-            assert re.fullmatch(needed.find, needed.id)
-            assert needed.id in _results(script[:number])
+        results += "\n".join(call.result for call in calls)
     assert any(state == "pending" for _, state in script[0].plan)
     assert all(state == "done" for _, state in script[-1].plan)
-
-
-def _results(script: list[Turn]) -> str:
-    return "\n".join(
-        call.result for turn in script for step in turn.steps if not isinstance(step, LookUp) for call in step
-    )
 
 
 def test_the_script_goes_on_with_another_service() -> None:
@@ -291,5 +308,5 @@ def test_options_are_checked_as_without_pressure() -> None:
 
 def test_savings_without_overlays_are_shown_as_nothing() -> None:
     """Before anything was published there is a line for each strategy, with zeros."""
-    with Pressure(latency=0.0) as playing:
-        assert list(playing.agents[0].watch.savings.values()) == [Saving()] * 5
+    with Demo(INCIDENT, latency=0.0) as playing:
+        assert list(playing.agents[ROLE].watch.savings.values()) == [Saving()] * 5

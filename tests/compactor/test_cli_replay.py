@@ -26,10 +26,9 @@ from compactor import (
     count_tokens,
 )
 from compactor.cli import replay as module
-from compactor.cli.preset import Preset, preset_options
-from compactor.cli.replay import Setup, replay, totals
+from compactor.cli.app import Preset
+from compactor.cli.replay import Conversation, Setup, replay, sum_results
 from compactor.cli.terminal import CannotRun
-from compactor.cli.transcripts import Conversation
 from compactor.presets.auto_context import STEPS
 from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import ScriptedSummarizer
@@ -139,10 +138,10 @@ def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None
         )
     )
     first, second = (replay(Conversation("marks", said), Setup(QUICK.merged(max_tokens=300), 300)) for _ in "12")
-    assert first.failures > 20
-    assert first.compactions > 0
+    assert first.watch.failures > 20
+    assert first.watch.compactions > 0
     assert first.covered_rounds > 20
-    assert first.prompts_over_budget == 0
+    assert first.prompts.prompts_over_budget == 0
     assert without_times(first.figures()) == without_times(second.figures())
 
 
@@ -182,7 +181,7 @@ def test_the_prompt_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         return Prompt([{"role": "user", "content": "word " * 500}], 5, Report(5, 5))
 
     monkeypatch.setattr(module, "compose", too_long)
-    assert replay(Conversation("x", LONG[:5]), Setup(QUICK, 100)).prompts_over_budget == 3
+    assert replay(Conversation("x", LONG[:5]), Setup(QUICK, 100)).prompts.prompts_over_budget == 3
 
 
 def test_torn_calls_and_missing_queries_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +192,10 @@ def test_torn_calls_and_missing_queries_are_found(monkeypatch: pytest.MonkeyPatc
         return Prompt(shown, 5, Report(5, 5))
 
     monkeypatch.setattr(module, "compose", lossy)
-    done = replay(Conversation("x", LONG[:9]), Setup(QUICK, 1000))
+    done = replay(Conversation("x", LONG[:9]), Setup(QUICK, 1000)).prompts
     assert (done.prompts, done.torn_calls, done.queries_not_whole) == (5, 6, 5)
     honest = replay(Conversation("x", LONG[:3]), Setup(QUICK, 1000))
-    assert honest.torn_calls == 0  # its call waits in the file too
+    assert honest.prompts.torn_calls == 0  # its call waits in the file too
 
 
 # -- presets ----------------------------------------------------------------------------------------------------------
@@ -240,9 +239,10 @@ def test_presets_have_their_own_strategies_in_their_order() -> None:
 
 def test_the_budget_is_the_presets_own_limit() -> None:
     """Twice the budget, half the pressure: what is due is due by it."""
-    options = [preset_options(preset, budget) for preset in Preset for budget in (1500, 3000)]
+    options = [Setup(QUICK, budget, preset=preset).options() for preset in Preset for budget in (1500, 3000)]
     assert [made["config"].max_tokens for made in options] == [1500, 3000] * 4
-    assert preset_options("selective", 900, model="gpt-4")["config"].model == "gpt-4"
+    setup = Setup(CompactorConfig(model="gpt-4"), 900, preset="selective")
+    assert setup.options()["config"].model == "gpt-4"
 
 
 def test_sums_are_those_of_the_conversations(heavy: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_model_that_fails_now_and_then_is_asked_again(server: ModelServer) -> 
     server.always(ok("Halls hold items."))
     with OpenAISummarizer("m", base_url=server.base_url) as summarizer:
         done = replay(Conversation("x", LONG), Setup(QUICK, 8000, summarizer))
-    assert done.failures == 2
+    assert done.watch.failures == 2
     assert done.covered_rounds > 10
 
 
@@ -443,7 +443,7 @@ def test_a_slow_summarizer_is_waited_for() -> None:
     release.start()
     done = replay(Conversation("x", LONG[:40]), Setup(QUICK, 8000, slow))
     release.join()
-    assert done.compactions == len(slow.requests) > 0
+    assert done.watch.compactions == len(slow.requests) > 0
 
 
 def test_a_summarizer_without_a_reason_of_its_own_is_named_by_its_error() -> None:
@@ -465,19 +465,19 @@ def test_a_machine_without_threads_is_no_endless_wait(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(threading.Thread, "start", start)
     done = replay(Conversation("x", LONG), Setup(QUICK, 1000))
-    assert (done.compactions, done.prompts_over_budget) == (0, 0)
-    assert done.failures > 20
+    assert (done.watch.compactions, done.prompts.prompts_over_budget) == (0, 0)
+    assert done.watch.failures > 20
 
 
 def test_hooks_are_told_of_every_event() -> None:
     seen: list[Event] = []
     done = replay(Conversation("x", LONG), Setup(QUICK, 8000, hooks=[seen.append]))
-    assert [event.name for event in seen].count("compaction.published") == done.compactions > 0
+    assert [event.name for event in seen].count("compaction.published") == done.watch.compactions > 0
 
 
 def test_totals_are_sums_and_the_longest_time() -> None:
     one, other = module.Replayed("a", 2, rounds=1, longest_compose_ms=3.0), module.Replayed("b", 5, rounds=4)
-    summed = totals([one, other])
+    summed = sum_results([one, other])
     assert (summed["messages"], summed["rounds"], summed["longest_compose_ms"]) == (7, 5, 3.0)
 
 

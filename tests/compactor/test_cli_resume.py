@@ -10,7 +10,7 @@ from command_line import Done, refusal, run
 from stored_sessions import session, summarise, url_of
 
 from compactor.cli import chat as module
-from compactor.cli.resume import answered
+from compactor.cli.chat import is_answered
 from memory import InMemoryStore, Memory, StoreBusy
 from memory.entries import Entry
 
@@ -142,7 +142,7 @@ def test_a_store_that_is_busy_does_not_end_the_chat(monkeypatch: pytest.MonkeyPa
     assert [message["content"] for message in asked[-1]] == ["one"]
     memory = Memory("talk", store=store)
     assert len(memory.conversation.rounds) == 1
-    assert answered(memory)
+    assert is_answered(memory)
 
 
 def test_a_command_that_the_store_fails_does_not_end_it_either(

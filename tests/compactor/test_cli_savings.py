@@ -1,4 +1,4 @@
-"""What commands say of what was saved: counts by strategy and by rung, and checks that look for themselves."""
+"""What commands say of what was saved: counts by strategy and by level, and checks that look for themselves."""
 
 from __future__ import annotations
 
@@ -12,9 +12,20 @@ from chats import calls, result
 from rich.console import Console
 
 from compactor import CompactorConfig, ContextCompactor, Prompt, Report, compact_rounds, compose, count_tokens
-from compactor.cli import checks, savings_tables
-from compactor.cli.savings import LADDER, Rung, Saving, by_name, rungs_of
-from compactor.cli.watch import Watch
+from compactor.cli.savings import (
+    LEVELS,
+    LevelSaving,
+    Saving,
+    Watch,
+    count_levels,
+    count_open_calls,
+    count_tokens_of,
+    count_torn_calls,
+    is_whole,
+    level_table,
+    strategy_table,
+    sum_by_name,
+)
 from compactor.prompt.accounting import Reduced
 from compactor.testing import ScriptedSummarizer
 from compactor.view import View
@@ -44,7 +55,7 @@ ASKED = {"role": "user", "content": "Which?"}
 )
 def test_calls_parted_from_their_results_are_counted(messages: list[Mapping[str, Any]], wrong: int) -> None:
     """As a provider would refuse them: a call without its results at once, a result without its call."""
-    assert checks.torn(messages) == wrong
+    assert count_torn_calls(messages) == wrong
 
 
 @pytest.mark.parametrize(
@@ -61,20 +72,20 @@ def test_calls_parted_from_their_results_are_counted(messages: list[Mapping[str,
     ],
 )
 def test_calls_that_wait_at_the_end_are_counted(messages: list[Mapping[str, Any]], calls: int) -> None:
-    assert checks.waiting(messages) == calls
+    assert count_open_calls(messages) == calls
 
 
 def test_a_message_is_whole_only_as_it_was_said() -> None:
-    assert checks.is_whole(ASKED, [calls("a"), dict(ASKED)])
-    assert not checks.is_whole(ASKED, [{"role": "user", "content": "Whi"}])
-    assert not checks.is_whole(ASKED, [])
+    assert is_whole(ASKED, [calls("a"), dict(ASKED)])
+    assert not is_whole(ASKED, [{"role": "user", "content": "Whi"}])
+    assert not is_whole(ASKED, [])
 
 
 def test_an_earlier_message_that_says_the_same_does_not_stand_for_the_newest() -> None:
     """Users say "yes" many times; the one that is answered now must be there itself."""
     yes, no, told = ({"role": "user", "content": text} for text in ("yes", "no", "[told by nobody]"))
-    assert checks.is_whole(yes, [yes, calls("a"), no, yes, told], [yes, no])
-    assert not checks.is_whole(yes, [yes, calls("a"), no, told], [yes, no])
+    assert is_whole(yes, [yes, calls("a"), no, yes, told], [yes, no])
+    assert not is_whole(yes, [yes, calls("a"), no, told], [yes, no])
 
 
 def test_tokens_are_those_that_compose_counts() -> None:
@@ -83,7 +94,7 @@ def test_tokens_are_those_that_compose_counts() -> None:
     for message in (ASKED, calls("a"), result("a", "seven"), {"role": "assistant", "content": "The seventh."}):
         memory.append(message)
     prompt = compose(memory, budget=1000)
-    assert checks.tokens_of(prompt.messages, count_tokens) == prompt.tokens
+    assert count_tokens_of(prompt.messages, count_tokens) == prompt.tokens
 
 
 # -- savings ----------------------------------------------------------------------------------------------------------
@@ -91,7 +102,7 @@ def test_tokens_are_those_that_compose_counts() -> None:
 
 def test_savings_add_up_by_name_in_the_order_they_come() -> None:
     one, other = Saving(1, 100, 40, 2, 0.5), Saving(2, 10, 5)
-    summed = by_name([{"a": one}, {"b": other, "a": other}])
+    summed = sum_by_name([{"a": one}, {"b": other, "a": other}])
     assert list(summed) == ["a", "b"]
     assert summed["a"] == Saving(3, 110, 45, 2, 0.5)
     assert summed["a"].figures() == {
@@ -151,7 +162,7 @@ def test_requests_count_though_nothing_came_of_them() -> None:
     assert watch.savings["compact_rounds"].overlays == 0
 
 
-# -- rungs ------------------------------------------------------------------------------------------------------------
+# -- levels -----------------------------------------------------------------------------------------------------------
 
 
 def under_pressure(budget: int) -> Prompt:
@@ -165,12 +176,12 @@ def under_pressure(budget: int) -> Prompt:
     return compose(memory, budget=budget)
 
 
-def test_each_rung_counts_what_it_did_for_a_prompt() -> None:
+def test_each_level_counts_what_it_did_for_a_prompt() -> None:
     """Previews, lines, rounds left out, clipped texts: as many as the report says, each by the line in its place."""
     for budget in (6_000, 3_000, 1_200, 400):
         prompt = under_pressure(budget)
-        levels = rungs_of(prompt)
-        assert list(levels) == list(LADDER)
+        levels = count_levels(prompt)
+        assert list(levels) == list(LEVELS)
         shown_shorter = sum(level.times for name, level in levels.items() if name != "left_out")
         assert shown_shorter == len(prompt.report.reductions)
         assert levels["left_out"].times == len(prompt.report.omitted_rounds)
@@ -182,10 +193,10 @@ def test_each_rung_counts_what_it_did_for_a_prompt() -> None:
         assert levels["cleared"].times == len(re.findall(r"^\[[\d,]+ characters left out; reload \S+\]$", text, re.M))
 
 
-def test_light_pressure_takes_light_rungs_and_heavy_pressure_heavy_ones() -> None:
-    light, heavy = rungs_of(under_pressure(9_000)), rungs_of(under_pressure(400))
+def test_light_pressure_takes_light_levels_and_heavy_pressure_heavy_ones() -> None:
+    light, heavy = count_levels(under_pressure(9_000)), count_levels(under_pressure(400))
     assert light["offloaded"].times > 0
-    assert light["left_out"] == light["clipped"] == Rung()
+    assert light["left_out"] == light["clipped"] == LevelSaving()
     assert heavy["left_out"].prompts == heavy["clipped"].prompts == 1
 
 
@@ -197,7 +208,7 @@ def test_a_summary_that_is_too_long_counts_as_clipped() -> None:
     rounds, said = memory.conversation.rounds, "So it was, and so it is. " * 300
     made = CompactedMessage(start_index=1, end_index=2, end_round_id=rounds[1].id, end_number=2, summary=said)
     memory.journal("assistant").publish(made, base=0, round_ids=[rounds[0].id, rounds[1].id])
-    levels = rungs_of(compose(memory, budget=400))
+    levels = count_levels(compose(memory, budget=400))
     assert (levels["clipped"].prompts, levels["clipped"].times) == (1, 1)
     assert levels["clipped"].tokens_saved > 1_000
     assert {name for name, level in levels.items() if level.times} == {"clipped"}
@@ -208,14 +219,13 @@ def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
     line = "[700 characters left out; reload r1.p2]"
     done = {"r1.p1": "offloaded", "r1.p2": "clipped", "r1.p3": "cleared", "r1.p4": "clipped"}
     report = Report(100, 60, reductions=tuple(Reduced(ref, 12, 2, by) for ref, by in done.items()))  # type: ignore[arg-type]
-    levels = rungs_of(Prompt([{"role": "tool", "content": line}], 60, report))
+    levels = count_levels(Prompt([{"role": "tool", "content": line}], 60, report))
     assert (levels["offloaded"], levels["cleared"], levels["clipped"]) == (
-        Rung(1, 1, 10),
-        Rung(1, 1, 10),
-        Rung(1, 2, 20),
+        LevelSaving(1, 1, 10),
+        LevelSaving(1, 1, 10),
+        LevelSaving(1, 2, 20),
     )
-    assert levels["left_out"] == Rung()
-    assert levels["clipped"].figures() == {"prompts": 1, "times": 2, "tokens_saved": 20}
+    assert levels["left_out"] == LevelSaving()
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -230,7 +240,7 @@ def printed(table: Any) -> str:
 def test_long_names_are_folded_at_their_underscores() -> None:
     """Numbers have their room on a narrow terminal, and names are still to be read."""
     name = "large_message_offload_with_protection"
-    out = printed(savings_tables.strategies({name: Saving(31, 234_567, 98_765, 310, 12.3), "drop(user)": Saving()}))
+    out = printed(strategy_table({name: Saving(31, 234_567, 98_765, 310, 12.3), "drop(user)": Saving()}))
     for part in (
         "large_message_ ",
         "offload_with_ ",
@@ -246,6 +256,6 @@ def test_long_names_are_folded_at_their_underscores() -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_every_rung_has_a_row() -> None:
-    out = printed(savings_tables.ladder(dict.fromkeys(LADDER, Rung(3, 1_200, 34_567))))
-    assert out.count("34,567") == out.count("1,200") == len(LADDER) == 4
+def test_every_level_has_a_row() -> None:
+    out = printed(level_table(dict.fromkeys(LEVELS, LevelSaving(3, 1_200, 34_567))))
+    assert out.count("34,567") == out.count("1,200") == len(LEVELS) == 4

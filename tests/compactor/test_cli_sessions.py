@@ -16,11 +16,10 @@ from sqlalchemy.event import listen
 from stored_sessions import SECRET, SUMMARY, offload, session, summarise, url_of
 
 from compactor import compose
-from compactor.cli import revert as revert_module
-from compactor.cli import show
-from compactor.cli.events import happenings
-from compactor.cli.sessions import facts_of, overview
-from compactor.cli.stores import opened
+from compactor.cli import session_commands
+from compactor.cli import sessions as sessions_module
+from compactor.cli.events import read_happenings
+from compactor.cli.sessions import measure_all, measure_session, open_named
 from compactor.cli.terminal import CannotRun
 from compactor.presets import MemoryWithCompress, OffloadFiles
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
@@ -76,11 +75,11 @@ def test_a_database_is_asked_once_for_all_its_sessions(url: str) -> None:
         with session(url, f"s{number}", rounds=number):
             pass
     asked: list[str] = []
-    with opened(url) as store:
+    with open_named(url) as store:
         assert isinstance(store, SqlStore)
         listen(store._connections._engine, "before_cursor_execute", lambda *facts: asked.append(facts[2]))
-        found = overview(store)
-        assert (len(asked), [facts_of(store, one.session) for one in found]) == (1, found)
+        found = measure_all(store)
+        assert (len(asked), [measure_session(store, one.session) for one in found]) == (1, found)
         assert {one.session: one.rounds for one in found} == {f"s{number}": number for number in range(1, 13)}
         asked.clear()
         lengths = {one.session: one.entries for one in found}
@@ -119,7 +118,7 @@ def test_any_name_comes_back_as_it_went_in(url: str) -> None:
 
 
 def test_a_store_without_sessions_says_so(url: str) -> None:
-    with opened(url, create=True):
+    with open_named(url, create=True):
         pass
     assert run("sessions", "--store", url).out == "no sessions\n"
     assert run("sessions", "--store", url, "--json").document == {"sessions": []}
@@ -141,7 +140,7 @@ def test_the_last_entry_is_found_in_a_log_of_any_length() -> None:
     for count in (*range(1, 70), 511, 512, 513):
         store = InMemoryStore()
         store.append("s", notes(count), 0)
-        facts = facts_of(store, "s")
+        facts = measure_session(store, "s")
         assert (facts.entries, facts.rounds) == (count, 0)
 
 
@@ -153,17 +152,17 @@ def test_rounds_are_counted_where_entries_do_not_know_theirs() -> None:
     round_ = memory.create_round("second")
     for _ in range(200):
         memory.add_post(round_, send_from="a", send_to="b")
-    assert facts_of(store, "s").rounds == 2
+    assert measure_session(store, "s").rounds == 2
     entries = [Entry(one.kind, body=one.body, id=one.id) for one in store.read("s")]
     store.append("old", entries, 0)
-    assert facts_of(store, "old").rounds == 2
+    assert measure_session(store, "old").rounds == 2
 
 
 def test_a_session_that_is_purged_meanwhile_is_left_out() -> None:
     store = InMemoryStore()
     store.append("s", notes(1), 0)
     store.sessions = lambda: ["gone", "s"]  # type: ignore[method-assign]
-    assert [one.session for one in overview(store)] == ["s"]
+    assert [one.session for one in measure_all(store)] == ["s"]
 
 
 # -- show -------------------------------------------------------------------------------------------------------------
@@ -288,14 +287,14 @@ def test_roles_are_those_that_were_compacted_and_those_that_speak(url: str) -> N
 
 def test_a_tail_that_is_too_long_is_not_counted(url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it does not know rather than read for minutes."""
-    monkeypatch.setattr(show, "MAX_COUNTED", 2)
+    monkeypatch.setattr(sessions_module, "MAX_COUNTED_ROUNDS", 2)
     (role,) = run("show", "shop", "--store", url, "--json").document["roles"]
     assert (role["tail_rounds"], role["tail_tokens"], role["prompt_tokens"]) == (3, None, None)
     assert "3 rounds, tokens not counted, 1 post read shorter" in run("show", "shop", "--store", url).out
 
 
 def test_a_session_of_system_messages_alone_has_no_roles(url: str) -> None:
-    with opened(url, create=True) as store:
+    with open_named(url, create=True) as store:
         store.append("s", [Entry.of(HeaderAdded(post=Post(send_from="system", send_to="assistant")))], 0)
     shown = run("show", "s", "--store", url, "--json").document
     assert (shown["rounds"], shown["system_messages"], shown["roles"]) == (0, 1, [])
@@ -389,8 +388,8 @@ def test_each_kind_is_told_on_any_store(url: str) -> None:
         },
     )
     store.append("s", [Entry.of(record)], len(list(store.read("s"))))
-    told = list(happenings(store, "s"))
-    assert told == list(happenings(adapt_store(Plain(store)), "s"))
+    told = list(read_happenings(store, "s"))
+    assert told == list(read_happenings(adapt_store(Plain(store)), "s"))
     assert [(one.what, one.rounds, one.generation) for one in told] == [
         ("compaction prepared", None, 0),
         ("compaction prepared", "r1-r2", 0),
@@ -461,7 +460,7 @@ def test_a_session_that_cannot_be_read_can_be_erased(url: str, tmp_path: Path) -
 
 def aged(url: str, name: str, days: int) -> None:
     """A session that nobody has written to for so many days."""
-    with opened(url, create=True) as store:
+    with open_named(url, create=True) as store:
         then = datetime.now(UTC) - timedelta(days=days)
         Memory(name, store=store, clock=lambda: then).append({"role": "user", "content": "hello"})
 
@@ -535,7 +534,7 @@ def test_revert_takes_back_what_was_asked_about_and_no_other(
     url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may publish while somebody thinks about it: then nothing is reverted, and that is said."""
-    monkeypatch.setattr(revert_module, "confirm", lambda *_, **__: summarise(shop, 4))
+    monkeypatch.setattr(session_commands, "confirm", lambda *_, **__: summarise(shop, 4))
     assert "another compaction or revert was published" in refusal(run("revert", "shop", "--store", url))
     current = Memory("shop", store=shop._store).get_role_rounds("assistant")[1]
     assert current is not None
@@ -598,7 +597,7 @@ def test_what_only_reads_makes_no_database(command: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("command", [name for name in MISSING if name != "sessions"])
 def test_a_session_that_is_not_there_is_one_line(command: str, url: str) -> None:
-    with opened(url, create=True):
+    with open_named(url, create=True):
         pass
     assert refusal(run(command, "no\x1bpe", "--store", url)) == (
         "there is no session 'no\\x1bpe' in this store, which has none at all"
@@ -692,13 +691,13 @@ def test_a_database_of_a_newer_version_is_one_line(url: str, tmp_path: Path) -> 
 
 def test_a_session_that_goes_away_is_said_to() -> None:
     with pytest.raises(CannotRun, match="which has none at all"):
-        facts_of(InMemoryStore(), "s")
+        measure_session(InMemoryStore(), "s")
 
 
 def test_events_tell_what_presets_kept_in_the_log(url: str) -> None:
     """What was compressed, with its numbers, and where files are; nothing that was said, and nothing of what is
     shown."""
-    with opened(url, create=True) as store:
+    with open_named(url, create=True) as store:
         memory = MemoryWithCompress(50, memory=Memory("shop", store=store), compress_func=lambda _messages: SHOWN)
         asyncio.run(memory.add([{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}]))
         assert asyncio.run(memory.get_memory()) == SHOWN

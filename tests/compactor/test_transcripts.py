@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.cli.replay import Conversation, join_conversations, read_transcript
 from compactor.cli.terminal import CannotRun
-from compactor.cli.transcripts import Conversation, joined, read
 
 ASK = {"role": "user", "content": "where is it?"}
 REPLY = {"role": "assistant", "content": "in hall 3"}
@@ -29,7 +29,7 @@ def lines(*values: object) -> str:
 def read_text(folder: Path, text: str | bytes, name: str = "chat.json") -> list[Conversation]:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read(str(path))
+    return read_transcript(str(path))
 
 
 def messages(conversations: list[Conversation]) -> list[list[Any]]:
@@ -103,20 +103,20 @@ def test_what_was_written_in_one_shape_is_read_in_any_other(
 def test_standard_input_is_a_file_named_minus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transcript can be piped in."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(ONE).encode())))
-    assert messages(read("-")) == [ONE]
+    assert messages(read_transcript("-")) == [ONE]
 
 
 def test_joined_conversations_keep_every_message(tmp_path: Path) -> None:
     """Nothing is left out silently: also a later conversation's system message stays where it stands."""
     rules = {"role": "system", "content": "rules"}
     found = read_text(tmp_path, lines({"messages": [rules, *ONE]}, {"messages": [rules, *OTHER]}))
-    one = joined(found)
+    one = join_conversations(found)
     assert list(one.messages) == [rules, *ONE, rules, *OTHER]
     assert one.name == "1-2 joined"
 
 
 def test_a_single_conversation_keeps_its_name_when_joined(tmp_path: Path) -> None:
-    assert joined(read_text(tmp_path, json.dumps({"id": "a", "messages": ONE}))).name == "a"
+    assert join_conversations(read_text(tmp_path, json.dumps({"id": "a", "messages": ONE}))).name == "a"
 
 
 def test_the_real_dialogues_are_read(data: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -198,15 +198,15 @@ def test_a_message_of_any_depth_is_read_or_refused(depth: int, tmp_path: Path) -
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotRun, match="cannot be read") as raised:
-        read(str(tmp_path / "gone.json"))
+        read_transcript(str(tmp_path / "gone.json"))
     assert "gone.json" in str(raised.value)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(CannotRun, match="is a folder"):
-        read(str(tmp_path))
+        read_transcript(str(tmp_path))
 
 
 def test_a_path_that_no_system_takes_is_refused_too() -> None:
     with pytest.raises(CannotRun, match="cannot be read"):
-        read("a\0b")
+        read_transcript("a\0b")
