@@ -14,6 +14,9 @@ from model_server import ModelServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: The page that shows ``planner.yaml``.
+PROMPTS = "docs/summarizers.md"
+
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,8 +55,8 @@ def blocks(page: str, *languages: str) -> list[Block]:
 @contextmanager
 def reader(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Iterator[ModelServer]:
     """Be a reader of *page*: in a folder with the files that it shows, with a model on loopback, typing what is *said*."""
-    for language, name in (("json", "config.json"), ("yaml", "planner.yaml")):
-        for block in blocks(page, language):
+    for source, language, name in ((page, "json", "config.json"), (PROMPTS, "yaml", "planner.yaml")):
+        for block in blocks(source, language):
             (folder / name).write_text(block.text, encoding="utf-8")
     monkeypatch.chdir(folder)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):

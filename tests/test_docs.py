@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import pkgutil
 import re
 import tokenize
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from coming_from import rows
 from fenced import ROOT, Block, blocks, reader
 
+import compactor
+import memory
 import prompts
 from compactor import CompactorConfig, Settings
 
-DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
-PAGES = ["README.md", "CHANGELOG.md", *DOCS]
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *DOCS]
+SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
 
 
 def text_of(page: str) -> str:
@@ -43,16 +49,39 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_the_readme_has_no_link_that_breaks_elsewhere() -> None:
+    """PyPI shows the README without the files beside it, so pages are named, not linked."""
+    links = re.findall(r"\]\(([^)\s]+)\)", text_of("README.md"))
+    assert all(link.startswith("https://") for link in links)
+
+
+def pages_in(entry: object) -> Iterator[str]:
+    """Yield the pages that an entry of the site's navigation holds."""
+    if isinstance(entry, str):
+        yield f"docs/{entry}"
+    elif isinstance(entry, Mapping | list):
+        for inner in entry.values() if isinstance(entry, Mapping) else entry:
+            yield from pages_in(inner)
+
+
+def test_the_navigation_of_the_site_has_every_page_once() -> None:
     """A page that nothing links to is not read."""
-    reached, todo = set(), ["README.md"]
-    while todo:
-        page = todo.pop()
-        reached.add(page)
-        for target in re.findall(r"\]\(([^)#\s]+\.md)", text_of(page)):
-            path = ((ROOT / page).parent / target).resolve().relative_to(ROOT).as_posix()
-            todo += [path] if path not in reached else []
-    assert set(DOCS) <= reached
+    assert sorted(pages_in(SITE["nav"])) == DOCS
+
+
+def test_every_public_name_stands_in_the_reference() -> None:
+    """The reference has whatever programs import from ``compactor`` and ``memory``."""
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in DOCS if page.startswith("docs/reference/"))
+    listed = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    whole = {name for place in listed if (names := getattr(resolve(place), "__all__", None)) for name in names}
+    assert len(listed) == len(set(listed))
+    named = {place.rpartition(".")[2] for place in listed} | whole
+    assert {*compactor.__all__, *memory.__all__} <= named
+
+
+def resolve(place: str) -> object:
+    """Return the object at a dotted place; raises where there is none."""
+    return pkgutil.resolve_name(place)
 
 
 @pytest.mark.parametrize("page", ["README.md", *DOCS])
@@ -75,12 +104,41 @@ def test_every_module_stands_in_the_table_of_modules() -> None:
 
 
 @pytest.mark.parametrize("block", [block for page in DOCS for block in blocks(page, "python")], ids=str)
-def test_code_blocks_of_the_docs_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block runs by itself; one titled "before" is other people's code, and not run."""
+def test_code_blocks_of_the_docs_run(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block runs by itself, and prints what the block titled "prints" behind it says; one titled "before" is other
+    people's code, and not run."""
     if block.info == 'title="before"':
         return
     with reader(block.page, tmp_path, monkeypatch, said=[]):
         block.run()
+    behind = next((other for other in blocks(block.page) if other.line > block.line), None)
+    if behind is not None and behind.info == 'title="prints"':
+        assert capsys.readouterr().out == behind.text
+
+
+def test_the_settings_that_cost_least_are_weighed_as_they_are_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block that has it all asks nobody yet, and weighs with its own prices: a tenth for a token in the cache."""
+    page = "docs/cost.md"
+    with reader(page, tmp_path, monkeypatch, said=[]) as server:
+        names = blocks(page, "python")[0].run()
+        assert server.requests == []
+    evaluations = [event for event in names["compactor"].events if event.name == "compaction.cost_evaluated"]
+    assert {event.reason for event in evaluations} == {"nothing_to_cover"}
+    assert (evaluations[0].role, evaluations[0].cached) == ("assistant", names["prices"].cached_input)
+
+
+def test_the_configuration_shown_gives_each_role_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block below ``config.json`` reads what that file says."""
+    page = "docs/configuration.md"
+    with reader(page, tmp_path, monkeypatch, said=[]):
+        settings = blocks(page, "python")[0].run()["settings"]
+        planner, coder = settings.for_role("Planner"), settings.for_role("CodeInterpreter")
+        assert planner.prompt.content == prompts.load("planner.yaml").content
+    assert (planner.threshold, coder.threshold, coder.retain_recent) == (30, 20, 5)
 
 
 @pytest.mark.parametrize("block", [block for page in DOCS for block in blocks(page, "yaml")], ids=str)
@@ -90,7 +148,7 @@ def test_prompts_of_the_docs_can_be_used(block: Block, tmp_path: Path) -> None:
     assert CompactorConfig(prompt_template_path=str(path)).prompt.render("<conversation/>")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+@pytest.mark.parametrize("page", ["docs/configuration.md"])
 def test_variables_on_the_pages_set_what_they_name(page: str) -> None:
     """An environment variable that a page shows is one that the settings know."""
     shown = re.findall(r"\b(COMPACTOR_\w+)=(\w+)", (ROOT / page).read_text(encoding="utf-8"))
@@ -111,6 +169,7 @@ def test_shell_blocks_of_the_docs_only_set_variables() -> None:
 # -- names ---------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def names_in_use() -> set[str]:
     """Return the names in the source, and its strings of one word: keys, events and the like."""
     names = {*prompts.shipped(), *prompts.PLACEHOLDERS}
@@ -136,6 +195,8 @@ FOREIGN = {
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
+    "serving": {"ThreadPoolExecutor"},
+    "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},
     "coming-from": {
         "RoundCompressor",
@@ -189,13 +250,6 @@ def test_the_table_of_fields_is_the_configuration() -> None:
     assert rows == [
         (name, repr(field.default).replace("'", '"')) for name, field in CompactorConfig.model_fields.items()
     ]
-
-
-def test_the_readmes_table_of_keys_has_the_defaults() -> None:
-    rows = re.findall(r"^\| `compaction\.(\w+)` \| (\w+) \|", text_of("README.md"), re.MULTILINE)
-    assert len(rows) == 5
-    for name, default in rows:
-        assert default == str(CompactorConfig.model_fields[name].default).lower()
 
 
 # -- changelog -------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -17,9 +16,9 @@ from model_server import ok
 
 from compactor import ContextCompactor
 from memory import Memory
-from prompts import load
 
 README = "README.md"
+SUMMARIZERS = "docs/summarizers.md"
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install"
 
 
@@ -130,8 +129,8 @@ def test_the_function_that_any_will_do_summarises_a_chat(
     words: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the user asked is no echo where the answers say more, and it is published again and again."""
-    with reader(README, tmp_path, monkeypatch, said=[]):
-        (block,) = (block for block in blocks(README, "python") if "def summarize(request)" in block.text)
+    with reader(SUMMARIZERS, tmp_path, monkeypatch, said=[]):
+        (block,) = (block for block in blocks(SUMMARIZERS, "python") if "def summarize(request" in block.text)
         summarize = block.run()["summarize"]
     memory = Memory()
     with ContextCompactor.for_role(memory, "assistant", summarizer=summarize) as compactor:
@@ -146,34 +145,10 @@ def test_the_function_that_any_will_do_summarises_a_chat(
     assert "compaction.rejected" not in names
 
 
-def test_the_settings_that_cost_least_are_weighed_as_they_are_described(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The block on costs asks nobody yet, and weighs with its own prices: a tenth for a token in the cache."""
-    with reader(README, tmp_path, monkeypatch, said=[]) as server:
-        (block,) = (block for block in blocks(README, "python") if "cost_optimal" in block.text)
-        names = block.run()
-        assert server.requests == []
-    assert set(ast.literal_eval(capsys.readouterr().out)) == {"nothing_to_cover"}
-    (cost_evaluation, *_) = (event for event in names["compactor"].events if event.name == "compaction.cost_evaluated")
-    assert (cost_evaluation.role, cost_evaluation.cached) == ("assistant", names["prices"].cached_input)
-
-
-def test_the_configuration_shown_gives_each_role_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The block below ``config.json`` prints what that file says."""
-    with reader(README, tmp_path, monkeypatch, said=[]):
-        (block,) = (block for block in blocks(README, "python") if "Settings" in block.text)
-        names = block.run()
-        assert names["settings"].for_role("Planner").prompt.content == load("planner.yaml").content
-    assert capsys.readouterr().out.split() == ["20", "10"]
-
-
 def test_every_block_is_run_or_a_drawing() -> None:
     """A block of another kind than those above is one that nobody runs."""
-    assert {block.language for block in blocks(README)} == {"text", "sh", "python", "json", "yaml"}
-    assert [len(blocks(README, language)) for language in ("text", "json", "yaml")] == [1, 1, 1]
+    assert {block.language for block in blocks(README)} == {"text", "sh", "python"}
+    assert [len(blocks(README, language)) for language in ("text", "python")] == [1, 3]
 
 
 def test_the_readme_renders_where_only_plain_markdown_does() -> None:
