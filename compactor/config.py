@@ -91,43 +91,43 @@ class CompactorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    #: More rounds than this after the compaction's end, and the next compaction is due.
-    threshold: int = Field(10, ge=0)
-    #: The newest rounds stay as they are, this many of them, the open one included.
-    retain_recent: int = Field(3, ge=0)
-    #: Where a prompt is too long, fewer than ``retain_recent`` are retained, but never fewer than this.
-    retain_at_least: int = Field(0, ge=0)
-    #: A path, which has a suffix or a separator, or the name of a shipped prompt, which has neither; empty means the
-    #: default one. It is read when the configuration is made.
+    threshold: int = Field(default=10, ge=0)
+    """A compaction is due when more rounds than this follow the end of the last one."""
+    retain_recent: int = Field(default=3, ge=0)
+    """Number of newest rounds that are never compacted, the open one included."""
+    retain_at_least: int = Field(default=0, ge=0)
+    """Where the prompt is too long, fewer than ``retain_recent`` rounds are retained, but never fewer than this."""
     prompt_template_path: PathText = ""
-    #: False: nothing is compacted, what is published stays.
+    """A path, which has a suffix or a separator, or the name of a shipped prompt, which has neither. Empty: the default
+    prompt. Read when the configuration is made."""
     enabled: bool = True
-    #: The prompt's token limit; with it, a compaction is also due when the prompt reaches ``token_ratio`` of it.
-    max_tokens: int | None = Field(None, gt=0)
-    #: The share of ``max_tokens`` at which a compaction is due.
-    token_ratio: float = Field(0.75, gt=0, le=1)
-    #: No request to the summarizer is longer, in tokens; what does not fit is folded in by several requests.
-    summarizer_input_tokens: int = Field(24_000, ge=256)
-    #: How long a summary should be, in tokens; None: no wish.
-    target_tokens: int | None = Field(1_000, gt=0)
-    #: An answer that is refused is asked for again at once, with what was wrong with it, up to so many requests in all.
-    #: That note comes on top of ``summarizer_input_tokens``.
-    summary_attempts: int = Field(2, ge=1)
-    #: A summarizer that takes longer, in seconds, has failed; its answer is discarded.
+    """False: nothing is compacted, and what is published stays."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Maximum tokens of the agent's prompt. A compaction is also due when the prompt reaches ``token_ratio`` of it."""
+    token_ratio: float = Field(default=0.75, gt=0, le=1)
+    """Share of ``max_tokens`` at which a compaction is due."""
+    summarizer_input_tokens: int = Field(default=24_000, ge=256)
+    """Maximum tokens of a request to the summarizer. Longer input is folded in by several requests."""
+    target_tokens: int | None = Field(default=1_000, gt=0)
+    """Desired length of a summary in tokens. None: no target."""
+    summary_attempts: int = Field(default=2, ge=1)
+    """Maximum requests for one summary. A rejected answer is asked for again at once, with a note of what was wrong, on
+    top of ``summarizer_input_tokens``."""
     call_timeout: Seconds = 120.0
-    #: Seconds from a first failure to the next attempt; doubled at each further one.
+    """Seconds after which a call to the summarizer has failed; a later answer is discarded."""
     backoff_initial: Seconds = 1.0
-    #: No wait between two attempts is longer, in seconds, while the circuit is closed.
-    backoff_max: Seconds = Field(60.0, validate_default=True)
-    #: This many failures in a row open the circuit: no attempts for ``circuit_breaker_reset`` seconds.
-    circuit_breaker_failures: int = Field(5, ge=1)
-    #: Seconds that an open circuit stays open; then one attempt decides.
+    """Seconds from a first failure to the next attempt; doubled with each further failure."""
+    backoff_max: Seconds = Field(default=60.0, validate_default=True)
+    """Maximum seconds between two attempts while the circuit is closed."""
+    circuit_breaker_failures: int = Field(default=5, ge=1)
+    """Failures in a row that open the circuit."""
     circuit_breaker_reset: Seconds = 60.0
-    #: Tools whose calls and results no strategy offloads, drops or summarises, by name: those that load skills, say. A
-    #: compaction covers them with their round; ``memory.pin`` keeps a text even then.
+    """Seconds that an open circuit stays open. Then one attempt decides."""
     exempt_tools: Names = ()
-    #: The model whose tokenizer counts; empty means o200k_base.
+    """Names of tools whose calls and results no strategy offloads, drops or summarizes, such as a tool that loads
+    skills. A compaction covers them with their round; ``memory.pin`` keeps a text even then."""
     model: str = ""
+    """The model whose tokenizer counts. Empty: the encoding o200k_base."""
 
     _prompt: PromptTemplate = PrivateAttr()
 

@@ -30,7 +30,6 @@ from .events import (
     Skip,
     Skipped,
     StrategyFailed,
-    routine_event,
 )
 from .host_rounds import rounds_for
 from .journal import MARGIN, Keeping, Lease, Overtaken
@@ -619,8 +618,7 @@ class Cycle(Desk):
         if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
             verdict = replace(verdict, is_due=True)
         self.emit(
-            routine_event(
-                Evaluated,
+            Evaluated(
                 role=self.role,
                 generation=state.generation,
                 is_due=verdict.is_due,
@@ -648,8 +646,7 @@ class Cycle(Desk):
 
     def _skipped(self, reason: Skip, view: View, generation: int, retry_in: float | None = None) -> None:
         self.emit(
-            routine_event(
-                Skipped,
+            Skipped(
                 role=self.role,
                 generation=generation,
                 reason=reason,

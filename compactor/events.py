@@ -1,6 +1,6 @@
-"""Every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error.
+"""Every decision of a compactor, as a typed event: facts only, no text of a conversation, a summary or an error.
 
-But for ``unknown_identifiers``, which no conversation holds: words that a summarizer made up. At level debug alone.
+The one exception is ``unknown_identifiers``: names that a summarizer made up, at level debug only.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cache
-from typing import Any, ClassVar, Literal, TextIO, TypeVar
+from typing import Any, ClassVar, Literal, TextIO
 
+from memory.arguments import require_callable
 from memory.events import Event, EventHook, HookFailed
-from memory.hooks import Hooks, describe, renewed_after_fork
-from memory.rounds import copy_with, create_unchecked, utc_now
+from memory.hooks import describe, renewed_after_fork
+from memory.rounds import copy_with
 
 from .timers import Clock
 
@@ -46,141 +46,130 @@ __all__ = [
     "StrategyFailed",
     "log_events",
     "logger_to",
-    "routine_event",
     "visible",
 ]
 
 
 class EventLog:
-    """The newest *size* events, and the hooks that hear of each. Nothing that a hook raises gets out."""
+    """The newest *size* events, and the hooks that are called with each. No error of a hook gets out."""
 
     def __init__(self, clock: Clock, size: int) -> None:
-        self._clock = clock
-        self._hooks: Hooks[[Event]] = Hooks(self._hook_failed)
+        self._now = clock.now
         self._size = size
-        self._events: list[Event] = []  # no deque, whose first block is as large as all that most compactors tell
+        self._hooks: tuple[tuple[object, EventHook], ...] = ()  # replaced, never changed: calling them needs no lock
+        self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()  # guards _events
-        self._inside: set[int] = set()  # threads; thread-locals of many compactors are many
+        self._lock = threading.RLock()  # guards _events and the replacing of _hooks
+        #: Threads that run the compactor's own code, hooks included. Not thread-local, which costs memory in each.
+        self.threads_inside: set[int] = set()
 
     @property
     def events(self) -> tuple[Event, ...]:
+        """The newest events, oldest first."""
         with self._lock:
             return tuple(self._events[max(len(self._events) - self._size, 0) :])
 
     def add_hook(self, hook: EventHook) -> Callable[[], None]:
         """Call *hook* with each event from now on; return a function that stops that."""
-        return self._hooks.add(hook)
+        require_callable("callback", hook, "a function that is called with what has happened")
+        key = object()
+        with self._lock:
+            self._hooks = (*self._hooks, (key, hook))
+
+        def remove() -> None:
+            with self._lock:
+                self._hooks = tuple(entry for entry in self._hooks if entry[0] is not key)
+
+        return remove
 
     def emit(self, event: Event) -> None:
-        """Keep *event*, stamped with the clock's time, and tell it to the hooks, on this thread."""
-        event = copy_with(event, at=self._clock.now())
-        with self._lock:
+        """Stamp *event* with the clock's time, keep it, and call each hook with it, on this thread."""
+        event = copy_with(event, at=self._now())
+        # A child that is forked in a hook has another set: its thread is not inside.
+        inside, thread = self.threads_inside, threading.get_ident()
+        is_outermost = thread not in inside
+        inside.add(thread)
+        try:
             self._keep(event)
-        with self.own_code():
-            try:
-                self._hooks(event)
-            except BaseException as error:  # noqa: BLE001  (SystemExit, a native extension's panic: it has happened all the same)
-                self._hook_failed(self._hooks, error)
+            for _, hook in self._hooks:
+                try:
+                    hook(event)
+                except BaseException as error:  # noqa: BLE001  (SystemExit, a native panic: it has happened all the same)
+                    # No hook is told: the same one would fail at that.
+                    self._keep(HookFailed(at=self._now(), hook=describe(hook), error=type(error).__name__))
+        finally:
+            if is_outermost:
+                inside.discard(thread)
 
     def _keep(self, event: Event) -> None:
-        """Called with the lock held."""
-        self._events.append(event)
-        if len(self._events) >= 2 * self._size:
-            del self._events[: len(self._events) - self._size]
-
-    def _hook_failed(self, hook: object, error: BaseException) -> None:
-        failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
         with self._lock:
-            self._keep(failed)  # and no hook is told: the same one would fail at that
+            self._events.append(event)
+            if len(self._events) >= 2 * self._size:
+                del self._events[: len(self._events) - self._size]
 
     @property
     def inside(self) -> bool:
-        """Whether this thread runs the compactor's own code, hooks included: what waits for that waits for itself."""
-        return threading.get_ident() in self._inside
-
-    def own_code(self) -> _OwnCode:
-        return _OwnCode(self._inside)  # a child that is forked in there gets another
+        """Whether this thread runs the compactor's own code, hooks included: to wait for the compactor there would be
+        to wait for itself."""
+        return threading.get_ident() in self.threads_inside
 
 
-class _OwnCode:
-    """While it lasts, this thread is *inside*; the outermost ends that. A class, since every event there is needs one:
-    a generator takes thrice as long."""
-
-    __slots__ = ("_inside", "_thread", "_was_inside")
-
-    def __init__(self, inside: set[int]) -> None:
-        self._inside = inside
-
-    def __enter__(self) -> None:
-        self._thread = threading.get_ident()
-        self._was_inside = self._thread in self._inside
-        self._inside.add(self._thread)
-
-    def __exit__(self, *_exc: object) -> None:
-        if not self._was_inside:
-            self._inside.discard(self._thread)
+# --- the events ---------------------------------------------------------------------------------------------------
 
 
-# --- every decision of a compactor, as a typed event. Facts only: no text of a conversation, a summary or an error
-
-
-#: Why ``cost_optimal`` holds, or does not.
+#: Why ``cost_optimal`` is due, or is not.
 Why = Literal["grown", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
 
 
 class Skip(StrEnum):
     """Why a compactor did nothing."""
 
-    DISABLED = "disabled"  # config.enabled is False
-    EMPTY = "empty"  # there is no round
-    REVERTED = "reverted"  # no round is newer than the revert
-    BELOW_TRIGGER = "below_trigger"  # the trigger does not hold
-    NOTHING_CLOSED = "nothing_closed"  # all rounds after the compaction are open, or behind an open one
-    #: Retaining the recent rounds leaves none to cover, or so few that no summary of them would make prompts shorter.
+    DISABLED = "disabled"
+    """``config.enabled`` is False."""
+    EMPTY = "empty"
+    """There is no round."""
+    REVERTED = "reverted"
+    """No round is newer than the revert."""
+    BELOW_TRIGGER = "below_trigger"
+    """The trigger is not due."""
+    NOTHING_CLOSED = "nothing_closed"
+    """All rounds after the compaction are open, or follow an open one."""
     NOTHING_NEW = "nothing_new"
-    TOO_LITTLE = "too_little"  # what was to be summarised cannot be said in less; it can with what is said next
-    #: Another process is at it, or was when it ended, which nobody knows: its lease lasts ``call_timeout`` and 30
-    #: seconds. It is looked at again when that expires, or at the next event.
+    """Retaining the recent rounds leaves none to cover, or too few for a summary to make prompts shorter."""
+    TOO_LITTLE = "too_little"
+    """The new rounds say too little to be summarized. More rounds may change that."""
     LEASED = "leased"
-    #: The limits that it shares with others have no room for a call; it is looked at again when its turn comes.
+    """Another process compacts this history, or did when it ended. Its lease lasts ``call_timeout`` and 30 seconds; the
+    compactor looks again when it expires, or at the next event."""
     LIMITED = "limited"
+    """The shared limits have no room for a call. The compactor queues, and looks again when its turn comes."""
 
 
 class CompactionEvent(Event):
+    """An event of one role's compactor."""
+
     role: str = ""
-    #: The generation that the decision was based on.
+    """The agent role."""
     generation: int = 0
-
-
-E = TypeVar("E", bound=CompactionEvent)
-
-
-def routine_event(kind: type[E], /, **facts: Any) -> E:
-    """Return an event of a *kind* that is told at every look, with all the *facts* that it must have, none of which is
-    checked: they are values of ours. A fraction of what checking takes."""
-    return create_unchecked(kind, {**_defaults(kind), **facts, "at": utc_now()})
-
-
-@cache
-def _defaults(kind: type[CompactionEvent]) -> dict[str, Any]:
-    """Return each field's default, in the order of the fields: so it prints as any other does."""
-    return {name: field.default for name, field in kind.model_fields.items()}
+    """The generation that the decision was based on."""
 
 
 class Evaluated(CompactionEvent):
-    """The trigger was looked at."""
+    """The trigger was evaluated."""
 
     name: ClassVar[str] = "compaction.evaluated"
     level: ClassVar[str] = "debug"
     is_due: bool
+    """Whether a compaction is due."""
     forced: bool = False
-    #: Visible rounds in all, and behind the compaction's end.
+    """Whether ``compact_now`` asked for it; the trigger is ignored then."""
     rounds: int
+    """Visible rounds."""
     tail: int
+    """Visible rounds after the compaction's end."""
 
 
 class CostEvaluated(CompactionEvent):
@@ -189,31 +178,36 @@ class CostEvaluated(CompactionEvent):
     name: ClassVar[str] = "compaction.cost_evaluated"
     level: ClassVar[str] = "debug"
     is_due: bool
-    #: It holds: what is new has ``grown`` enough, the ``budget`` is near, or a mark is passed that somebody has
-    #: ``chosen``. Not: it is ``growing`` still, there is ``nothing_to_cover``, or the conversation ``ends_soon``.
+    """Whether a compaction is due."""
     reason: Why
-    #: What a compaction would newly cover now, and how much that should be where it costs least; None: any more is
-    #: cheaper still.
+    """Due: the new rounds have ``grown`` enough, the ``budget`` is near, or a mark that the host has ``chosen`` is
+    passed. Not due: they are ``growing`` still, there is ``nothing_to_cover``, or the conversation ``ends_soon``."""
     grown: int
+    """Tokens that a compaction would newly cover now."""
     best: float | None
-    #: It is never less than this, but for the budget's sake; and is due whatever it costs at a prompt of so many.
+    """Tokens to cover at which a compaction costs least; None: more is always cheaper."""
     floor: int
+    """Fewer tokens are never covered, except to keep the budget."""
     ceiling: int
-    #: The whole prompt now: system messages and tools, the summary, what stands behind it.
+    """A prompt of so many tokens makes a compaction due whatever it costs."""
     tokens: int
-    #: By how much the conversation grows with each call of the agent's model.
+    """The whole prompt now: system messages and tools, the summary, the tail."""
     per_call: float
+    """Tokens by which the conversation grows with each call of the agent's model."""
     system: int
-    #: Of the newest summary, or as wished for before there is one.
+    """Tokens of system messages and tools."""
     summary: int
-    #: What stays as it is, with what comes while a compaction is made, for as many calls.
+    """Tokens of the newest summary, or of the target length before there is one."""
     retained: int
+    """Tokens that stay as they are, including those that arrive while a compaction is made."""
     latency_calls: float
-    #: What one compaction costs, and a token that the provider may have in its cache: an uncached one costs 1.
+    """Calls of the agent's model while a compaction is made."""
     price: float
+    """The cost of one compaction, in uncached input tokens."""
     cached: float
-    #: Calls that are still to come, where somebody knows.
+    """The price of a cached token, where an uncached one costs 1."""
     calls_left: float | None = None
+    """Calls still to come, if known."""
 
 
 class Skipped(CompactionEvent):
@@ -222,164 +216,200 @@ class Skipped(CompactionEvent):
     name: ClassVar[str] = "compaction.skipped"
     level: ClassVar[str] = "debug"
     reason: Skip
-    #: What there was to see; all 0 where no rounds were read, for the compactor is disabled.
+    """The reason."""
     rounds: int
+    """Visible rounds; 0 if none were read because the compactor is disabled, as in ``tail`` and ``closed``."""
     tail: int
+    """Visible rounds after the compaction's end."""
     closed: int
-    #: Seconds until another process's lease expires, or until the shared limits have room for the first that waits,
-    #: where that is the reason; None where only a call's end can make room.
+    """Rounds before the first open one."""
     retry_in: float | None = None
+    """Seconds until another process's lease expires, or until the limits have room for the first in the queue; None
+    where only the end of a call makes room, and for other reasons."""
 
 
 class Started(CompactionEvent):
-    """A summarizer is about to be asked for rounds *start* to *end*."""
+    """A summarizer is about to be called."""
 
     name: ClassVar[str] = "compaction.started"
-    #: The strategy that asks.
     strategy: str = ""
+    """The strategy that calls it."""
     start: int
+    """First round to summarize."""
     end: int
-    #: Tokens of the previous summary and the new rounds, as prompts show them; as the summarizer reads them where
-    #: what it answers is not yet published.
+    """Last round to summarize, inclusive."""
     tokens_before: int
+    """Tokens of the previous summary and the new rounds, as prompts show them; as the summarizer reads them if the
+    answer is an intermediate result."""
 
 
 class Prepared(CompactionEvent):
-    """A summary has passed its checks; nobody sees it yet."""
+    """A summary passed its checks. It is not shown yet."""
 
     name: ClassVar[str] = "compaction.prepared"
     level: ClassVar[str] = "debug"
     strategy: str = ""
+    """The strategy that asked for it."""
     start: int
+    """First round summarized."""
     end: int
+    """Last round summarized, inclusive."""
     tokens_before: int
+    """Tokens of what it summarizes, as in ``Started``."""
     tokens_after: int
+    """Tokens of the summary."""
     seconds: float
-    #: Of all attempts.
+    """Time taken, checks included."""
     usage: Mapping[str, int] | None = None
+    """Token usage of all attempts."""
     model: str | None = None
-    #: How many of the user's prohibitions it had lost, and has again.
+    """The model that answered."""
     restored: int = 0
-    #: Identifiers that stand nowhere in what it was made from; too few to refuse it.
+    """Number of user prohibitions that the summary had dropped and that were restored."""
     unknown_identifiers: tuple[str, ...] = ()
-    #: Nobody was asked: the same question was answered before, and *usage* was spent then.
+    """Identifiers that its source does not contain; too few to reject it."""
     reused: bool = False
-    #: Notes that stood before were written anew in full, perhaps from rounds that had been sent before.
+    """Nobody was asked: the same request was answered before, and *usage* was spent then."""
     major: bool = False
-    #: Tokens of the rounds that were sent for it, in all attempts.
+    """Existing notes were rewritten in full, perhaps from rounds sent before."""
     sent_tokens: int = 0
+    """Tokens of the rounds sent for it, in all attempts."""
 
 
 class Deferred(CompactionEvent):
-    """It was weighed whether to show a compaction that is prepared, or to hold it. Tokens, but for times and prices."""
+    """The publication policy decided whether to show a prepared compaction. In tokens, except times and prices."""
 
     name: ClassVar[str] = "compaction.deferred"
     level: ClassVar[str] = "debug"
-    #: Whether it is shown now; where it makes prompts too long even so, it is extended first.
     shows: bool
-    #: To show it: the provider's cache is ``cold``, the ``budget`` needs it, or what longer prompts have cost has
-    #: ``repaid`` a new beginning. To hold it: there is ``no_gain``, or it is ``saving`` still. Or a policy's own word,
-    #: and ``failed`` where that fails.
+    """Whether it is shown now. If the prompt stays too long even so, it is extended first."""
     reason: str
-    #: Where it ends.
+    """Shown: the provider's cache is ``cold``, the ``budget`` needs it, or longer prompts have ``repaid`` the price of
+    a new prefix. Deferred: there is ``no_gain``, or it is ``saving`` still. ``failed``: the policy raised. Or the word
+    of a policy of the host's."""
     end: int
-    #: The whole prompt as it is shown, and as it would be.
+    """Last round that it covers, inclusive."""
     tokens_before: int
+    """The whole prompt as it is shown."""
     tokens_after: int
+    """The whole prompt with this compaction."""
     summary: int
+    """Tokens of the compaction in a prompt."""
     retained: int
-    #: Calls of the agent's model since it was prepared, and by how much their prompts were longer, all in all.
+    """Tokens behind its end when it was prepared."""
     calls: int
+    """Calls of the agent's model since it was prepared."""
     missed_saving: int
-    #: What that has cost, and what a new beginning costs, where an uncached token costs 1.
+    """Tokens by which the prompts of these calls were longer than with it, in total."""
     saving: float
+    """What showing it would have saved so far, in uncached input tokens."""
     price: float
-    #: Seconds since the newest post, and until it is looked at again if nothing happens before.
+    """What a new prefix costs, in uncached input tokens."""
     idle: float
+    """Seconds since the newest post."""
     recheck_in: float | None = None
+    """Seconds until it is evaluated again if nothing happens before."""
 
 
 class Rejected(CompactionEvent):
-    """A summary did not pass a check; unless this was the last attempt, it is asked for again at once.
+    """A summary failed a check. Unless this was the last attempt, the summarizer is asked again at once.
 
-    Quiet, since what fails for want of a summary tells so itself: ``Failed`` or ``StrategyFailed``, naming the check.
+    At level debug: the failure that follows is an event of its own, ``Failed`` or ``StrategyFailed``, and names the
+    check.
     """
 
     name: ClassVar[str] = "compaction.rejected"
     level: ClassVar[str] = "debug"
     strategy: str = ""
+    """The strategy that asked for it."""
     start: int
+    """First round summarized."""
     end: int
-    #: The name of the check, one of ``acceptance.CHECKS``.
+    """Last round summarized, inclusive."""
     check: str
-    #: From 1; and how many there may be.
+    """The name of the check, one of ``acceptance.CHECKS``."""
     attempt: int
+    """Counts from 1."""
     attempts: int
-    #: Identifiers in it that stand nowhere in what it was made from, where that is what was wrong.
+    """Maximum number of attempts."""
     unknown_identifiers: tuple[str, ...] = ()
+    """Identifiers that its source does not contain, if that was the fault."""
     seconds: float
+    """Time taken by this attempt."""
     usage: Mapping[str, int] | None = None
+    """Token usage of this attempt."""
     model: str | None = None
+    """The model that answered."""
 
 
 class Published(CompactionEvent):
-    """A compaction became the one that views show; *generation* is its own."""
+    """A compaction is shown from now on; *generation* is its own."""
 
     name: ClassVar[str] = "compaction.published"
-    #: The strategy that made it.
     strategy: str = ""
+    """The strategy that made it."""
     start: int
+    """First round covered."""
     end: int
-    #: The first and last round that it covers and the one before it did not; empty: none.
+    """Last round covered, inclusive."""
     first_round_id: str = ""
+    """First round that the previous compaction did not cover; empty: none."""
     last_round_id: str = ""
+    """Last round that the previous compaction did not cover; empty: none."""
     tokens_before: int
+    """Tokens of the previous summary and the newly covered rounds, as prompts showed them."""
     tokens_after: int
-    #: From the first request to publication.
+    """Tokens of the new summary in a prompt."""
     seconds: float
-    #: How many requests it took.
+    """From the first request to publication."""
     requests: int = 1
+    """Requests to the summarizer."""
     usage: Mapping[str, int] | None = None
+    """Token usage of all requests."""
     model: str | None = None
-    #: It was paid for in an earlier cycle, perhaps another process's, whose *usage* it tells.
+    """The model that answered."""
     reused: bool = False
-    #: Notes that stood before were written anew in full, perhaps from rounds that had been sent before. Else what is
-    #: newly covered was sent once, but for what was refused. Of what is *reused*, ``Prepared`` told it.
+    """It was paid for in an earlier cycle, perhaps another process's; *usage* is of that cycle."""
     major: bool = False
-    #: Tokens of the rounds that were sent for it now, in all *requests*, refused ones included.
+    """Existing notes were rewritten in full, perhaps from rounds sent before. Otherwise the newly covered rounds were
+    sent once, apart from rejected attempts. False for a *reused* one: see its ``Prepared``."""
     sent_tokens: int = 0
-    #: No model answers: new rounds were folded in without one, behind its text, which stands as it was.
+    """Tokens of the rounds sent for it in this cycle, in all *requests*, rejected ones included."""
     offline: bool = False
+    """No model answers: new rounds were added to its text by extraction, and the text stays as it was."""
 
 
 class Failed(CompactionEvent):
-    """A cycle failed; the published compaction stands and the next try is *retry_in* seconds away."""
+    """A cycle failed; the published compaction stands."""
 
     name: ClassVar[str] = "compaction.failed"
     level: ClassVar[str] = "warning"
-    #: The class of the error, or the name of the check that a summary did not pass.
     error: str
+    """The class of the error, or the name of the check that a summary failed."""
     failures: int
+    """Failures in a row."""
     retry_in: float
+    """Seconds until the next attempt."""
     circuit_open: bool = False
+    """Whether attempts are rare from now on."""
 
 
 class Discarded(CompactionEvent):
-    """A result came that nobody may see any more."""
+    """A result was not published, and never will be."""
 
     name: ClassVar[str] = "compaction.discarded"
-    #: After ``stopped``, an accepted answer is kept, and whoever starts next publishes it without asking again.
-    #: ``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``; of a reduction also
-    #: ``torn``, or ``overlaid``: another covers these posts, or there is no Memory to keep it.
     reason: str
+    """``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``; of a reduction also
+    ``torn``, or ``overlaid``: another overlay covers these posts, or no Memory keeps reductions. After ``stopped``, an
+    accepted answer stays in the log, and the next start publishes it without asking again."""
 
 
 class Reverted(CompactionEvent):
-    """The compaction before became current again; *generation* is the new one."""
+    """The previous compaction became current again; *generation* is the new one."""
 
     name: ClassVar[str] = "compaction.reverted"
-    #: Where the compaction ends now; 0 where there is none.
     end: int
+    """Last round covered now; 0: there is no compaction."""
 
 
 class Stopped(CompactionEvent):
@@ -387,26 +417,26 @@ class Stopped(CompactionEvent):
 
     name: ClassVar[str] = "compaction.stopped"
     level: ClassVar[str] = "warning"
-    #: ``executor_shut_down``, ``session_purged``.
     reason: str
+    """``executor_shut_down`` or ``session_purged``."""
 
 
 class PlanFailed(CompactionEvent):
-    """The host's ``plan`` raised; the prompt, or the cycle, goes on without one."""
+    """The host's ``plan`` raised; the prompt or the cycle goes on without a plan."""
 
     name: ClassVar[str] = "plan.failed"
     level: ClassVar[str] = "warning"
-    #: The class of the error.
     error: str
+    """The class of the error."""
 
 
 class PublicationFailed(CompactionEvent):
-    """A policy of the host's, ``publish=``, raised or gave no ``Decision``: what makes prompts shorter is shown."""
+    """The host's ``publish`` policy raised or returned no ``Decision``; what makes prompts shorter is shown."""
 
     name: ClassVar[str] = "publication.failed"
     level: ClassVar[str] = "warning"
-    #: The class of the error.
     error: str
+    """The class of the error."""
 
 
 class Reduced(CompactionEvent):
@@ -414,21 +444,31 @@ class Reduced(CompactionEvent):
 
     name: ClassVar[str] = "compaction.reduced"
     strategy: str
-    #: ``offloaded``, ``dropped`` or ``summarised``.
+    """The strategy that made it."""
     kind: str
+    """``offloaded``, ``dropped`` or ``summarised``."""
     round_id: str
-    #: The first and last post it covers, and their neighbours in the round; empty: the round's query, or none.
+    """The round of the posts."""
     first_post_id: str
+    """First post covered; empty: the round's query."""
     last_post_id: str
+    """Last post covered, inclusive; empty: the round's query."""
     previous_post_id: str = ""
+    """The post before the first one covered; empty: the round's query, or none."""
     next_post_id: str = ""
-    #: How many posts it covers.
+    """The post after the last one covered; empty: none."""
     posts: int
+    """Number of posts covered."""
     tokens_before: int
+    """Tokens of these posts before."""
     tokens_after: int
+    """Tokens of their replacement."""
     seconds: float = 0.0
+    """Time taken."""
     usage: Mapping[str, int] | None = None
+    """Token usage, if a summarizer was called."""
     model: str | None = None
+    """The model that answered, if any."""
 
 
 class StrategyFailed(CompactionEvent):
@@ -437,73 +477,76 @@ class StrategyFailed(CompactionEvent):
     name: ClassVar[str] = "compaction.strategy_failed"
     level: ClassVar[str] = "warning"
     strategy: str
-    #: The class of the error, or the name of the check that a summary did not pass.
+    """The strategy."""
     error: str
+    """The class of the error, or the name of the check that a summary failed."""
 
 
 class Exhausted(CompactionEvent):
-    """All strategies ran, and the trigger still holds: prompts are kept within their budget by their ladder alone."""
+    """All strategies ran and the trigger is still due: only the levels of ``compose`` keep prompts within budget."""
 
     name: ClassVar[str] = "compaction.exhausted"
     level: ClassVar[str] = "warning"
     strategies: int
+    """Number of strategies that ran."""
     tokens: int
+    """Tokens of the prompt after them."""
 
 
 class IndexingFailed(CompactionEvent):
-    """Old rounds could not be made quick to search; that is done when somebody searches."""
+    """Old rounds could not be indexed for search; the next search does it."""
 
     name: ClassVar[str] = "search.indexing_failed"
     level: ClassVar[str] = "warning"
-    #: The class of the error.
     error: str
+    """The class of the error."""
 
 
 class PersistFailed(CompactionEvent):
-    """The journal failed at something that can be done without. Told when that begins, and when the error is another.
-
-    ``answer``: one that was paid for is kept in this process alone; ``lease``: other processes may ask for the same;
-    ``event``: it is not in the log.
-    """
+    """The journal failed at something optional. Emitted when that begins, and when the error changes."""
 
     name: ClassVar[str] = "compaction.persist_failed"
     level: ClassVar[str] = "warning"
     what: Literal["answer", "lease", "event"]
-    #: The class of the error.
+    """``answer``: a paid answer is kept in this process only; ``lease``: other processes may ask for the same summary;
+    ``event``: an event is not in the log."""
     error: str
+    """The class of the error."""
 
 
 class ModelUnknown(CompactionEvent):
-    """Nobody knows the model's tokenizer or window; the default stands in."""
+    """The model's tokenizer or window is unknown; a default is used."""
 
     name: ClassVar[str] = "tokens.model_unknown"
     level: ClassVar[str] = "warning"
     model: str
+    """The model."""
     encoding: str
+    """The encoding that counts tokens instead."""
 
 
 # --- events as structured log lines. Nothing is logged unless a host asks for it ----------------------------------
 
 
-# Everything that a terminal acts on instead of showing it, line ends and tabs aside: C0 and C1 controls, line and
-# paragraph separators, what turns the direction of writing around, lone surrogates.
-_ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters that a terminal acts on instead of showing them, except line ends and tabs: C0 and C1 controls, line and
+# paragraph separators, bidirectional controls, lone surrogates.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    """Return *text* as it may be printed: what a terminal would act on stands there as ``\\x1b``."""
-    return _ACTED_ON.sub(_escape, text)
+    """Return *text* safe to print: characters that a terminal would act on are escaped, as ``\\x1b``."""
+    return _CONTROLS.sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def log_events(logger: Any | None = None) -> EventHook:
     """Return a hook that writes each event to *logger*, by default structlog's: ``compactor.on_event(log_events())``.
 
-    The event's name is the message and its facts are the fields. Events never hold what was said.
+    The event's name is the message and its facts are the fields.
     """
     import structlog
 
@@ -541,5 +584,5 @@ def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = 
 
 
 def _on_one_line(_logger: Any, _name: str, facts: Any) -> Any:
-    """Return *facts* whose texts neither begin a line that looks like another event nor make a terminal do anything."""
+    """Return *facts* with each text on one line and escaped, so that none looks like another event."""
     return {name: " ".join(visible(fact).split()) if isinstance(fact, str) else fact for name, fact in facts.items()}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prompts import ABOVE, contract
 
 from ..config import CompactorConfig, number, whole_number
-from ..events import CostEvaluated, Why, routine_event
+from ..events import CostEvaluated, Why
 from ..prompt.groups import PROMPT_TOKENS
 from ..summarizers.base import Style
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
@@ -252,23 +252,22 @@ class CostOptimal(Trigger):
         reason, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
         if reason in HOLDING:
             self._note_asked(view, mark)
-        cost_evaluation = routine_event(
-            CostEvaluated,
+        cost_evaluation = CostEvaluated(
             is_due=reason in HOLDING,
             reason=reason,
             grown=growth.grown,
-            best=float(best) if best < math.inf else None,  # the event is made as it is, and hosts give whole numbers
+            best=best if best < math.inf else None,
             floor=self.terms.least,
             ceiling=ceiling,
             tokens=tokens,
-            per_call=float(sizes.per_call),
+            per_call=sizes.per_call,
             system=growth.system,
             summary=round(sizes.summary),
             retained=round(sizes.retained),
-            latency_calls=float(self._latency_calls),
-            price=float(price),
-            cached=float(prices.cached_input),
-            calls_left=float(left) if left is not None else None,
+            latency_calls=self._latency_calls,
+            price=price,
+            cached=prices.cached_input,
+            calls_left=left,
         )
         return Verdict(cost_evaluation.is_due, mark, cost_evaluation)
 

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 import compactor.events
 import memory.events
 from compactor.events import (
-    CostEvaluated,
     Discarded,
     Evaluated,
     Failed,
@@ -25,7 +24,6 @@ from compactor.events import (
     Skipped,
     Started,
     StrategyFailed,
-    routine_event,
 )
 from memory.events import Event
 
@@ -113,43 +111,6 @@ def test_an_event_cannot_be_changed() -> None:
 
     with pytest.raises(ValidationError, match="frozen"):
         event.reason = "stopped"
-
-
-WEIGHED = {"is_due": False, "reason": "growing", "grown": 7, "best": 1_500.5, "floor": 9, "ceiling": 8, "tokens": 6}
-WEIGHED |= {
-    "per_call": 5.5,
-    "system": 4,
-    "summary": 3,
-    "retained": 2,
-    "latency_calls": 1.0,
-    "price": 2.5,
-    "cached": 0.1,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "facts"),
-    [
-        (Evaluated, {"role": "r", "generation": 3, "is_due": True, "rounds": 9, "tail": 4}),
-        (Skipped, {"reason": Skip.BELOW_TRIGGER, "rounds": 9, "tail": 4, "closed": 8, "retry_in": 2.5}),
-        (CostEvaluated, WEIGHED),
-    ],
-)
-def test_what_is_told_at_every_look_is_an_event_like_any_other(
-    kind: type[compactor.events.CompactionEvent], facts: dict[str, Any]
-) -> None:
-    """It is made without being checked, and nobody can tell: equal, printed and written alike, and as frozen."""
-    made = routine_event(kind, **facts)
-    checked = kind(**{**facts, "at": made.at})
-    assert made == checked
-    assert (repr(made), made.model_dump(), made.model_dump_json()) == (
-        repr(checked),
-        checked.model_dump(),
-        checked.model_dump_json(),
-    )
-    assert made.facts() == checked.facts()
-    with pytest.raises(ValidationError):
-        made.generation = 4  # type: ignore[misc]
 
 
 def test_facts_leave_out_the_time_and_what_says_nothing() -> None:

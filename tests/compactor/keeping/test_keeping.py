@@ -102,7 +102,7 @@ def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
 def test_a_compactor_has_one() -> None:
     """So what a run has leased, stop() gives back, and what it could not write, the next run finds."""
     compactor, _, _ = on_command(memory_of(1), ScriptedSummarizer())
-    (noted,) = (hook for _, hook in compactor._events._hooks._entries if isinstance(hook, FailuresKept))
+    (noted,) = (hook for _, hook in compactor._events._hooks if isinstance(hook, FailuresKept))
     assert compactor._keeping is compactor._runner._cycle.keeping is noted._keeping
 
 
