@@ -40,7 +40,7 @@ from .overlays import (
 )
 from .rounds import Record, Round, copy_with, new_id
 from .stores.base import Store
-from .visibility import seen_by
+from .visibility import Rounds, seen_by
 
 if TYPE_CHECKING:
     from .memory import Memory
@@ -313,8 +313,9 @@ class RoleJournal:
 
     def prepared(self) -> Sequence[CompactionPrepared]:
         now = self._memory.snapshot
-        generation = now.journal(self._role).generation
-        return tuple(one for one in now.prepared.get(self._role, ()) if one.base == generation)
+        answers, state = now.prepared.get(self._role, ()), now.journals.get(self._role)
+        generation = now.redactions if state is None else state.generation
+        return [one for one in answers if one.base == generation] if answers else ()
 
     def lease(self, seconds: float) -> float:
         store = self._store
@@ -391,10 +392,12 @@ class RoleJournal:
         return now.reductions.get(self._role, Reductions()) if written else None
 
     def _state(self, now: Snapshot) -> JournalState:
-        state = now.journal(self._role)
+        state = now.journals.get(self._role)
+        if state is None:
+            return JournalState(now.redactions)
         if state.current is None:
             return state
-        current = now.rounds(self._role).anchored(state.current)
+        current = Rounds(now, self._role, include_failed=False).anchored(state.current)
         return state if current is state.current else state._replace(current=current)
 
     def _current(

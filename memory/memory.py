@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +32,7 @@ from .entries import (
 )
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
-from .hooks import Hooks, Notifications, describe, describe_error
+from .hooks import Hooks, describe, describe_error
 from .journal import SOLE, RoleJournal, withdrawals
 from .log.redaction import erased_places, place_of, redaction_of, references_of, unfinished, withdrawn
 from .log.session_log import Log
@@ -67,7 +69,7 @@ class RoundsGetter:
     role: str
 
     def __call__(self) -> Rounds:
-        return self.memory.snapshot.rounds(self.role)
+        return Rounds(self.memory.snapshot, self.role, include_failed=False)
 
 
 class Memory(Log):
@@ -111,7 +113,7 @@ class Memory(Log):
 
     def _after_fork(self) -> None:
         super()._after_fork()
-        self._notifications = Notifications()
+        self._announcing = threading.local()
         self._holder = ""  # of leases: a random one for each journal
 
     def is_same_session(self, other: Memory) -> bool:
@@ -381,13 +383,10 @@ class Memory(Log):
     @property
     def header(self) -> tuple[Post, ...]:
         """The system messages before the first user message; of each named part, the newest text."""
-        header = self.snapshot.header
-        if not any(post.kind.startswith(HEADER_PART) for post in header):
-            return header
         parts: dict[object, Post] = {}  # a part keeps the place where it was set first
-        for place, post in enumerate(header):
+        for place, post in enumerate(self.snapshot.header):
             parts[(post.kind, post.send_to) if post.kind.startswith(HEADER_PART) else place] = post
-        return tuple(post for post in parts.values() if post.message or not post.kind.startswith(HEADER_PART))
+        return tuple([post for post in parts.values() if post.message or not post.kind.startswith(HEADER_PART)])
 
     def get_role_rounds(
         self, role: str, include_failure_rounds: bool = False
@@ -407,7 +406,7 @@ class Memory(Log):
                 and now.redactions == before.redactions
                 and now.published.get(role) is before.published.get(role)
             ):
-                rounds = now.rounds(role, include_failed=include_failure_rounds)
+                rounds = Rounds(now, role, include_failed=include_failure_rounds)
                 return rounds, rounds.anchored(compaction)
 
     def rounds_getter(self, role: str) -> RoundsGetter:
@@ -549,16 +548,22 @@ class Memory(Log):
         """Tell hooks of what was *erased* and *rounds* that were opened, and providers that something happened."""
         for references in erased:
             self.emit(Redacted(at=self._clock(), session=self.session_id, references=references))
-
-        if self._providers or self._round_hooks:
-            self._notifications.send(self._notify, rounds)
-
-    def _notify(self, rounds: Iterable[int]) -> None:
+        if not self._providers and not self._round_hooks.entries:
+            return
+        waiting: deque[Iterable[int]] | None = getattr(self._announcing, "waiting", None)
+        if waiting is not None:  # a hook of this thread writes: others are told of that when it is through
+            waiting.append(rounds)
+            return
+        waiting = self._announcing.waiting = deque([rounds])
         try:
-            for number in rounds:
-                self._round_hooks(number)
+            while waiting:
+                try:
+                    for number in waiting.popleft():
+                        self._round_hooks(number)
+                finally:
+                    self._notify_providers()
         finally:
-            self._notify_providers()
+            self._announcing.waiting = None
 
     def _notify_providers(self) -> None:
         total = self.snapshot.total

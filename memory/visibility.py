@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,67 +24,62 @@ def seen_by(role: str, round_: Round) -> Round:
     """Return *round_* with only the posts that *role* sees; the same object where that is all of them."""
     if not role:
         return round_
-    # As sees() says, without its call: every prompt asks it of every post.
+    # sees() inlined: every prompt asks it of every post.
     posts = tuple([post for post in round_.post_list if role in (post.send_from, post.send_to)])
     return round_ if len(posts) == len(round_.post_list) else copy_with(round_, post_list=posts)
 
 
 class Rounds(Sequence[Round]):
-    """Rounds as one role sees them at one moment: taking it is O(1), reading an item filters that item.
+    """Rounds as one role sees them at one moment. Taking it is O(1); reading an item filters that item.
 
-    A slice is a tuple, and costs what it holds. Where rounds are read from a store when they are asked for, reading an
-    item may raise ``StoreError``; the next reading asks the store again.
+    A slice is a tuple. Where rounds are read from a store when they are asked for, reading an item may raise
+    ``StoreError``; the next reading asks the store again.
     """
 
-    __slots__ = ("_failed", "_snapshot", "role", "settled")
+    __slots__ = (
+        "_failed",
+        "_length",
+        "_snapshot",
+        "epoch",
+        "erased",
+        "pins",
+        "redactions",
+        "reductions",
+        "role",
+        "settled",
+        "usage",
+    )
 
     def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
         self._snapshot = snapshot
-        self._failed = () if include_failed else snapshot.failed
+        self._failed = failed = () if include_failed else snapshot.failed
+        self._length = snapshot.total - len(failed)
         self.role = role
-        #: How many rounds at the beginning stay as they are for as long as ``epoch`` does.
-        self.settled = snapshot.closed_prefix - bisect_right(self._failed, snapshot.closed_prefix)
-
-    @property
-    def epoch(self) -> int:
-        """Two sequences of one Memory and role with equal epochs begin with the same settled rounds."""
-        return self._snapshot.epoch
-
-    @property
-    def reductions(self) -> Reductions:
-        """What stands in its role's prompts instead of posts; nothing for the empty role, which sees everything."""
-        return self._snapshot.reductions.get(self.role) or Reductions()
-
-    @property
-    def pins(self) -> frozenset[tuple[str, int]]:
-        """The pinned posts, by round id and number in the round; 0 is the user's query."""
-        return self._snapshot.pins
-
-    @property
-    def redactions(self) -> int:
-        """How often something was erased from the log: closed rounds stay as they are but for that."""
-        return self._snapshot.redactions
-
-    @property
-    def erased(self) -> Mapping[str, tuple[int, ...]]:
-        """Which posts of a round were erased, by its id; it reads the same as long as that is the same."""
-        return self._snapshot.erased
-
-    @property
-    def usage(self) -> Usage:
-        """What its role's provider counted of prompts."""
-        return self._snapshot.usages.get(self.role) or Usage()
+        #: How many rounds at the beginning stay as they are while ``epoch`` does.
+        self.settled = snapshot.closed_prefix - bisect_right(failed, snapshot.closed_prefix)
+        #: Two sequences of one Memory and role with equal epochs begin with the same closed rounds.
+        self.epoch = snapshot.epoch
+        #: What stands in the role's prompts in place of posts, behind its compaction. The empty role sees everything.
+        self.reductions: Reductions = snapshot.reductions.get(role, _NO_REDUCTIONS)
+        #: The pinned posts, by round id and number in the round; 0 is the user's query.
+        self.pins = snapshot.pins
+        #: How often something was erased from the log. Apart from that, closed rounds stay as they are.
+        self.redactions = snapshot.redactions
+        #: Which posts of each round were erased, by its id.
+        self.erased = snapshot.erased
+        #: What the role's provider counted of prompts.
+        self.usage: Usage = snapshot.usages.get(role, _NO_USAGE)
 
     def seen_as(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
-        return self._snapshot.rounds(role or self.role)
+        return Rounds(self._snapshot, role or self.role, include_failed=False)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Round]:
         """Return the rounds as a list: they are frozen, so there is nothing in them to copy."""
         return list(self)
 
     def __len__(self) -> int:
-        return self._snapshot.total - len(self._failed)
+        return self._length
 
     @overload
     def __getitem__(self, index: int) -> Round: ...
@@ -92,36 +87,28 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return tuple(self._between(start, stop) if step == 1 else map(self._at, range(start, stop, step)))
-        length = len(self)
-        place = index + length if index < 0 else index
-        if not 0 <= place < length:
-            raise IndexError(f"no round at {index}; there are {length}")
+            places = range(*index.indices(self._length))
+            numbers = [self.number_at(place) for place in places] if self._failed else [place + 1 for place in places]
+            rounds = self._snapshot.rounds_at(numbers)
+            return tuple([seen_by(self.role, round_) for round_ in rounds] if self.role else rounds)
+        place = index + self._length if index < 0 else index
+        if not 0 <= place < self._length:
+            raise IndexError(f"no round at {index}; there are {self._length}")
         return self._at(place)
 
     def __iter__(self) -> Iterator[Round]:
-        return self._between(0, len(self))
-
-    def _between(self, start: int, stop: int) -> Iterator[Round]:
-        """Give the rounds from place *start* up to *stop*."""
-        if start >= stop:
-            return
-        number, failed, role, round_at = self.number_at(start), self._failed, self.role, self._snapshot.round_at
-        ahead = bisect_left(failed, number)
-        for _ in range(start, stop):
-            while ahead < len(failed) and failed[ahead] == number:
-                ahead, number = ahead + 1, number + 1
-            yield seen_by(role, round_at(number))
-            number += 1
+        return map(self._at, range(self._length))
 
     def _at(self, place: int) -> Round:
-        return seen_by(self.role, self._snapshot.round_at(self.number_at(place)))
+        round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
+        role = self.role
+        for post in round_.post_list if role else ():
+            if role not in (post.send_from, post.send_to):
+                return seen_by(role, round_)
+        return round_
 
     def number_at(self, place: int) -> int:
-        """Return the number in the log of the round at that *place*, from 0, for which the round is not read."""
-        if not self._failed:
-            return place + 1
+        """Return the number in the log of the round at that *place*, from 0. The round is not read."""
         failed = self._failed  # the j-th of them comes before that round if at most so many rounds are seen before it
         return place + 1 + bisect_right(range(len(failed)), place, key=lambda j: failed[j] - j - 1)
 
@@ -131,26 +118,34 @@ class Rounds(Sequence[Round]):
         None where this snapshot does not know the round.
         """
         number = self._snapshot.number_of(round_id)
-        return self._end_at(number) if number else None
-
-    def _end_at(self, number: int) -> int:
-        return number - bisect_right(self._failed, number)
+        return number - bisect_right(self._failed, number) if number else None
 
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
-        """Return *compaction* with its indices in the numbering of this sequence, going by the id of its last round.
+        """Return *compaction* with its indices in the numbering of this sequence, found by the id of its last round.
 
-        As it is, at most cut to the length, where it has no id or the id is not known here. ``pinned`` says what is
-        pinned in the rounds that it covers. No store is asked where it is what its role published last.
+        Where it has no id, or the id is not known here, the indices stay, at most cut to the length. ``pinned`` says
+        what is pinned in the covered rounds. No store is asked about what the role published last.
         """
         if compaction is None:
             return None
-        last = self._last_of(compaction)
+        now, round_id = self._snapshot, compaction.end_round_id
+        last = 0
+        if round_id is not None:
+            current = now.journals[self.role].current if self.role in now.journals else None
+            if current is not None and current.end_round_id == round_id and current.end_number:
+                last = current.end_number if current.end_number <= now.total else 0  # its journal found it in this log
+            else:
+                last = now.number_of(round_id)
         if last:
-            end = self._end_at(last)
+            end = last - bisect_right(self._failed, last)
         else:
-            end = min(compaction.end_index, len(self))
+            end = min(compaction.end_index, self._length)
             last = self.number_at(end - 1) if end else 0
-        pinned = self._pinned(last) if self._snapshot.pinned else ()
+        pinned: tuple[str, ...] = ()
+        if now.pinned:
+            covered = takewhile(lambda one: one.round <= last, now.pinned)
+            seen = [one.text for one in covered if one.shown_to(self.role) and not now.has_failed(one.round)]
+            pinned = tuple(dict.fromkeys(seen))  # the query may be said twice
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction
         return copy_with(compaction, end_index=end, pinned=pinned)
@@ -160,30 +155,15 @@ class Rounds(Sequence[Round]):
         end = None if compaction.end_round_id is None else self.end_of(compaction.end_round_id)
         return end is not None and end < compaction.end_index
 
-    def _last_of(self, compaction: CompactedMessage) -> int:
-        """Return the number of the last round that *compaction* covers; 0 where it is not known here."""
-        now, round_id = self._snapshot, compaction.end_round_id
-        if round_id is None:
-            return 0
-        known = now.journals.get(self.role)
-        current = known.current if known is not None else None
-        if current is not None and current.end_round_id == round_id and current.end_number:
-            return current.end_number if current.end_number <= now.total else 0  # its journal found it in this log
-        return now.number_of(round_id)
-
-    def _pinned(self, last: int) -> tuple[str, ...]:
-        """Return what the pinned posts say up to the round of that number, in the order of the log."""
-        now = self._snapshot
-        covered = takewhile(lambda one: one.round <= last, now.pinned)
-        seen = (one.text for one in covered if one.shown_to(self.role) and not now.has_failed(one.round))
-        return tuple(dict.fromkeys(seen))  # the query may be said twice
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return self._length == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<Rounds role={self.role!r} length={len(self)}>"
+        return f"<Rounds role={self.role!r} length={self._length}>"
+
+
+_NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()

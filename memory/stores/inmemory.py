@@ -21,20 +21,12 @@ class _Lease(NamedTuple):
     until: float
 
 
-#: An entry as it is kept: id, kind, stamp, round, version, body; then, where there is no body, what its record's fields
-#: hold. A plain tuple, for of these there are the most: it is one object for the garbage collector to look at, or none
-#: where nothing but text and numbers is in it; an entry with its record are four.
+#: An entry: id, kind, stamp, round, version, body; where there is no body, the values of its record's fields follow.
+#: A plain tuple, because there are so many of these: the garbage collector visits one object, or none where the tuple
+#: holds only texts and numbers. An entry with its record are four.
 _Line = tuple[Any, ...]
 _HEAD = 6
 _FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
-
-
-def _line_of(entry: Entry) -> _Line:
-    record, fields = entry._record, _FIELDS.get(entry.kind)
-    head = entry.id, entry.kind, entry.created_at, entry.round, entry.version
-    if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
-        return (*head, entry.body)
-    return (*head, None, *map(record.__dict__.__getitem__, fields))
 
 
 def _entry_of(line: _Line, number: int) -> Entry:
@@ -72,7 +64,7 @@ class InMemoryStore(Store):
         self._changing = False
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _writing(self) -> Iterator[None]:
         """Hold the lock. Raises ``StoreBusy`` in a signal's handler that interrupted a write of the same thread."""
         with self._lock:
             if self._changing:
@@ -87,10 +79,8 @@ class InMemoryStore(Store):
                 self._changing = False
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        with self._alone():
-            log = self._sessions.get(session)
-            if log is None:
-                log = self._sessions[session] = []
+        with self._writing():
+            log = self._sessions.setdefault(session, [])
             if len(log) != after:
                 stored = log[after : after + len(entries)]
                 if len(log) > after and [line[0] for line in stored] == [entry.id for entry in entries]:
@@ -98,8 +88,15 @@ class InMemoryStore(Store):
                 raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
             if log and entries and entries[0].follows not in ("", log[-1][0]):
                 raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
-            # A list, whose entries come in all at once: a reader never sees half of them.
-            log.extend([_line_of(entry) for entry in entries])
+            lines: list[_Line] = []
+            for entry in entries:
+                record, fields = entry._record, _FIELDS.get(entry.kind)
+                head = entry.id, entry.kind, entry.created_at, entry.round, entry.version
+                if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
+                    lines.append((*head, entry.body))
+                else:
+                    lines.append((*head, None, *map(record.__dict__.__getitem__, fields)))
+            log += lines  # all at once: a reader never sees half of them
             return after + len(entries)
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
@@ -112,19 +109,17 @@ class InMemoryStore(Store):
             return sorted(name for name, log in self._sessions.items() if log)
 
     def redact(self, session: str, number: int, body: str = "") -> None:
-        with self._alone():
+        with self._writing():
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
-            entry = _entry_of(log[number - 1], number)
-            kind, body = (entry.kind, body) if body else ("redacted", "{}")
-            log[number - 1] = _line_of(
-                Entry(kind, body=body, id=entry.id, created_at=entry.created_at, round=entry.round)
-            )
+            entry_id, kind, created_at, round_ = log[number - 1][:4]
+            kind, body = (kind, body) if body else ("redacted", "{}")
+            log[number - 1] = (entry_id, kind, created_at, round_, BODY_VERSION, body)
 
     def purge(self, session: str) -> None:
         delete_files(self, session)
-        with self._alone():
+        with self._writing():
             self._sessions.pop(session, None)
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:

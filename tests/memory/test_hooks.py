@@ -12,7 +12,7 @@ import pytest
 from memory import CompactedMessage, CompactionProvider, Event, InMemoryStore, Memory
 from memory.entries import Entry, RoundFailed
 from memory.events import HookFailed, ProviderFailed
-from memory.hooks import Hooks, Notifications
+from memory.hooks import Hooks
 
 LONG = 60.0  # seconds: where a deadlock would otherwise hang the run
 
@@ -266,15 +266,17 @@ def test_an_event_hook_that_reads_what_is_broken_comes_to_an_end() -> None:
 
 def test_notifications_of_one_thread_wait_for_one_another_and_not_for_other_threads() -> None:
     """A hook that blocks holds up its own thread only."""
-    notifications, heard = Notifications(), []
+    memory, heard = Memory(), []
 
-    def outer() -> None:
-        notifications.send(lambda: heard.append("inner"))
-        in_thread(lambda: notifications.send(lambda: heard.append("other thread")))
-        heard.append("outer")
+    def hook(number: int) -> None:
+        if number == 1:
+            memory.create_round("of this thread")
+            in_thread(lambda: memory.create_round("of another thread"))
+        heard.append(number)
 
-    notifications.send(outer)
-    assert heard == ["other thread", "outer", "inner"]
+    memory.on_round_added(hook)
+    memory.create_round("the first")
+    assert heard == [3, 1, 2]
 
 
 def test_hooks_take_any_arguments_and_report_what_failed() -> None:
