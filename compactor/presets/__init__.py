@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .auto_context import PLAN_NOTEBOOK_TOOLS, STEPS, PromptConfig, Prompts, auto_context
 from .compat.archives import NotAnArchive, archive_of, messages_in
-from .compat.auto_context_memory import AutoContextMemory, NotDeleted
-from .compat.compression_events import CompressionEvent
+from .compat.auto_context_memory import AutoContextMemory, CompressionEvent, NotDeleted
 from .compat.memory_with_compress import (
     DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
     CompressionFailed,

@@ -1,4 +1,4 @@
-"""``auto_context``: six steps from light to heavy, with the names and numbers that users of AutoContextMemory know."""
+"""``auto_context``: six steps from light to heavy, with the names and numbers of AutoContextMemory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
 from ..view import View
-from .options import given_config, given_names, given_share
+from .options import check_config, check_names, check_share
 
-#: The six steps in their order. In capitals, they are the types of compression events.
+#: The six steps in order. In capitals, they are the types of compression events.
 STEPS = (
     "tool_invocation_compress",
     "large_message_offload_with_protection",
@@ -29,7 +29,7 @@ STEPS = (
     "current_round_large_message_summary",
     "current_round_message_compress",
 )
-#: The tools of AgentScope's PlanNotebook: what they keep is a plan, which is told anew each time.
+#: The tools of AgentScope's PlanNotebook. The prompt shows its plan anew each time.
 PLAN_NOTEBOOK_TOOLS = (
     "create_plan",
     "update_plan_info",
@@ -42,14 +42,14 @@ PLAN_NOTEBOOK_TOOLS = (
     "view_historical_plans",
     "recover_historical_plan",
 )
-#: The newest answered round and the open one stay as they are: as many as the heaviest step has always spared.
+#: The newest answered round and the open one stay, as in AutoContextMemory's heaviest step.
 RETAIN_RECENT = 2
-#: What a name or a path looks like. Many languages write a whole instruction without a space.
+#: A prompt's name or path. ASCII only: many languages write a whole instruction without a space.
 _NAME_OR_PATH = re.compile(r"[\w./\\~:-]*|[^\n]*\.ya?ml", re.ASCII)
 
 
 class Prompts:
-    """The names of the shipped prompts of the steps that ask a model; ``prompts.load(name)`` gives one.
+    """The names of the shipped prompts of the steps that ask a model; ``prompts.load(name)`` loads one.
 
     *COMPRESSION_MESSAGE_LIST_END* ends the conversation in each request.
     """
@@ -63,11 +63,11 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptConfig:
-    """A prompt of your own for each step that asks a model; None: the shipped one.
+    """Your own prompt for each step that asks a model; None: the shipped one.
 
     Each is a ``PromptTemplate``, the name or path of one, or its text. A path ends in ``.yaml`` or ``.yml``, or is a
-    ``Path``; a name is one word in ASCII; all else is text, in whatever language. A text without ``{content}`` is an
-    instruction: the conversation is put before it.
+    ``Path``; a name is one ASCII word; all else is text. A text without ``{content}`` is an instruction, and the
+    conversation precedes it.
     """
 
     previous_round_tool_compress_prompt: str | os.PathLike[str] | PromptTemplate | None = None
@@ -76,7 +76,7 @@ class PromptConfig:
     current_round_compress_prompt: str | os.PathLike[str] | PromptTemplate | None = None
 
     def template(self, name: str) -> PromptTemplate | None:
-        """Return the prompt in field *name*. Raises ``PromptError`` where it cannot be used."""
+        """Return the prompt in field *name*. Raises ``PromptError`` if it cannot be used."""
         given = getattr(self, name)
         if given is not None and not isinstance(given, str | os.PathLike | PromptTemplate):
             raise ConfigError(
@@ -104,14 +104,15 @@ def auto_context(
     exempt_tools: str | Iterable[str] = (),
     config: CompactorConfig | None = None,
 ) -> dict[str, Any]:
-    """Return the options for ``ContextCompactor.for_role(memory, role, **auto_context(...))``.
+    """Return options for ``ContextCompactor.for_role(memory, role, **auto_context(...))``.
 
-    Due at *msg_threshold* messages, or over *token_ratio* of *max_token*. Then, until neither is so any more: runs of
-    tool calls in past rounds become summaries; large posts of past rounds become previews, at first without the newest
-    *last_keep* messages, then with them; past rounds are compacted; large posts of the open round become summaries;
-    then its tool calls do. Results that the role has yet to read stay, and so do the calls and results of
-    *exempt_tools*, those that load skills, say. Of *plan_tools* a summarizer sees a line; both are names.
-    What else there is to set comes from *config*. Raises ``ConfigError`` for nonsense.
+    Due at *msg_threshold* messages, or over *token_ratio* of *max_token*. Until neither holds, the steps run in order:
+    runs of tool calls in past rounds become summaries; large posts of past rounds become previews, first all but the
+    newest *last_keep* messages, then these too; past rounds are compacted; large posts of the open round become
+    summaries, and last its tool calls. Results that the role has not read yet stay, and so do the calls and results of
+    *exempt_tools*, such as tools that load skills. Calls of *plan_tools* are one line in a request.
+
+    All other settings come from *config*. Raises ``ConfigError`` for invalid settings.
     """
     for name, number, least in (
         ("msg_threshold", msg_threshold, 1),
@@ -122,89 +123,75 @@ def auto_context(
         ("min_consecutive_tool_messages", min_consecutive_tool_messages, 0),
     ):
         whole_number(name, number, least)
-    token_ratio = given_share("token_ratio", token_ratio)
-    ratio = given_share("current_round_compression_ratio", current_round_compression_ratio, MIN_SAVING - 0.01)
-    plan_tools = given_names("plan_tools", plan_tools)
-    prompts = custom_prompt if isinstance(custom_prompt, PromptConfig) else _prompt_config(custom_prompt)
-
-    def prompt(name: str) -> dict[str, Any]:
-        given = prompts.template(name)
-        return {} if given is None else {"prompt": given}
-
+    token_ratio = check_share("token_ratio", token_ratio)
+    ratio = check_share("current_round_compression_ratio", current_round_compression_ratio, MIN_SAVING - 0.01)
+    plan_tools = check_names("plan_tools", plan_tools)
+    prompts = _make_prompts(custom_prompt)
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)
     steps: tuple[Strategy, ...] = (
         compress_tool_runs(
             min_consecutive_tool_messages,
             last_keep,
             plan_tools=plan_tools,
-            **prompt("previous_round_tool_compress_prompt"),
+            **_as_option(prompts.template("previous_round_tool_compress_prompt")),
         ),
         _in_past(offload(keep_last=last_keep)),
         _in_past(offload()),
         compact_view,
-        offload(summarize=True, **prompt("current_round_large_message_prompt")),
+        offload(summarize=True, **_as_option(prompts.template("current_round_large_message_prompt"))),
         compress_tool_runs(
             scope="current",
             ratio=ratio,
             plan_tools=plan_tools,
-            **prompt("current_round_compress_prompt"),
+            **_as_option(prompts.template("current_round_compress_prompt")),
         ),
     )
-    given: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
+    made = (
+        check_config(config).filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=token_ratio)
+    )
+    if names := check_names("exempt_tools", exempt_tools):
+        made = made.merged(exempt_tools=names)
+    if (template := prompts.template("previous_round_summary_prompt")) is not None:
+        made = made.asking(template)
+    optional: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
     return {
-        "config": _config(
-            given_config(config),
-            max_token,
-            token_ratio,
-            given_names("exempt_tools", exempt_tools),
-            prompts.template("previous_round_summary_prompt"),
-        ),
+        "config": made,
         "trigger": over_messages(msg_threshold - 1) | over_tokens(max(1, int(max_token * token_ratio))),
-        "strategies": tuple(map(_named, STEPS, steps)),
-        **{name: value for name, value in given.items() if value is not None},
+        "strategies": tuple(map(_rename, STEPS, steps)),
+        **{name: value for name, value in optional.items() if value is not None},
     }
 
 
-def _prompt_config(given: Mapping[str, Any] | None) -> PromptConfig:
-    if given is None:
-        return PromptConfig()
-    if not isinstance(given, Mapping):
+def _make_prompts(given: PromptConfig | Mapping[str, Any] | None) -> PromptConfig:
+    if isinstance(given, PromptConfig):
+        return given
+    if given is not None and not isinstance(given, Mapping):
         raise ConfigError(("custom_prompt", f"must be a PromptConfig(...) or a mapping, not {given!r}"))
     known = [field.name for field in fields(PromptConfig)]
-    unknown = sorted(set(given) - set(known))
+    unknown = sorted(set(given or ()) - set(known))
     if unknown:
         raise ConfigError(*((f"custom_prompt.{name}", f"unknown; there are {', '.join(known)}") for name in unknown))
-    return PromptConfig(**given)
+    return PromptConfig(**(given or {}))
 
 
-def _config(
-    given: CompactorConfig,
-    max_token: int,
-    token_ratio: float,
-    exempt_tools: tuple[str, ...],
-    prompt: PromptTemplate | None,
-) -> CompactorConfig:
-    """Return *given* with what the preset sets in it; with *prompt* in the place of its own where there is one."""
-    config = given.filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=token_ratio)
-    if exempt_tools:
-        config = config.merged(exempt_tools=exempt_tools)
-    return config if prompt is None else config.asking(prompt)
+def _as_option(prompt: PromptTemplate | None) -> dict[str, Any]:
+    return {} if prompt is None else {"prompt": prompt}
 
 
 def _in_past(strategy: Strategy) -> Strategy:
-    """Return *strategy* without what it would reduce in open rounds."""
+    """Return *strategy* without its reductions in open rounds."""
 
-    def past(view: View) -> Iterator[Overlay]:
+    def reduce_past(view: View) -> Iterator[Overlay]:
         still_open = {view.rounds[place].id for place in range(view.closed, view.total)}
         for overlay in strategy(view):
             if not (isinstance(overlay, Reduction) and overlay.round_id in still_open):
                 yield overlay
 
-    return past
+    return reduce_past
 
 
-def _named(name: str, strategy: Strategy) -> Strategy:
-    """Return *strategy* under the *name* that events are to say."""
+def _rename(name: str, strategy: Strategy) -> Strategy:
+    """Return *strategy* under *name*, which events show."""
 
     def step(view: View) -> Iterable[Overlay]:
         return strategy(view)

@@ -1,4 +1,4 @@
-"""What a host hands to a preset, checked before anything is made of it: each error names the setting and the remedy."""
+"""Checks for the arguments of presets. Each error names the setting and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory.arguments import kind_of
 from ..config import CompactorConfig, ConfigError, Settings
 
 
-def given_config(config: object) -> CompactorConfig:
+def check_config(config: object) -> CompactorConfig:
     """Return *config*; the default one for None."""
     if config is None:
         return CompactorConfig()
@@ -23,14 +23,14 @@ def given_config(config: object) -> CompactorConfig:
     return config
 
 
-def given_share(name: str, value: object, most: float = 1.0) -> float:
-    """Return *value* where it is a number over 0 and at most *most*."""
+def check_share(name: str, value: object, most: float = 1.0) -> float:
+    """Return *value*, a number over 0 and at most *most*."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
         raise ConfigError((name, f"should be a share, over 0 and at most {most:g}, not {value!r}"))
     return float(value)
 
 
-def given_names(name: str, value: object) -> tuple[str, ...]:
+def check_names(name: str, value: object) -> tuple[str, ...]:
     """Return one name or several as a tuple."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(one, str) for one in names):
@@ -38,14 +38,14 @@ def given_names(name: str, value: object) -> tuple[str, ...]:
     return names
 
 
-def given_text(name: str, value: object) -> str:
+def check_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ConfigError((name, f"must be a text, not {kind_of(value)}"))
     return value
 
 
-def given_path(name: str, value: Any) -> str:
-    """Return the path of a folder, which messages can name: in one line, in characters that can be sent."""
+def check_path(name: str, value: Any) -> str:
+    """Return the path of a folder that messages can name: one line, without lone surrogates."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         raise ConfigError((name, f"must be the path of a folder, a str or a Path, not {kind_of(path)}"))
@@ -57,6 +57,5 @@ def given_path(name: str, value: Any) -> str:
 
 
 def check_function(name: str, value: Callable[..., Any] | None) -> None:
-    """Raise ``ConfigError`` for what is neither None nor can be called."""
     if value is not None and not callable(value):
         raise ConfigError((name, f"must be a function, or None, not {kind_of(value)}"))

@@ -14,14 +14,14 @@ from ..strategies import compact_rounds, drop, pin_system
 from ..strategies.drop import pairs_of
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
-from .options import given_config, given_text
+from .options import check_config, check_share, check_text
 
-#: What leaves first, and how many of its newest stay. Skills can be loaded again, so none of their texts has to.
+#: Kinds in the order in which they leave, and how many of the newest stay. Skills can be loaded again, so none stays.
 RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))
 #: The share of the model's window at which it is due.
 THRESHOLD_RATIO = 0.8
-#: Once it is due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's
-#: prefix cache is of use in between.
+#: Once due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's prefix
+#: cache stays useful in between.
 ENOUGH = 0.75
 
 Rules = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -43,29 +43,25 @@ def selective(
     max_token: int | None = None,
     config: CompactorConfig | None = None,
 ) -> dict[str, Any]:
-    """Return what ``ContextCompactor.for_role(memory, role, **selective(...))`` takes beside memory and role.
+    """Return options for ``ContextCompactor.for_role(memory, role, **selective(...))``.
 
-    Due when the provider counted *threshold_ratio* of *model*'s window at its last response (``memory.record_usage``),
-    or we do where it said nothing since the prompt last changed. The window is *max_token*, where that is given; else
-    that of *windows*, by the beginning of the model's name; else the known one, or 128,000 tokens.
+    Due when the provider's last response counted *threshold_ratio* of *model*'s window (``memory.record_usage``), or we
+    count as much and it has counted nothing since the prompt changed. The window is *max_token*; else the one in
+    *windows* by the beginning of the model's name; else the known one, or 128,000 tokens.
 
-    *rules* change the number of newest posts that stay, by kind, None for all of them: ``{"tool_result": 8}``; given in
-    order of priority, ``[("tool_result", 8), ("user", 2)]``, they are all the rules. Kinds are those of ``drop``,
-    spelled anyhow; in place of the number a rule may have a ``strategy`` (drop, truncate, none) and ``keep_recent``.
-    Each is a strategy of its own, so it stops as soon as enough is gone; then, with *fallback_to_full_summary*, all
-    closed rounds become the one summary. What was said in the newest *keep_rounds* rounds stays, but for calls and
-    their results; with *keep_system*, system messages within the conversation are pinned before they would be
-    summarised. A summary that is refused is asked for again *summary_retry_attempts* times; after *cooldown_failures*
-    failures in a row nothing is tried for *cooldown_seconds*.
-    What else there is to set comes from *config*, and so does the model where none is given. Raises ``ConfigError`` for
-    nonsense.
+    *rules* change how many of the newest posts of a kind stay, None for all: ``{"tool_result": 8}``. Pairs in order of
+    priority, ``[("tool_result", 8), ("user", 2)]``, replace all rules. Kinds are those of ``drop``, in any spelling;
+    instead of the number a rule may have a ``strategy`` (drop, truncate, none) and ``keep_recent``. Each rule is a
+    strategy of its own, so dropping stops as soon as enough is gone; then, with *fallback_to_full_summary*, all closed
+    rounds become the one summary.
+
+    All text of the newest *keep_rounds* rounds stays, but not their calls and results. With *keep_system*, system
+    messages inside the conversation are pinned before a summary. A refused summary is asked for again up to
+    *summary_retry_attempts* times; after *cooldown_failures* failures in a row, compaction pauses for
+    *cooldown_seconds*. All other settings come from *config*, also the model if none is given. Raises ``ConfigError``
+    for invalid settings.
     """
-    if (
-        isinstance(threshold_ratio, bool)
-        or not isinstance(threshold_ratio, int | float)
-        or not 0 < threshold_ratio <= 1
-    ):
-        raise ConfigError(("threshold_ratio", f"should be a share, over 0 and at most 1, not {threshold_ratio!r}"))
+    threshold_ratio = check_share("threshold_ratio", threshold_ratio)
     if windows is not None and not isinstance(windows, Mapping):
         raise ConfigError(("windows", f"must be windows in tokens by model, not {kind_of(windows)}"))
     for name, tokens in (windows or {}).items():
@@ -74,19 +70,19 @@ def selective(
     whole_number("cooldown_failures", cooldown_failures, 1)
     if not number("cooldown_seconds", cooldown_seconds):
         raise ConfigError(("cooldown_seconds", "must be over 0"))
-    given = given_config(config).filled(retain_recent=keep_rounds)
-    model = given_text("model", model) or given.model
+    given = check_config(config).filled(retain_recent=keep_rounds)
+    model = check_text("model", model) or given.model
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = whole_number("max_token", max_token, 1)
     mark = max(1, int(window * threshold_ratio))
-    drops: tuple[Strategy, ...] = tuple(drop(kind, kept, keep_rounds=keep_rounds) for kind, kept in _ordered(rules))
+    drops: tuple[Strategy, ...] = tuple(drop(kind, kept, keep_rounds=keep_rounds) for kind, kept in _merge_rules(rules))
     return {
         "config": given.merged(
             model=model,
             retain_at_least=keep_rounds,
             max_tokens=window,
-            token_ratio=float(threshold_ratio),
+            token_ratio=threshold_ratio,
             summary_attempts=whole_number("summary_retry_attempts", summary_retry_attempts) + 1,
             circuit_breaker_failures=cooldown_failures,
             circuit_breaker_reset=cooldown_seconds,
@@ -99,18 +95,18 @@ def selective(
     }
 
 
-def _ordered(rules: Rules | None) -> list[tuple[str, int]]:
-    """Return the rules in order of priority."""
+def _merge_rules(rules: Rules | None) -> list[tuple[str, int]]:
+    """Return all rules in order of priority."""
     if rules is not None and not isinstance(rules, Mapping):
         try:
-            pairs = [(_kind(kind), _kept(kind, rule)) for kind, rule in pairs_of(rules)]
+            pairs = [(_read_kind(kind), _read_number(kind, rule)) for kind, rule in pairs_of(rules)]
         except TypeError:
             raise ConfigError(("rules", "must be rules by kind, {'tool_result': 8}, or a list of such pairs")) from None
         return [(kind, kept) for kind, kept in pairs if kept is not None]
     changed: dict[str, int | None] = {}
     for given, rule in (rules or {}).items():
-        kept = _kept(given, rule)
-        kind = _kind(given, stays=kept is None)
+        kept = _read_number(given, rule)
+        kind = _read_kind(given, stays=kept is None)
         if kind in changed:
             raise ConfigError((f"rules.{given}", f"sets the same as another spelling of {kind!r}; keep one"))
         changed[kind] = kept
@@ -118,8 +114,8 @@ def _ordered(rules: Rules | None) -> list[tuple[str, int]]:
     return [(kind, kept) for kind, kept in every.items() if kept is not None]
 
 
-def _kept(kind: object, rule: object) -> int | None:
-    """Return how many of a kind's newest posts stay by *rule*; None: all."""
+def _read_number(kind: object, rule: object) -> int | None:
+    """Return how many of a kind's newest posts *rule* keeps; None: all."""
     if rule is None or isinstance(rule, int | float):
         return None if rule is None else whole_number(f"rules.{kind}.keep_recent", rule)
     strategy, kept = (
@@ -137,7 +133,7 @@ def _kept(kind: object, rule: object) -> int | None:
     raise ConfigError((f"rules.{kind}", "must be the number that stays, or a strategy: drop, truncate, none"))
 
 
-def _kind(name: object, *, stays: bool = False) -> str:
+def _read_kind(name: object, *, stays: bool = False) -> str:
     try:
         return kind_named(name, stays=stays)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Messages as plain text, which a search finds things in and a person reads, and exactly the same messages back."""
+"""Messages as plain text that people can read and search, and exactly the same messages back."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from memory.errors import ContextError
 
 from ...prompt.groups import Message
 
-#: Under these keys stands what was said; it is never written as JSON, which would escape it.
-_SAID = frozenset({"arguments", "content", "text"})
+#: The keys of texts, which are never written as JSON: that would escape them.
+_TEXT_KEYS = frozenset({"arguments", "content", "text"})
 _BELOW = "(below)"
 _HEADING = "--- message "
 _UNNAMED = "?"
 
 
 class NotAnArchive(ContextError, ValueError):
-    """A text is not what ``archive_of`` returned."""
+    """A text is not a result of ``archive_of``."""
 
 
 def archive_of(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return *messages* as plain text: of each one line with its fields as JSON, and below it, line by line and as they
-    are, its texts and tool arguments, and whatever else JSON would escape."""
+    """Return *messages* as plain text: for each, one line with its fields as JSON, and below it, unescaped, its texts,
+    its tool arguments, and all other strings that JSON would escape."""
     given = list(messages)
     lines: list[str] = []
     for place, message in enumerate(given, 1):
         texts: list[tuple[str, str]] = []
-        fields = json.dumps(_without_texts(message, "", texts), ensure_ascii=False, default=str)
+        fields = json.dumps(_extract_texts(message, "", texts), ensure_ascii=False, default=str)
         lines.append(f"{_HEADING}{place} of {len(given)}: {fields}")
         for path, text in texts:
-            said = text.split("\n")
-            lines += [f"{path}, {len(said)} {'line' if len(said) == 1 else 'lines'}:", *said]
+            below = text.split("\n")
+            lines += [f"{path}, {len(below)} {'line' if len(below) == 1 else 'lines'}:", *below]
     return "\n".join([*lines, ""])
 
 
@@ -42,55 +42,55 @@ def messages_in(archive: str) -> list[Message]:
     if not isinstance(archive, str):
         raise NotAnArchive(f"an archive is a text, not {type(archive).__name__}")
     lines = iter(archive.split("\n"))
-    found: list[Message] = []
+    messages: list[Message] = []
     try:
         for line in lines:
             if line.startswith(_HEADING):
-                found.append(json.loads(line.partition(": ")[2]))
+                messages.append(json.loads(line.partition(": ")[2]))
             elif line:
                 path, _, size = line.removesuffix(":").rpartition(", ")
                 count = int(size.partition(" ")[0])
-                said = list(islice(lines, count))
-                if not 0 < len(said) == count:
+                below = list(islice(lines, count))
+                if not 0 < len(below) == count:
                     raise ValueError(path)
                 *folders, last = [int(key) if key.isdecimal() else key for key in path.split("/")]
-                where: Any = found[-1]
+                where: Any = messages[-1]
                 for key in folders:
                     where = where[key]
                 _ = where[last]
-                where[last] = "\n".join(said)
+                where[last] = "\n".join(below)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise NotAnArchive("this is no archive of messages, or somebody has changed it") from error
-    return found
+    return messages
 
 
-def _without_texts(value: Any, path: str, texts: list[tuple[str, str]]) -> Any:
-    """Return *value* with a mark in the place of each text, which goes to *texts* with its path."""
+def _extract_texts(value: Any, path: str, texts: list[tuple[str, str]]) -> Any:
+    """Return *value* with a mark instead of each text; the texts are appended to *texts* with their paths."""
     if isinstance(value, Mapping):
-        return {key: _without_texts(one, _path(path, key), texts) for key, one in value.items()}
+        return {key: _extract_texts(one, _join_path(path, key), texts) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [
-            _without_texts(one, path if path == _UNNAMED else f"{path}/{place}", texts)
+            _extract_texts(one, path if path == _UNNAMED else f"{path}/{place}", texts)
             for place, one in enumerate(value)
         ]
     if (
         isinstance(value, str)
         and value
         and path != _UNNAMED
-        and (path.rpartition("/")[2] in _SAID or _is_escaped(value))
+        and (path.rpartition("/")[2] in _TEXT_KEYS or _needs_escape(value))
     ):
         texts.append((path, value))
         return _BELOW
     return value
 
 
-def _path(folder: str, key: object) -> str:
-    """Return where a value stands; below a key that is no plain name, that its texts stay in the line of fields."""
+def _join_path(folder: str, key: object) -> str:
+    """Return the path of a value. Below a key that is not a plain name it is unknown, and texts stay in the JSON."""
     plain = isinstance(key, str) and key.isascii() and key.replace("_", "").isalnum() and not key.isdecimal()
     if not plain or folder == _UNNAMED:
         return _UNNAMED
     return f"{folder}/{key}" if folder else str(key)
 
 
-def _is_escaped(text: str) -> bool:
+def _needs_escape(text: str) -> bool:
     return json.dumps(text, ensure_ascii=False) != f'"{text}"'

@@ -46,7 +46,7 @@ from ...tokens import count_tokens
 from ...transcript import quote
 from ...triggers import over_tokens, when
 from ...view import View
-from ..options import check_function, given_config, given_text
+from ..options import check_config, check_function, check_text
 from .window import (
     Item,
     NotAMessage,
@@ -854,7 +854,7 @@ def make_structured(
         raise ConfigError(("max_token", "is the first argument here; give the model as summarizer= or model="))
     whole_number("max_token", max_token, 1)
     if prompt is not None:
-        given_text("customized_compression_prompt", prompt)
+        check_text("customized_compression_prompt", prompt)
         if "messages_list_json" not in (match[2] for match in _PLACEHOLDER.finditer(prompt)):
             raise ConfigError(("customized_compression_prompt", "lacks {messages_list_json}, where the messages go"))
     is_schema = isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -901,7 +901,7 @@ def memory_with_compress(
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_list_tail(view)))
-    given = given_config(config).filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _MIN_TARGET)))
+    given = check_config(config).filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _MIN_TARGET)))
     return {
         "config": given.merged(max_tokens=max_token, token_ratio=1.0),
         "trigger": trigger,

@@ -33,7 +33,7 @@ from ...summarizers.base import Summarizer, SummaryRequest
 from ...summarizers.instructions import is_prohibition
 from ...tokens import TokenCounter, counter_for
 from ...transcript import MIN_ROOM, Room, steps
-from ..options import check_function, given_text
+from ..options import check_function, check_text
 from .archives import archive_of
 from .offload_files import OffloadFiles, chat_folder, file_name, is_file_answer
 from .window import group_posts
@@ -163,7 +163,7 @@ def offload_context(
     )
     whole_number("target_tokens", target_tokens, 1)
     check_function("counter", counter)
-    given_text("chat_id", chat_id)
+    check_text("chat_id", chat_id)
     ask = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     chat = _Chat.parse(messages, counter if counter is not None else counter_for(model))

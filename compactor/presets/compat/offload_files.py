@@ -30,7 +30,7 @@ from memory.references import cut_after, cut_before
 from memory.rounds import once, utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
-from ..options import given_path, given_text
+from ..options import check_path, check_text
 from .archives import NotAnArchive, messages_in
 
 if TYPE_CHECKING:
@@ -161,9 +161,9 @@ class OffloadFiles:
         search_seconds: float = SEARCH_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        given = given_path("store_dir", store_dir)
+        given = check_path("store_dir", store_dir)
         self._store = os.path.abspath(given)  # a later change of the working directory moves nothing
-        self._folder = chat_folder(given_text("chat_id", chat_id))
+        self._folder = chat_folder(check_text("chat_id", chat_id))
         self._root = os.path.join(self._store, self._folder)
         self._begun_in = ""
         with suppress(OSError):  # the working directory may be deleted; an absolute path works all the same
@@ -539,7 +539,7 @@ def expire_files(store_dir: str | os.PathLike[str], older_than: timedelta, *, no
     return their number. Raises ``OffloadError`` if one cannot be removed."""
     before, removed = _subtract(older_than, now), 0
     try:
-        with suppress(FileNotFoundError), os.scandir(given_path("store_dir", store_dir)) as entries:
+        with suppress(FileNotFoundError), os.scandir(check_path("store_dir", store_dir)) as entries:
             folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
             removed = sum(_remove_files(os.path.abspath(folder), before) for folder in folders)
     except OSError as error:
