@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memory import Memory
 from memory.arguments import kind_of, require, require_callable, require_role
@@ -22,11 +22,11 @@ from .config import whole_number
 from .errors import BudgetExceeded
 from .events import PlanFailed
 from .plan import is_pending, plan_text
-from .prompt.accounting import Fitted, Head, Ledger, Reduced, ledger_of
-from .prompt.fit import GRID, Ladder, published_reductions, whole
+from .prompt.accounting import ledger_of
+from .prompt.fit import GRID, Head, fit, fits_entirely, published_reductions
 from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, MessageGroup, count_message, dump, is_summary
 from .prompt.last_prompt import remember
-from .prompt.shorten import is_result
+from .prompt.shorten import Reduced, is_result
 from .tokens import TokenCounter, counter_for
 from .view import View
 
@@ -101,35 +101,42 @@ def compose(
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    front = Head(header_of(memory, role, system), plan=_plan(memory, role, plan))
     recounted = ledger.recounted
-    schemas = [dump(tool) for tool in tools]
-    order = _Order(
-        memory,
-        ledger,
-        front,
-        header_tokens=sum([count_message(message, recounted) for message in front.system]),
-        tool_tokens=(tool_tokens := sum([MESSAGE_TOKENS + recounted(schema) for schema in schemas])),
-        usable=budget - reserve,
-        step=max(1, int(budget * GRID)),
-        model=model,
-    )
-    ledger.header_tokens, ledger.tool_tokens = order.header_tokens, tool_tokens  # for the role's compactor alone
-    made = order.made()
-    if not made.shows_all and _shows_held(memory, role):
-        made = order.made()  # once: what another thread may hold by then waits for the next
-    fitted, over = made.fitted, 0
-    if made.over:
-        needed = math.ceil((fitted.tokens + tool_tokens) * made.view.usage.correction) + reserve
+    front = header_of(memory, role, system)
+    reminder = _plan_message(memory, role, plan) if plan is not None else None
+    header_tokens = sum([count_message(message, recounted) for message in front])
+    tool_tokens = sum([MESSAGE_TOKENS + recounted(dump(tool)) for tool in tools])
+    ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
+    for attempt in range(2):
+        rounds, compaction = memory.get_role_rounds(role)
+        summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
+        head = Head(front, summary, reminder)
+        view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
+        correction = rounds.usage.correction
+        limit = math.floor((budget - reserve) / correction) - tool_tokens
+        whole = fits_entirely(view, head, limit, tool_tokens)
+        fitted, over = (whole, 0) if whole is not None else fit(view, head, limit, max(1, int(budget * GRID)))
+        shows_all = fitted.tokens_before <= limit
+        # Once: what another thread may defer by then waits for the next prompt.
+        if shows_all or attempt or not _publish_deferred(memory, role):
+            break
+    tokens, tokens_over = fitted.tokens + tool_tokens, 0
+    if over:
+        needed = math.ceil(tokens * correction) + reserve
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
-        over = needed - budget
-    tokens = fitted.tokens + tool_tokens
+        tokens_over = needed - budget
     memory.note_prompt(role, tokens)
-    remember(memory, made.view, made.head, fitted.messages, whole=made.shows_all, tools=tools, tool_choice=tool_choice)
-    reductions = (*published_reductions(made.view, fitted), *fitted.reductions)
-    report = Report(fitted.tokens_before + tool_tokens, tokens, fitted.omitted_rounds, reductions, over)
+    remember(memory, view, head, fitted.messages, whole=shows_all, tools=tools, tool_choice=tool_choice)
+    published = published_reductions(view, fitted) if view.reductions.by_round else ()
+    report = Report(
+        fitted.tokens_before + tool_tokens,
+        tokens,
+        fitted.omitted_rounds,
+        (*published, *fitted.reductions),
+        tokens_over,
+    )
     return Prompt(cast("list[ChatCompletionMessageParam]", fitted.messages), tokens, report)
 
 
@@ -147,44 +154,6 @@ def require_prompt_of(memory: object, role: object, tools: object, model: object
         require_callable("counter", counter, "a function that counts the tokens of a text")
 
 
-class _Made(NamedTuple):
-    """A prompt, and what it was made of."""
-
-    view: View
-    head: Head
-    fitted: Fitted
-    #: Whether all of the tail stands in it as it reads.
-    shows_all: bool
-    #: By how many tokens of ours it is too long; the shortest there is, then.
-    over: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """A prompt to be made: with *front* in front, of so many tokens, and with tools of so many."""
-
-    memory: Memory
-    ledger: Ledger
-    front: Head
-    header_tokens: int
-    tool_tokens: int
-    #: The most that it may have, with the tools, as the provider counts; and the largest step of its cuts.
-    usable: int
-    step: int
-    model: str
-
-    def made(self) -> _Made:
-        """Return the prompt as things stand now."""
-        rounds, compaction = self.memory.get_role_rounds(self.ledger.role)
-        summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
-        head = Head(self.front.system, summary, self.front.plan)
-        view = View(rounds, compaction, self.ledger, self.header_tokens + self.tool_tokens, self.model)
-        limit = math.floor(self.usable / rounds.usage.correction) - self.tool_tokens
-        all_of_it = whole(view, head, limit, self.tool_tokens)
-        fitted, over = (all_of_it, 0) if all_of_it is not None else Ladder(view, head, limit, self.step).fitted()
-        return _Made(view, head, fitted, fitted.tokens_before <= limit, over)
-
-
 def header_of(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
     """Return the system messages in front: *system*, then memory's header as *role* sees it."""
     if isinstance(system, str):
@@ -198,22 +167,20 @@ def header_of(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any
     return (*map(dict, system or ()), *[from_post(post, role) for post in memory.header if sees(role, post)])
 
 
-def _shows_held(memory: Memory, role: str) -> bool:
-    """Have a compaction published that was held back, and return whether another one is shown now."""
+def _publish_deferred(memory: Memory, role: str) -> bool:
+    """Have the role's compactor publish a deferred compaction, and return whether another one is shown now."""
     publish_deferred = getattr(memory.provider(role), "publish_deferred", None)
     if publish_deferred is None:
         return False
     try:
         return publish_deferred() is True
-    except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: there is still the ladder)
+    except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: the prompt is cut then)
         memory.emit(ProviderFailed(session=memory.session_id, role=role, error=describe(error)))
         return False
 
 
-def _plan(memory: Memory, role: str, plan: object) -> Message | None:
+def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
     """Return the message that reminds of a plan; None where nothing in it is pending, or nobody can say."""
-    if plan is None:
-        return None
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
     try:

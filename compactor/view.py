@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.overlays import OFFLINE, CompactedMessage, Reductions
-from memory.rounds import Round, once
+from memory.rounds import Round
 from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
@@ -20,7 +20,7 @@ from .acceptance.checks import AnswerParser, Source
 from .acceptance.prohibitions import PROHIBITIONS, in_force, lost, restored
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .prompt.accounting import KeptRound, Ledger, Sums, by_round, calls_in, is_pinned
+from .prompt.accounting import Ledger, PrefixSums, PromptPart, by_round, calls_in, is_pinned
 from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarizers.base import Continued, Summary, SummaryRequest
@@ -214,16 +214,26 @@ class View:
     closed: int = field(init=False, repr=False, compare=False)
     #: Visible rounds that the compaction covers.
     end: int = field(init=False, repr=False, compare=False)
+    role: str = field(init=False, repr=False, compare=False)
+    #: What stands in prompts instead of posts of the tail.
+    reductions: Reductions = field(init=False, repr=False, compare=False)
+    #: Worked out when first asked for, each by the property of its name.
+    _sums: PrefixSums | None = field(init=False, repr=False, compare=False, default=None)
+    _asked: int | None = field(init=False, repr=False, compare=False, default=None)
+    _growing: dict[int, list[tuple[Round, MessageGroup]]] | None = field(
+        init=False, repr=False, compare=False, default=None
+    )
+    _pinned: Mapping[str, frozenset[int]] | None = field(init=False, repr=False, compare=False, default=None)
+    _unread: frozenset[tuple[str, int]] | None = field(init=False, repr=False, compare=False, default=None)
+    _newest_id: str | None = field(init=False, repr=False, compare=False, default=None)
 
-    def __post_init__(self) -> None:  # asked for again and again, and always the same
-        put = object.__setattr__
+    def __post_init__(self) -> None:
+        put = object.__setattr__  # it is frozen
         put(self, "total", len(self.rounds))
         put(self, "closed", self.rounds.settled)
         put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
-
-    @property
-    def role(self) -> str:
-        return self.ledger.role
+        put(self, "role", self.ledger.role)
+        put(self, "reductions", self.rounds.reductions if self.published is None else self.published)
 
     @property
     def tail_length(self) -> int:
@@ -239,19 +249,19 @@ class View:
         """The places of the tail's rounds."""
         return range(min(self.end, self.total), self.total)
 
-    @property  # not worked out once: a view that held itself would be freed late
+    @property  # not kept: a view that held itself would be freed late
     def as_summarised(self) -> View:
         """The same as a summarizer is to go on from it: without what was folded in offline, which it reads in full."""
         return without_offline(self)
 
-    @once
-    def reductions(self) -> Reductions:
-        return self.rounds.reductions if self.published is None else self.published
-
-    @once
+    @property
     def pinned(self) -> Mapping[str, frozenset[int]]:
         """The numbers of pinned posts by the id of their round; 0 is the query."""
-        return by_round(self.rounds.pins)
+        pinned = self._pinned
+        if pinned is None:
+            pinned = by_round(self.rounds.pins)
+            object.__setattr__(self, "_pinned", pinned)
+        return pinned
 
     @property
     def compaction_tokens(self) -> int:
@@ -296,33 +306,38 @@ class View:
     def messages(self) -> int:
         """Messages of the tail."""
         closed = self.sums[self.closed].messages - self.sums[min(self.end, self.closed)].messages
-        return closed + sum(len(group.posts) for _, group in self.growing)
+        return closed + sum([len(group.posts) for _, group in self.growing])
 
     @property
     def window(self) -> int:
         """The model's context window in tokens."""
         return window_of(self.model) or DEFAULT_WINDOW
 
-    @once
-    def sums(self) -> Sums:
-        """What the tail's closed rounds cost."""
-        return self._sums_from(self.end if self.counted_from is None else min(self.counted_from, self.end))
+    @property
+    def sums(self) -> PrefixSums:
+        """What the tail's closed rounds cost. Counts those that are new."""
+        sums = self._sums
+        if sums is None:
+            start = self.end if self.counted_from is None else min(self.counted_from, self.end)
+            sums = self.ledger.sums(self.rounds, self.closed, self.reductions, start)
+            object.__setattr__(self, "_sums", sums)
+        return sums
 
-    def _sums_from(self, start: int) -> Sums:
-        return self.ledger.sums(self.rounds, self.closed, self.reductions, start)
-
-    @once
+    @property
     def asked(self) -> int:
         """The place of the newest closed round in which the user speaks, covered or not; -1 where he does in none."""
+        if self._asked is not None:
+            return self._asked
         sums = self.sums
-        found = sums[self.closed].asked
-        if found is not None:
-            return found
-        if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
-            before = range(sums.start - 1, -1, -1)
-            asked = (place for place in before if any(group.from_user for _, group in self.groups(place)))
-            sums.asked_before = next(asked, -1)
-        return sums.asked_before
+        asked = sums[self.closed].asked
+        if asked is None:
+            if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
+                before = range(sums.start - 1, -1, -1)
+                found = (place for place in before if any(group.from_user for _, group in self.groups(place)))
+                sums.asked_before = next(found, -1)
+            asked = sums.asked_before
+        object.__setattr__(self, "_asked", asked)
+        return asked
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
@@ -332,8 +347,7 @@ class View:
     def calls_behind(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
         closed = self.sums[self.closed].calls - self.sums[min(end, self.closed)].calls
-        growing = (self.rounds[place] for place in range(max(end, self.closed), self.total))
-        return closed + sum(calls_in(round_, self.role) for round_ in growing)
+        return closed + sum([calls_in(round_, self.role) for round_ in self.rounds[max(end, self.closed) :]])
 
     def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
@@ -354,7 +368,9 @@ class View:
         stop = min(stop, self.closed)
         if start >= stop:
             return 0
-        sums = self.sums if start >= self.sums.start else self._sums_from(start)
+        sums = self.sums
+        if start < sums.start:
+            sums = self.ledger.sums(self.rounds, self.closed, self.reductions, start)
         return sums[stop].tokens - sums[start].tokens
 
     def round(self, place: int) -> Round:
@@ -363,32 +379,37 @@ class View:
         return apply_overlays(raw, self.reductions.of(raw.id), self.role)
 
     def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
-        """Return the messages of one round as it reads now, in units that may not be torn, each with the round."""
-        known = self._open_units.get(place) if place >= self.closed else None
-        return list(known) if known is not None else self._made_units(place)
+        """Return the message groups of one round as it reads now, each with the round."""
+        if place >= max(self.closed, self.end):
+            return list(self._open_groups().get(place, ()))
+        parts = self.kept_parts(place) if self._sums is not None else None
+        if parts is not None:
+            return [(part.round_, part.group) for part in parts]
+        return self._make_groups(place)
 
-    def _made_units(self, place: int) -> list[tuple[Round, MessageGroup]]:
+    def _make_groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         round_ = self.round(place)
         return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
 
-    @once
-    def _open_units(self) -> Mapping[int, list[tuple[Round, MessageGroup]]]:
-        """Those of the tail's rounds from the first open one on, by place: they are both counted and shown."""
-        return {place: self._made_units(place) for place in range(max(self.closed, self.end), self.total)}
-
-    def kept(self, place: int) -> KeptRound | None:
-        """Return a closed round of the tail as it reads now, where that is known from the prompt before; its messages
-        are everybody's, and nobody's to change."""
+    def kept_parts(self, place: int) -> tuple[PromptPart, ...] | None:
+        """Return a closed round of the tail in parts, where it is known from the prompt before. Its messages are
+        shared: nobody may change them."""
         sums = self.sums
         known = sums.start <= place < min(self.closed, sums.stop)
-        return self.ledger.kept_of([sums.cost(place)])[0] if known else None
+        return sums.accounts[place - sums.start].parts if known else None
 
-    def kept_among(self, places: range) -> list[KeptRound | None]:
-        """Return the same for rounds one after the other."""
-        sums = self.sums
-        if places.start < sums.start or places.stop > min(self.closed, sums.stop):
-            return [self.kept(place) for place in places]
-        return self.ledger.kept_of(sums.costs[places.start - sums.start : places.stop - sums.start])
+    @property
+    def growing(self) -> list[tuple[Round, MessageGroup]]:
+        """The message groups of the tail's rounds from the first open one on, each with its round."""
+        return [placed for groups in self._open_groups().values() for placed in groups]
+
+    def _open_groups(self) -> dict[int, list[tuple[Round, MessageGroup]]]:
+        """Return the same by place: they are both counted and shown."""
+        groups = self._growing
+        if groups is None:
+            groups = {place: self._make_groups(place) for place in range(max(self.closed, self.end), self.total)}
+            object.__setattr__(self, "_growing", groups)
+        return groups
 
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
@@ -396,56 +417,55 @@ class View:
         return tuple(accumulate(len(group.posts) for _, group in self.groups(place)))
 
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
-        """Return the tokens of each message of a unit."""
+        """Return the tokens of each message of a group."""
         if isinstance(self.rounds, Rounds):
-            return self.ledger.open_costs(round_, group)
-        return self.ledger.costs(group)  # nobody promises that another host's posts stay as they are
+            return self.ledger.costs(round_, group)
+        return self.ledger.count_messages(group)  # nobody promises that another host's posts stay as they are
 
     def is_pinned(self, round_: Round, group: MessageGroup) -> bool:
-        """Return whether one of a unit's posts is pinned."""
+        """Return whether one of a group's posts is pinned."""
         return is_pinned(group, self.pinned.get(round_.id, frozenset()))
 
     def reducible(self, round_: Round, group: MessageGroup) -> bool:
-        """Return whether a strategy may reduce a unit: what a prompt may shorten, but for results that the role has yet
-        to read, and what exempted tools were told and gave."""
-        return self.shortenable(round_, group) and not (self.is_unread(round_, group) or self._is_exempt(group))
-
-    def shortenable(self, round_: Round, group: MessageGroup) -> bool:
-        """Return whether a prompt that is too long may shorten a unit: not what waits for something or is pinned, and
-        not what was reloaded in the newest round, where the agent still works with it."""
-        return not (group.pending or self.is_pinned(round_, group) or self.read_back(round_, group))
+        """Return whether a strategy may reduce a group: not one that waits for something or is pinned, nor what was
+        reloaded in the newest round, nor results that the role has yet to read, nor the calls of exempt tools."""
+        if group.pending or self.is_pinned(round_, group) or self.read_back(round_, group):
+            return False
+        if self.exempt_tools and not self.exempt_tools.isdisjoint(group.tools):
+            return False
+        return not self.is_unread(round_, group)
 
     def is_unread(self, round_: Round, group: MessageGroup) -> bool:
-        """Return whether a unit has a result that came after the role spoke last, so that no model has read it."""
-        return any(post is not None and (round_.id, post.number) in self._unread for post in group.posts)
+        """Return whether a group has a result that came after the role spoke last, so that no model has read it."""
+        unread = self._unread
+        if unread is None:
+            unread = self._find_unread()
+            object.__setattr__(self, "_unread", unread)
+        return bool(unread) and any(post is not None and (round_.id, post.number) in unread for post in group.posts)
 
-    def _is_exempt(self, group: MessageGroup) -> bool:
-        return bool(self.exempt_tools) and not self.exempt_tools.isdisjoint(group.tools)
-
-    @once
-    def _unread(self) -> frozenset[tuple[str, int]]:
-        found = set()
+    def _find_unread(self) -> frozenset[tuple[str, int]]:
+        unread = set()
         for place in reversed(self.places):
             round_ = self.rounds[place]
             for post in reversed(round_.post_list):
                 if is_result(post):
-                    found.add((round_.id, post.number))
+                    unread.add((round_.id, post.number))
                 elif post.send_from == self.role or (not self.role and post.send_from not in SPEAK_FOR_NO_AGENT):
-                    return frozenset(found)
-        return frozenset(found)
+                    return frozenset(unread)
+        return frozenset(unread)
 
     def read_back(self, round_: Round, group: MessageGroup) -> bool:
-        """Return whether a unit is what the agent reads back in the newest round."""
-        return round_.id == self._newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
+        """Return whether a group is what the agent reads back in the newest round, where it still works with it."""
+        return round_.id == self.newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
 
-    @once
-    def _newest_id(self) -> str:
-        return self.rounds[self.total - 1].id if self.total else ""
-
-    @once
-    def growing(self) -> Sequence[tuple[Round, MessageGroup]]:
-        """The units of the tail's rounds from the first open one on, each with its round."""
-        return [placed for groups in self._open_units.values() for placed in groups]
+    @property
+    def newest_id(self) -> str:
+        """The id of the newest round; empty where there is none."""
+        newest_id = self._newest_id
+        if newest_id is None:
+            newest_id = self.rounds[self.total - 1].id if self.total else ""
+            object.__setattr__(self, "_newest_id", newest_id)
+        return newest_id
 
     @property
     def first_dropped(self) -> int:
@@ -456,6 +476,7 @@ class View:
         covered = sums[start].dropped
         if covered != sums[self.closed].dropped:
             closed = range(start, self.closed)
-            return sums.cost(start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)).number
-        open_ones = (self.rounds[place] for place in range(max(self.end, self.closed), self.total))
+            place = start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
+            return sums.account(place).number
+        open_ones = self.rounds[max(self.end, self.closed) :]
         return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)

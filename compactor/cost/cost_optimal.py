@@ -59,12 +59,12 @@ def _per_call(view: View, in_open_rounds: int) -> float:
     seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
     # What nobody has answered is a part of a call's tokens: counted without the call, each would seem to bring more.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
-    costs, first = sums.costs, sums.start
+    accounts, first = sums.accounts, sums.start
     for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
-        cost, weight = costs[place - first], 0.5 ** (seen / HALF_LIFE)
-        tokens += weight * cost.tokens
-        calls += weight * cost.calls
-        seen += cost.calls
+        account, weight = accounts[place - first], 0.5 ** (seen / HALF_LIFE)
+        tokens += weight * account.tokens
+        calls += weight * account.calls
+        seen += account.calls
         if seen > 4 * HALF_LIFE:
             break
     return tokens / calls if calls else tokens + in_open_rounds  # where there were none: the first will read it all

@@ -1,4 +1,4 @@
-"""A round as the messages a model reads, in units that may not be torn: a tool call stays with its results."""
+"""A round as the messages a model reads: overlays applied, and in groups that stay together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import difflib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import is_
 from typing import Any
 
@@ -26,7 +25,7 @@ from memory.messages import (
 )
 from memory.overlays import Reduction
 from memory.references import post_reference
-from memory.rounds import USER, Post, Round, freeze_mapping, once
+from memory.rounds import USER, Post, Round, freeze_mapping
 
 from ..tokens import TokenCounter
 
@@ -88,7 +87,7 @@ def kind_named(name: object, *, stays: bool = False) -> str:
     return name
 
 
-# --- a round as it reads now: its overlays applied, and what was to be seen only once left out --------------------
+# --- overlays applied: a round as it reads now, without what was to be seen only once ----------------------------
 
 
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
@@ -220,7 +219,7 @@ def _kept(post: Post) -> int:
     return keep if isinstance(keep, int) else 0
 
 
-# --- a round as the messages a model reads, in units that may not be torn: a tool call stays with its results -----
+# --- message groups: a tool call stays with its results -----------------------------------------------------------
 
 
 Message = dict[str, Any]
@@ -236,16 +235,16 @@ APPROVAL_REQUEST, APPROVAL_RESPONSE = "approval_request", "approval_response"
 NO_RESULT = "[No result was recorded for this tool call.]"
 
 
-@dataclass(frozen=True)  # no slots: messages are made when they are first asked for, and most units are never shown
+@dataclass(frozen=True, slots=True)
 class MessageGroup:
-    """Messages that stand or fall together."""
+    """Messages that stay together: a tool call and its results, or a single message."""
 
-    #: The post that each message comes from; None stands for the user's query.
+    #: The post of each message; None stands for the user's query.
     posts: tuple[Post | None, ...]
-    make: Callable[[], Sequence[Message]]
-    #: Something the user said.
+    messages: tuple[Message, ...]
+    #: The user speaks in it.
     from_user: bool = False
-    #: A call that waits for its results, or for somebody's approval.
+    #: A call that waits for its results or for an approval.
     pending: bool = False
 
     @property
@@ -255,107 +254,79 @@ class MessageGroup:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of the tools that are called in it."""
+        """The names of the tools that it calls."""
         post = self.posts[0]
         return tuple(call.name for call in post.tool_calls) if post is not None else ()
-
-    @once
-    def messages(self) -> tuple[Message, ...]:
-        return tuple(self.make())
-
-
-def reading(group: MessageGroup, messages: tuple[Message, ...]) -> MessageGroup:
-    """Return *unit* with other *messages*, one for each of its posts."""
-    return MessageGroup(group.posts, lambda: messages, group.from_user, group.pending)
 
 
 def group_messages(round_: Round, role: str, *, last: bool = True) -> list[MessageGroup]:
     """Return a round as *role* would send it to a model, in a form that providers accept.
 
-    A call is followed by all its results at once, wherever in the round they were recorded; a call that was left
-    unanswered gets a result that says so; a result that answers no call becomes a message that says what it is. Only
-    calls at the end of the *last* round, while that is open, may wait for their results: the host is about to run them.
+    All results of a call follow it at once, wherever in the round they were recorded. An unanswered call gets a result
+    that says so; a result without a call becomes a message that says so. Only calls at the end of the *last* round,
+    while that is open, may wait for their results: the host is about to run them.
     """
     groups: list[MessageGroup] = []
     posts = list(round_.post_list)
     asked = query_message(round_)
     if asked is not None:
         again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
-        source = again if again is not None and again.attachment_list else None  # what it carries is in the query then
-        groups.append(MessageGroup((source,), partial(_only, asked), from_user=True))
+        source = again if again is not None and again.attachment_list else None  # the query has its attachments then
+        groups.append(MessageGroup((source,), (asked,), from_user=True))
     if not posts:
         return groups
     answers = paired(posts, role)
     taken = {place for found in answers.values() for place in found.values()}
     newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
-    approvals = set() if round_.closed else _unapproved(posts)
+    unapproved: list[int] = []
+    if not round_.closed:  # the first request belongs to the first response
+        requests = [place for place, post in enumerate(posts) if post.kind == APPROVAL_REQUEST]
+        unapproved = requests[len([post for post in posts if post.kind == APPROVAL_RESPONSE]) :] if requests else []
     for place, post in enumerate(posts):
-        pending = place in approvals
+        pending = place in unapproved
         if place in answers:
             results = {number: posts[at] for number, at in answers[place].items()}
             waits = last and not round_.closed and place == newest
-            groups.append(_call_unit(post, results, role, waits=waits, pending=pending))
+            groups.append(_group_call(post, results, role, waits=waits, pending=pending))
         elif place in taken:
             continue
-        elif post.tool_call_id is not None or post.send_from == TOOL:
-            groups.append(MessageGroup((post,), partial(_orphan, post, role)))
+        elif post.tool_call_id is not None or post.send_from == TOOL:  # a result whose call is not in this round
+            content = from_post(post, role).get("content")
+            text = content if isinstance(content, str) else post.message
+            late = {"role": "user", "content": f"[Late result of a tool call]\n{text}"}
+            groups.append(MessageGroup((post,), (late,)))
         elif post.send_from == FUNCTION and groups and not groups[-1].from_user:  # answers the call before it
-            groups.append(_joined(groups.pop(), MessageGroup((post,), partial(_said, post, role))))
+            call = groups.pop()
+            messages = (*call.messages, _message_of(post, role))
+            groups.append(MessageGroup((*call.posts, post), messages, pending=call.pending))
         else:
-            groups.append(
-                MessageGroup((post,), partial(_said, post, role), from_user=post.send_from == USER, pending=pending)
-            )
+            from_user = post.send_from == USER
+            groups.append(MessageGroup((post,), (_message_of(post, role),), from_user, pending))
     return groups
 
 
-def _unapproved(posts: Sequence[Post]) -> set[int]:
-    """Return where the approvals were asked for that nobody has given or refused: the newest, one for each that lacks
-    a response."""
-    asked = [place for place, post in enumerate(posts) if post.kind == APPROVAL_REQUEST]
-    given = sum(post.kind == APPROVAL_RESPONSE for post in posts)
-    return set(asked[given:])
-
-
-def _call_unit(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> MessageGroup:
-    """Return a message with calls and its *results*, by the call's number; unless it *waits*, a note for each other."""
+def _group_call(post: Post, results: Mapping[int, Post], role: str, *, waits: bool, pending: bool) -> MessageGroup:
+    """Return a message with calls and its *results* by the call's number. A call without one gets a note in its place,
+    unless it *waits*."""
     answers = list({result.number: result for result in results.values()}.values())  # one may answer several calls
     missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
-
-    def messages() -> Iterator[Message]:
-        yield from_post(post, role)
-        for found in answers:
-            yield from_post(found, role) if has_result_parts(found) else {**from_post(found, role), "role": TOOL}
-        for call_id in missing:
-            yield {"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT}
-
+    messages = [from_post(post, role)]
+    for answer in answers:
+        message = from_post(answer, role)
+        messages.append(message if has_result_parts(answer) else {**message, "role": TOOL})
+    messages += [{"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT} for call_id in missing]
     pending = pending or (waits and len(results) < len(post.tool_calls))
-    return MessageGroup((post, *answers, *(post for _ in missing)), lambda: tuple(messages()), pending=pending)
+    return MessageGroup((post, *answers, *[post] * len(missing)), tuple(messages), pending=pending)
 
 
-def _joined(first: MessageGroup, second: MessageGroup) -> MessageGroup:
-    return MessageGroup(
-        (*first.posts, *second.posts), lambda: (*first.messages, *second.messages), pending=first.pending
-    )
-
-
-def _only(message: Message) -> tuple[Message]:
-    return (message,)
-
-
-def _said(post: Post, role: str) -> tuple[Message]:
-    if is_summary(post):  # never in the assistant's voice, which would repeat it to the user as its own words
-        return ({"role": "user", "content": post.message},)
+def _message_of(post: Post, role: str) -> Message:
+    if post.extra.get(OVERLAY) == "summarised":  # never as the assistant, which would repeat it to the user as its own
+        return {"role": "user", "content": post.message}
     message = from_post(post, role)
-    if not message.get("tool_calls", True):  # an empty list, which providers refuse; and no content without one
+    if not message.get("tool_calls", True):  # providers refuse an empty list, and a message without content
         del message["tool_calls"]
         message["content"] = message.get("content") or ""
-    return (message,)
-
-
-def _orphan(post: Post, role: str) -> tuple[Message]:
-    content = from_post(post, role).get("content")
-    text = content if isinstance(content, str) else post.message
-    return ({"role": "user", "content": f"[Late result of a tool call]\n{text}"},)
+    return message
 
 
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
@@ -364,32 +335,32 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
     content = message.get("content")
     if isinstance(content, str) and len(message) == 2 and "role" in message:  # as most are
         return MESSAGE_TOKENS + count(content)
-    return MESSAGE_TOKENS + sum(map(count, _texts(message))) + _image_tokens(content)
+    return MESSAGE_TOKENS + sum(map(count, _texts_of(message))) + _image_tokens(content)
 
 
-def _texts(message: Mapping[str, Any]) -> Iterator[str]:
+def _texts_of(message: Mapping[str, Any]) -> list[str]:
+    texts: list[str] = []
     for key, value in message.items():
         if key == "role" or value is None:
             continue
         if isinstance(value, str):
-            yield value
+            texts.append(value)
         elif key == "content" and isinstance(value, list):
             for part in value:
-                if not _is_image(part):
-                    yield (
-                        part["text"] if isinstance(part, Mapping) and isinstance(part.get("text"), str) else dump(part)
-                    )
+                if isinstance(part, Mapping) and isinstance(part.get("text"), str) and not _is_image(part):
+                    texts.append(part["text"])
+                elif not _is_image(part):
+                    texts.append(dump(part))
         elif key == "tool_calls" and isinstance(value, list):
             for call in value:
                 asked = call.get("function") if isinstance(call, Mapping) else None
                 if isinstance(asked, Mapping) and isinstance(asked.get("arguments"), str):
-                    yield str(call.get("id"))
-                    yield str(asked.get("name"))
-                    yield asked["arguments"]
+                    texts += [str(call.get("id")), str(asked.get("name")), asked["arguments"]]
                 else:
-                    yield dump(call)
+                    texts.append(dump(call))
         else:
-            yield dump(value)
+            texts.append(dump(value))
+    return texts
 
 
 def dump(value: object) -> str:

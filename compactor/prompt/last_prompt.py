@@ -19,7 +19,7 @@ from memory.rounds import Round
 from ..summarizers.base import Continued
 from ..tokens import TokenCounter
 from ..view import View
-from .accounting import Head
+from .fit import Head
 from .groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, group_messages
 
 #: At most so many messages stand between the head and the tail: a line about what strategies have dropped, and of the

@@ -1,4 +1,4 @@
-"""What a large post reads as: its beginning, and a line with its size and the reference that reloads it."""
+"""Texts made shorter: clipped around a reference, offloaded behind a preview, cleared; and the lines that say so."""
 
 from __future__ import annotations
 
@@ -6,16 +6,37 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from memory.messages import ASSISTANT, FUNCTION, KEPT, result_of_text, text_of
+from memory.messages import ASSISTANT, FUNCTION, KEPT, reads, result_of_text, text_of
 from memory.overlays import Reduction
-from memory.references import cut_after, cut_before, post_reference
+from memory.references import cut_after, cut_before, post_reference, range_reference
 from memory.rounds import USER, Post, Round, ToolCall
 
 from ..config import whole_number
 from ..tokens import TokenCounter
-from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, count_message
+from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup, count_message
+
+#: What shortened a text: a preview, a line, or its head and tail stand for it. Published reductions also drop posts, or
+#: have a summary stand for them.
+By = Literal["offloaded", "cleared", "clipped", "dropped", "summarised"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A text, or several posts, that the prompt shows shortened, or not at all."""
+
+    #: Reloads the original: ``memory.reload(ref)``.
+    ref: str
+    tokens_before: int
+    tokens_after: int
+    #: The heaviest that was done to it.
+    by: By
+    #: It is in the log, so every prompt shows it; else it was done for this prompt alone.
+    published: bool = False
+
+
+# --- clipped: the head and the tail of a text, around the reference that reloads it -----------------------------
 
 
 def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:
@@ -303,6 +324,97 @@ def cut_beginning(text: str, length: int, count: TokenCounter | None = None) -> 
             return shown
         size = min(size - 1, size * length // found)
     return ""
+
+
+# --- levels of shortening, from light to heavy: they shorten texts and leave every message ----------------------
+
+
+#: Large payloads are offloaded, then smaller tool results, then tool results are cleared, previews of large ones as
+#: well: so less is shown of no small one than of a large one. The strategies run the same rules in the background.
+_LARGE = OffloadRule()
+LEVELS = (
+    _LARGE,
+    OffloadRule(threshold=400, up_to=_LARGE.threshold, kinds=("tool_result",)),
+    OffloadRule(threshold=120, preview=0, kinds=("tool_result",), again=True),
+)
+_DONE_BY: tuple[By, ...] = ("offloaded", "offloaded", "cleared")
+
+
+class Level(NamedTuple):
+    """A message group, shortened."""
+
+    #: Those of its messages that are, by their place.
+    messages: tuple[tuple[int, Message], ...]
+    #: Tokens of each message, and of all.
+    costs: tuple[int, ...]
+    tokens: int
+    #: One for each message that is shortened.
+    reductions: tuple[Reduced, ...] = ()
+    #: On the level before, or since a strategy ran, it shows only the beginning of a result.
+    shows_preview: bool = False
+
+
+def shorten_group(round_: Round, group: MessageGroup, costs: tuple[int, ...], count: TokenCounter) -> tuple[Level, ...]:
+    """Return *group*, whose messages have these *costs*, on each level; nothing where none makes it shorter.
+
+    No text is replaced by a longer one.
+    """
+    for post in group.posts:  # of most, no rule need be asked
+        if post is not None and (len(post.message) > _LARGE.threshold or post.attachment_list or is_result(post)):
+            break
+    else:
+        return ()
+    results = [post for post in group.posts if post is not None and is_result(post)]
+    shows_preview = any(OVERLAY in post.extra or len(text_of(post)) > _LARGE.threshold for post in results)
+    first = level = Level((), costs, sum(costs), shows_preview=shows_preview)
+    levels: list[Level] = []
+    for rule, by in zip(LEVELS, _DONE_BY, strict=True):
+        level = _apply(rule, by, level, round_, group, count)
+        levels.append(level)
+    return tuple(levels) if level is not first else ()
+
+
+def _apply(rule: OffloadRule, by: By, level: Level, round_: Round, group: MessageGroup, count: TokenCounter) -> Level:
+    """Return the *level* behind one; the same object where *rule* shortens nothing."""
+    shortened, costs = dict(level.messages), list(level.costs)
+    reductions = {one.ref: one for one in level.reductions}
+    changed = False
+    for place, post in enumerate(group.posts):
+        if post is None or (place and post is group.posts[0]):  # a call stands for each result that it lacks
+            continue
+        reduction = rule.applied(round_, post, count, cost=costs[place])
+        if reduction is None:
+            continue
+        message = shortened.get(place, group.messages[place])
+        message = {**message, "content": reads(message.get("content"), reduction.text)}
+        tokens = count_message(message, count)
+        if tokens < costs[place]:
+            ref = post_reference(round_, post)
+            before = reductions[ref].tokens_before if ref in reductions else costs[place]
+            reductions[ref] = Reduced(ref, before, tokens, by)
+            shortened[place], costs[place] = message, tokens
+            changed = True
+    if not changed:
+        return level
+    messages = tuple(shortened.items())
+    return Level(messages, tuple(costs), sum(costs), tuple(reductions.values()), level.shows_preview)
+
+
+def omission_note(
+    rounds: Sequence[int], first_post: str = "", last_post: str = "", *, dropped_from: int = 0
+) -> Message:
+    """Return the line that says what is left out, and how to read it: whole rounds, then posts, then those that were
+    dropped here and there from round *dropped_from* on. Of these it names no end, which would move with each."""
+    omitted: list[str] = []
+    if rounds:
+        omitted.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
+    if first_post:
+        omitted.append(f"the posts from {first_post} to {last_post} (reload each by that name)")
+    if dropped_from:
+        omitted.append(
+            f"single posts from round {dropped_from} on (reload r{dropped_from} or any other round by its number)"
+        )
+    return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(omitted)}.]"}
 
 
 # --- what compaction wrote into messages, taken off for whoever chooses lines of them: nobody said it -------------

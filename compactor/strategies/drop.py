@@ -14,9 +14,8 @@ from memory.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number
-from ..prompt.accounting import note
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, count_message, is_summary, kind_named
-from ..prompt.shorten import is_kind, is_result
+from ..prompt.shorten import is_kind, is_result, omission_note
 from ..summarizers.actions import has_failed
 from ..view import View
 from .incremental import attachments_line
@@ -136,7 +135,7 @@ class _Dropping:
         view = self._tail.view
         if not self._gone or view.first_dropped:
             return True
-        return self._tokens > count_message(note((), dropped_from=self._first), view.ledger.count)
+        return self._tokens > count_message(omission_note((), dropped_from=self._first), view.ledger.count)
 
     def _shown(self) -> list[Placed]:
         return [group for group in self._tail.groups if not group.places <= self._gone]

@@ -26,7 +26,7 @@ from compactor.cli.savings import (
     strategy_table,
     sum_by_name,
 )
-from compactor.prompt.accounting import Reduced
+from compactor.prompt.shorten import Reduced
 from compactor.testing import ScriptedSummarizer
 from compactor.view import View
 from memory import Memory

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
-from compactor.prompt.accounting import Head, Ledger
-from compactor.prompt.fit import Ladder, whole
+from compactor.prompt.accounting import Ledger
+from compactor.prompt.fit import Head, fit, fits_entirely
 from compactor.prompt.groups import OVERLAY, PROMPT_TOKENS, count_message
 from compactor.tokens import TokenCounter, count_tokens
 from memory import (
@@ -270,19 +270,19 @@ def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, t
     said = view.compaction.to_prompt() if view.compaction is not None else None
     head = Head(system, {"role": "system", "content": said} if said is not None else None)
 
-    found = whole(view, head, 10**9, tools)
-    fitted, over = Ladder(view, head, 10**9, 3 * 10**8).fitted()
+    found = fits_entirely(view, head, 10**9, tools)
+    fitted, over = fit(view, head, 10**9, 3 * 10**8)
 
     assert over == 0
     assert found in (None, fitted)
     speaks = any(unit.from_user for place in view.places for _, unit in view.groups(place))
     assert found is not None or not speaks or fitted.messages != [*head.messages(), *_tail_of(view)]
     if found is not None:
-        assert whole(view, head, fitted.tokens, tools) == fitted
-        assert whole(view, head, fitted.tokens - 1, tools) is None
+        assert fits_entirely(view, head, fitted.tokens, tools) == fitted
+        assert fits_entirely(view, head, fitted.tokens - 1, tools) is None
         for message in found.messages[len(head.messages()) :]:
             message.clear()
-        assert whole(view, head, 10**9, tools) == fitted
+        assert fits_entirely(view, head, 10**9, tools) == fitted
 
 
 def _tail_of(view: View) -> list[Message]:

@@ -11,9 +11,17 @@ from chats import answer, calls, memory_of, result, user
 
 from compactor import ContextCompactor, compose
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
-from compactor.prompt.accounting import note
 from compactor.prompt.groups import OVERLAY, apply_overlays
-from compactor.prompt.shorten import FORBIDS, as_said, clip_text, kept_line, left_out, size_of, without_marks
+from compactor.prompt.shorten import (
+    FORBIDS,
+    as_said,
+    clip_text,
+    kept_line,
+    left_out,
+    omission_note,
+    size_of,
+    without_marks,
+)
 from compactor.strategies.incremental import attachments_line, summary_text, with_sentences
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
@@ -135,7 +143,7 @@ def test_a_summarizer_reads_a_reduction_as_a_summary_and_not_as_a_message() -> N
         summary_text("", f"the {size_of(12_345, 3_000)}, that Data Analyst said here", "r12.p3").strip(),
         summary_text("", f"the {size_of(12_345, 3_000)}, that stood here", "r12.p0").strip(),
         clip_text("x " * 9_000, 40, "r1.p2", count_tokens).split("\n")[1],
-        note((3, 4, 5), "r6.p1", "r6.p9")["content"],
+        omission_note((3, 4, 5), "r6.p1", "r6.p9")["content"],
         FORBIDS,
     ],
 )

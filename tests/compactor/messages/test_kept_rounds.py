@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compactor import compose
 from compactor.prompt import accounting as kept
-from compactor.prompt.accounting import Cost, CountedTexts, KeptRound, KeptRounds, OverlayKey, ledger_of, own
+from compactor.prompt.accounting import CountedTexts, ledger_of, own
 from compactor.tokens import count_tokens
 from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction
@@ -74,7 +74,7 @@ def test_what_was_erased_is_not_kept() -> None:
     memory.redact("r3.p1")
     ledger = view_of(memory).ledger
     composed(memory)
-    texts = [str(message) for one in ledger._kept._rounds.values() for message in one.messages]
+    texts = [str(part) for account in ledger._kept.values() for part in account.parts or ()]
     assert texts
     assert not any("answer 3" in text for text in texts)
 
@@ -84,13 +84,12 @@ def test_closed_rounds_of_the_tail_are_kept_and_covered_ones_let_go() -> None:
     memory = talked(8)
     composed(memory)
     view = view_of(memory)
-    assert [view.kept(place) is not None for place in range(9)] == [True] * 8 + [False]
-    assert view.kept_among(range(7, 9)) == [view.kept(7), None]
+    assert [view.kept_parts(place) is not None for place in range(9)] == [True] * 8 + [False]
     end = memory.conversation.rounds[5]
     made = {"start_index": 1, "end_index": 6, "summary": "six", "end_round_id": end.id}
     memory.journal(ROLE).publish(CompactedMessage(**made), base=0, round_ids=[end.id])
     composed(memory)
-    assert len(view_of(memory).ledger._kept._rounds) == 2
+    assert len(view_of(memory).ledger._kept) == 2
 
 
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,26 +98,11 @@ def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MAX_ROUNDS", 3)
     memory = talked(6)
     assert composed(memory) == before
-    assert len(view_of(memory).ledger._kept._rounds) == 3
+    assert len(view_of(memory).ledger._kept) == 3
     monkeypatch.setattr(kept, "MAX_TOKENS", 1)
     memory = talked(6)
     assert composed(memory) == before
-    assert len(view_of(memory).ledger._kept._rounds) == 1
-
-
-def cost_of(round_id: str) -> Cost:
-    return Cost(round_id, 1, 5, 1, True, (5, 5), 0, OverlayKey((), frozenset()))
-
-
-def test_a_round_counts_only_for_what_was_counted_of_it() -> None:
-    """An equal count of another moment is another moment's."""
-    rounds, cost, again, other = KeptRounds(), cost_of("r"), cost_of("r"), cost_of("s")
-    assert cost == again
-    kept = KeptRound.of(cost, ())
-    rounds.add(kept)
-    assert rounds.of([cost, again, other]) == [kept, None, None]
-    rounds.limit_to(())
-    assert rounds.of([cost]) == [None]
+    assert len(view_of(memory).ledger._kept) == 1
 
 
 def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,13 @@ from compactor.host_rounds import HostRounds
 from compactor.prompt import accounting as ledgers
 from compactor.prompt.accounting import (
     MAX_COUNTERS,
-    MAX_OPEN_UNITS,
-    Before,
-    Cost,
+    MAX_OPEN_GROUPS,
     Ledger,
     OverlayKey,
+    PrefixSums,
     PromptPart,
-    Sums,
+    RoundAccount,
+    RunningTotals,
     calls_in,
     ledger_of,
 )
@@ -57,21 +57,23 @@ def chat(rounds: int) -> Memory:
     return memory
 
 
-def sums_of(ledger: Ledger, rounds: Rounds | HostRounds, origin: int = 0) -> Sums:
+def sums_of(ledger: Ledger, rounds: Rounds | HostRounds, origin: int = 0) -> PrefixSums:
     return ledger.sums(rounds, rounds.settled, rounds.reductions, origin)
 
 
-def fresh(rounds: Rounds | HostRounds, role: str = "assistant", count: TokenCounter = len, origin: int = 0) -> Sums:
+def fresh(
+    rounds: Rounds | HostRounds, role: str = "assistant", count: TokenCounter = len, origin: int = 0
+) -> PrefixSums:
     """Return what a ledger says that has seen nothing else."""
     return sums_of(Ledger(role, count), rounds, origin)
 
 
-def before(sums: Sums) -> list[Before]:
+def before(sums: PrefixSums) -> list[RunningTotals]:
     """Return what *sums* say of all places."""
     return [sums[place] for place in range(sums.start, sums.stop + 1)]
 
 
-def told(sums: Sums, start: int | None = None) -> tuple[list[Before], list[Cost]]:
+def told(sums: PrefixSums, start: int | None = None) -> tuple[list[RunningTotals], list[RoundAccount]]:
     """Return what *sums* say of the rounds from the place *start* on: two that say the same are as good."""
     start = sums.start if start is None else start
     first = sums[start]
@@ -87,7 +89,7 @@ def told(sums: Sums, start: int | None = None) -> tuple[list[Before], list[Cost]
         )
         for one in before(sums)[start - sums.start :]
     ]
-    return parts, list(sums.costs[start - sums.start :])
+    return parts, list(sums.accounts[start - sums.start :])
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ def test_sums_tell_how_often_the_model_was_called() -> None:
     rounds, _ = Memory.from_messages([*first, user(), answer()]).get_role_rounds("assistant")
     sums = fresh(rounds)
 
-    assert [cost.calls for cost in sums.costs] == [3]
+    assert [account.calls for account in sums.accounts] == [3]
     assert sums[1].calls - sums[0].calls == 3
     assert [calls_in(round_, "assistant") for round_ in rounds] == [3, 1]
     assert [calls_in(round_, "Planner") for round_ in rounds] == [0, 0]
@@ -123,7 +125,7 @@ def test_sums_tell_of_all_rounds_before_a_place() -> None:
     assert [one.tokens for one in before(sums)] == [0, cost, cost]
     assert [one.messages for one in before(sums)] == [0, 3, 3]
     assert [one.asked for one in before(sums)] == [None, 0, 0]
-    assert [(counted.round_id, counted.number) for counted in sums.costs] == [(rounds[0].id, 1), ("second", 2)]
+    assert [(counted.round_id, counted.number) for counted in sums.accounts] == [(rounds[0].id, 1), ("second", 2)]
     assert sums.numbers(range(2)) == [1, 2]
 
 
@@ -190,9 +192,9 @@ def assert_right(ledger: Ledger, rounds: Rounds, origin: int) -> None:
     """Check what *ledger* says of *rounds* from *origin* on."""
     sums = sums_of(ledger, rounds, origin)
     assert sums.start <= origin
-    parts, costs = told(sums, origin)
+    totals, accounts = told(sums, origin)
     settled = rounds.settled - origin
-    assert (parts[: settled + 1], costs[:settled]) == told(fresh(rounds, origin=origin))
+    assert (totals[: settled + 1], accounts[:settled]) == told(fresh(rounds, origin=origin))
 
 
 def test_rounds_before_the_origin_are_not_counted() -> None:
@@ -207,8 +209,8 @@ def test_rounds_before_the_origin_are_not_counted() -> None:
     assert sums.numbers(range(46, 48)) == [47, 48]
     assert sums.numbers(range(3, 3)) == []
     assert sums[49].asked == 48
-    assert sums.cost(45).number == 46
-    for read in (sums.__getitem__, sums.cost):
+    assert sums.account(45).number == 46
+    for read in (sums.__getitem__, sums.account):
         with pytest.raises(IndexError, match="begin at place 45, not at 44"):
             read(44)
 
@@ -391,11 +393,11 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
     """Two count the same rounds; what the slower one has counted is not added twice."""
     memory = chat(5)
     rounds, _ = memory.get_role_rounds("assistant")
-    overtaken: list[Sums] = []
+    overtaken: list[PrefixSums] = []
 
     def count(text: str) -> int:
         if text == "q0" and not overtaken:
-            overtaken.append(Sums())
+            overtaken.append(PrefixSums())
             overtaken[0] = sums_of(ledger, rounds)
         return len(text)
 
@@ -418,13 +420,13 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
     read: list[str] = []
 
     class Watched(Ledger):
-        def _read(self, raw: Round, over: OverlayKey) -> tuple[Cost, list[PromptPart]]:
+        def _account_of(self, raw: Round, overlays: OverlayKey) -> RoundAccount:
             read.append(raw.id)
             assert len(read) < 2_000, "each has the other begin anew"
             if len(read) % 50 == 0:  # in the middle of a count: the other one comes in, and is through before
                 rounds, origin = (older, 300 if withdrawn else 0) if len(read) % 100 else (newer, 0)
                 turn(rounds, origin)
-            return super()._read(raw, over)
+            return super()._account_of(raw, overlays)
 
     inside: list[bool] = []
 
@@ -443,27 +445,27 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
 
 def test_what_is_remembered_of_closed_rounds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice what the sums hold, and a little: what lies far before their origin is let go."""
-    monkeypatch.setattr(ledgers, "MIN_COSTS", 10)
+    monkeypatch.setattr(ledgers, "MIN_ACCOUNTS", 10)
     memory, ledger = chat(5), Ledger("assistant", len)
     for number in range(5, 200):
         memory.append(user(f"q{number}"))
         memory.append(answer("a"))
         rounds, _ = memory.get_role_rounds("assistant")
         sums = sums_of(ledger, rounds, max(0, rounds.settled - 5))
-        assert len(ledger._costs) <= 2 * len(sums.costs) + 10
+        assert len(ledger._accounts) <= 2 * len(sums.accounts) + 10
 
 
 # -- open rounds ------------------------------------------------------------------------------------------------------
 
 
-def test_units_of_open_rounds_are_counted_once_each() -> None:
-    """A post that is added costs its own count; a result that comes makes its call's unit another."""
+def test_groups_of_open_rounds_are_counted_once_each() -> None:
+    """A post that is added costs its own count; a result that comes makes its call's group another."""
     memory, counter = Memory.from_messages([user("q"), calls("c")]), Counted()
     ledger = Ledger("assistant", counter)
 
     def tokens() -> int:
         round_ = memory.conversation.rounds[0]
-        return sum(sum(ledger.open_costs(round_, group)) for group in group_messages(round_, "assistant"))
+        return sum(sum(ledger.costs(round_, group)) for group in group_messages(round_, "assistant"))
 
     first = tokens()
     assert tokens() == first
@@ -478,14 +480,14 @@ def test_units_of_open_rounds_are_counted_once_each() -> None:
 def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
     """A round that never ends does not fill the memory."""
     ledger, round_ = Ledger("assistant", len), Round(user_query="q")
-    ledger._open = {(str(number),): (1,) for number in range(MAX_OPEN_UNITS)}
+    ledger._open = {(str(number),): (1,) for number in range(MAX_OPEN_GROUPS)}
 
-    ledger.open_costs(round_, group_messages(round_, "assistant")[0])
+    ledger.costs(round_, group_messages(round_, "assistant")[0])
 
     assert len(ledger._open) == 1
 
 
-def test_what_units_cost_on_each_rung_is_counted_once_and_bounded() -> None:
+def test_a_group_is_shortened_once_and_what_is_kept_of_it_is_bounded() -> None:
     """However often a prompt is made; and a round that never ends does not fill the memory with that either."""
     counter = Counted(count_tokens)
     ledger, round_ = (
@@ -494,16 +496,19 @@ def test_what_units_cost_on_each_rung_is_counted_once_and_bounded() -> None:
     )
     (_, group) = group_messages(round_, "assistant")
 
-    found = ledger.lighter_costs(round_, group, ledger.open_costs(round_, group))
+    costs = ledger.costs(round_, group)
+    part = PromptPart(round_, group, group.messages, costs, sum(costs))
+
+    found = ledger.levels(part)
     counter.texts.clear()
-    again = ledger.lighter_costs(round_, group, ledger.open_costs(round_, group))
+    again = ledger.levels(part)
 
     assert found == again
-    assert found[0][0] < 200
+    assert found[0].tokens < 200
     assert counter.texts == []
-    ledger._lighter = {(str(number),): ((1,),) for number in range(MAX_OPEN_UNITS)}
-    assert ledger.lighter_costs(round_, group, ledger.open_costs(round_, group)) == found
-    assert len(ledger._lighter) == 1
+    ledger._shortened = {(str(number),): () for number in range(MAX_OPEN_GROUPS)}
+    assert ledger.levels(part) == found
+    assert len(ledger._shortened) == 1
 
 
 def test_what_is_remembered_of_reductions_is_bounded() -> None:
@@ -515,7 +520,7 @@ def test_what_is_remembered_of_reductions_is_bounded() -> None:
     ledger = ledger_of(memory, "assistant", count_tokens)
     (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
     (key,) = ledger.reduced
-    ledger.reduced = dict.fromkeys(range(MAX_OPEN_UNITS), told)
+    ledger.reduced = dict.fromkeys(range(MAX_OPEN_GROUPS), told)
 
     assert compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions == (told,)
     assert list(ledger.reduced) == [key]
@@ -550,7 +555,7 @@ def test_a_round_that_is_overlaid_costs_what_it_reads_as() -> None:
 
 
 def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
-    """And is not lightened on any rung: pinning and unpinning changes what a round costs there."""
+    """And is not lightened on any level: pinning and unpinning changes what a round costs there."""
     memory = Memory()
     for _ in range(3):
         memory.append(user("q"))
@@ -572,7 +577,7 @@ def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
 
 
 def test_a_text_that_reads_otherwise_now_is_counted_as_it_reads() -> None:
-    """In an open round, where units are remembered by their posts: an overlay's text is told from the original, and
+    """In an open round, where groups are remembered by their posts: an overlay's text is told from the original, and
     from another overlay's."""
     store = InMemoryStore()
     memory = Memory("s", store=store)
@@ -740,7 +745,7 @@ def test_a_forked_child_counts_anew() -> None:
     """A fork may come between two of the lists that a round is added to: what the child got of them is not used."""
     memory, ledger = chat(5), Ledger("assistant", len)
     rounds, _ = memory.get_role_rounds("assistant")
-    sums_of(ledger, rounds)._costs.pop()  # as if the parent had added to one list and not yet to the next
+    sums_of(ledger, rounds).accounts.pop()  # as if the parent had added to one list and not yet to the next
     ledger._after_fork()
     assert told(sums_of(ledger, rounds)) == told(fresh(rounds))
 
@@ -776,15 +781,15 @@ def test_a_prompt_that_a_signals_handler_composes_in_the_middle_of_adding_is_ref
     """It would wait for itself for ever; the interrupted count goes on."""
     memory, ledger = chat(5), Ledger("assistant", len)
     rounds, _ = memory.get_role_rounds("assistant")
-    add, refused = Sums.add, []
+    add, refused = PrefixSums.add, []
 
-    def interrupted(sums: Sums, cost: Cost) -> None:
+    def interrupted(sums: PrefixSums, account: RoundAccount) -> None:
         if not refused:
-            refused.append(cost)
+            refused.append(account)
             with pytest.raises(RuntimeError, match="set a flag in the handler"):
                 sums_of(ledger, rounds)
-        add(sums, cost)
+        add(sums, account)
 
-    monkeypatch.setattr(Sums, "add", interrupted)
+    monkeypatch.setattr(PrefixSums, "add", interrupted)
     assert told(sums_of(ledger, rounds)) == told(fresh(rounds))
     assert refused

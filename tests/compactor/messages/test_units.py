@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from chats import Message, answer, calls, ids, result, user
@@ -283,21 +282,6 @@ def test_what_other_agents_say_is_a_user_message_that_names_them() -> None:
         {"role": "user", "content": "Coder: Coder calls run({}) as c"},
     ]
     assert [group.from_user for group in found] == [True, False, False]
-
-
-def test_messages_are_made_only_when_they_are_asked_for() -> None:
-    """A prompt that leaves out thousands of posts does not pay for their messages."""
-    made = []
-
-    def make() -> Iterator[Message]:
-        made.append(1)
-        yield user()
-
-    group = MessageGroup((None,), make)
-
-    assert not made
-    assert group.messages is group.messages
-    assert made == [1]
 
 
 # -- what a message costs ---------------------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""The levels that shorten a text and leave its message: what they touch, and what they make of it."""
+
+from __future__ import annotations
+
+import pytest
+from chats import answer, calls, result, user, words
+
+from compactor.prompt.accounting import Ledger, is_pinned
+from compactor.prompt.groups import MessageGroup, count_message, group_messages
+from compactor.prompt.shorten import LEVELS, Level, shorten_group
+from compactor.tokens import TokenCounter, count_tokens
+from memory import Memory, Round
+
+LARGE = "\n".join(f"{number:04} one row of a large table" for number in range(400))
+SMALL = "\n".join(f"{number:04} a small one" for number in range(40))
+
+
+def round_of(*messages: dict[str, object]) -> Round:
+    return Memory.from_messages(messages).conversation.rounds[0]
+
+
+def costs_of(group: MessageGroup, count: TokenCounter = count_tokens) -> tuple[int, ...]:
+    return tuple(count_message(message, count) for message in group.messages)
+
+
+def shortened(round_: Round, group: MessageGroup, count: TokenCounter = count_tokens) -> tuple[Level, ...]:
+    return shorten_group(round_, group, costs_of(group, count), count)
+
+
+def shortened_on(level: Level) -> list[str]:
+    return [one.ref for one in level.reductions]
+
+
+def test_the_first_level_takes_large_texts_and_the_last_results() -> None:
+    """What is not large stays on the first level; on the last, every result of some length is a line."""
+    round_ = round_of(user(), calls("a", "b"), result("a", LARGE), result("b", SMALL), answer(LARGE))
+    _, called, said = group_messages(round_, "assistant")
+
+    first, _, last = shortened(round_, called)
+    answered = shortened(round_, said)
+
+    assert (shortened_on(first), shortened_on(last)) == (["r1.p2"], ["r1.p2", "r1.p3"])
+    assert [shortened_on(level) for level in answered] == [["r1.p4"]] * 3
+    assert [place for place, _ in first.messages] == [1]
+    assert dict(first.messages)[1]["content"].startswith(LARGE[:150])
+    assert [place for place, _ in last.messages] == [1, 2]
+    assert dict(last.messages)[1]["content"] == f"[{len(LARGE):,} characters left out; reload r1.p2]"
+    assert answered[0] is answered[2], "an answer is not cleared"
+    assert [(one.by, one.tokens_before) for one in last.reductions] == [
+        ("cleared", costs_of(called)[1]),
+        ("cleared", costs_of(called)[2]),
+    ]
+    for group, level in ((called, first), (called, last), *((said, level) for level in answered)):
+        shown = dict(enumerate(group.messages)) | dict(level.messages)
+        assert level.costs == tuple(count_message(message, count_tokens) for message in shown.values())
+        assert level.tokens == sum(level.costs)
+
+
+def test_a_group_of_which_nothing_is_shortened_has_no_levels() -> None:
+    """Nothing is made for what stays as it is."""
+    round_ = round_of(user(LARGE), calls("a"), result("a", "short"))
+    for group in group_messages(round_, "assistant"):
+        assert shortened(round_, group) == ()
+
+
+def test_a_call_that_stands_for_a_missing_result_is_shortened_once() -> None:
+    """The note in the place of a result comes from the call's post, and is not taken for its text."""
+    said = calls("a", "b")
+    said["content"] = LARGE
+    round_ = round_of(user(), said, answer())
+    group = group_messages(round_, "assistant")[1]
+
+    first = shortened(round_, group)[0]
+
+    assert shortened_on(first) == ["r1.p1"]
+    [(place, message)] = first.messages
+    assert (place, message["tool_calls"]) == (0, said["tool_calls"])
+
+
+def test_nothing_is_replaced_by_what_costs_more() -> None:
+    """A counter by which the line is longer than the text keeps the text."""
+    round_ = round_of(user(), calls("a"), result("a", "x" * 200))
+    group = group_messages(round_, "assistant")[1]
+
+    def counter(text: str) -> int:
+        return 1 if text.startswith("xx") else len(text)
+
+    assert shortened(round_, group, counter) == ()
+
+
+def test_the_replacement_itself_may_be_longer_than_it_looks() -> None:
+    """Only the whole message tells: what it carries besides its text counts on both sides."""
+    round_ = round_of(user(), calls("a"), result("a", words(130)))
+    group = group_messages(round_, "assistant")[1]
+
+    assert shorten_group(round_, group, (9, 5), count_tokens) == ()
+
+
+def test_each_level_has_its_costs() -> None:
+    """Each message on each level; a level never costs more than the one before."""
+    round_ = round_of(user(), calls("a", "b"), result("a", LARGE), result("b", SMALL))
+    group = group_messages(round_, "assistant")[1]
+
+    first, _, last = (level.costs for level in shortened(round_, group))
+
+    assert costs_of(group)[2] == first[2] > last[2]
+    assert costs_of(group)[1] > first[1] > last[1]
+    assert costs_of(group)[0] == first[0] == last[0]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_rounds_costs_are_those_of_its_groups_without_what_must_stay(pinned: bool) -> None:
+    """Pinned groups keep their cost on every level."""
+    memory = Memory.from_messages([user(), calls("a"), result("a", LARGE), calls("b", "c"), result("b", LARGE)])
+    memory.finish_round(memory.conversation.rounds[0])
+    if pinned:
+        memory.pin("r1.p2")
+    rounds, _ = memory.get_role_rounds("assistant")
+    groups = group_messages(rounds[0], "assistant")
+
+    account = Ledger("assistant", count_tokens).sums(rounds, 1, rounds.reductions).account(0)
+
+    whole = [sum(costs_of(group)) for group in groups]
+    by_level = [[level.tokens for level in shortened(rounds[0], group)] for group in groups[1:]]
+    for at in range(len(LEVELS)):
+        shorter = whole[1] if pinned else by_level[0][at]
+        assert account.by_level[at] == whole[0] + shorter + by_level[1][at]
+
+
+def test_a_group_is_pinned_by_any_of_its_posts() -> None:
+    """The query has the number 0; where nothing is pinned, no post is looked at."""
+    round_ = round_of(user(), calls("a"), result("a"))
+    query, called = group_messages(round_, "assistant")
+
+    assert is_pinned(query, {0})
+    assert is_pinned(called, {2, 7})
+    assert not is_pinned(called, {0})
+    assert not is_pinned(called, set())
