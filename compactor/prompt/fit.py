@@ -431,7 +431,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     waiting = [n for n, part in enumerate(parts) if part.group.pending and not (part.fixed or part.pinned)]
     gone: list[int] = []
     for number in waiting:  # what waits before the newest
-        parts[number] = _clip_to(frame, parts[number], limit, room)
+        parts[number] = _clip_to(frame, draft.parts[number], limit, room)
         if parts[number].tokens > room:
             gone.append(number)
         else:
@@ -450,7 +450,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
             break
         part, rest = parts[number], parts[number].tokens - target
         if rest > frame.step:  # it is so long that too much would go with it
-            clipped = _clip_to(frame, part, part.tokens, rest)
+            clipped = _clip_to(frame, draft.parts[number], part.tokens, rest)
             if clipped.tokens <= rest:
                 parts[number] = clipped
                 break

@@ -341,8 +341,21 @@ CLIPPED = [
 ]
 
 
+#: A call that waits for its second result: the first one is clipped twice, to the largest share and to the room.
+CLIPPED_TWICE = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [_call("call_0_0", "Where is my order?"), _call("call_0_1", words(18))],
+    },
+    {"role": "tool", "tool_call_id": "call_0_0", "content": words(148)},
+    {"role": "tool", "tool_call_id": "call_0_1", "content": "0\x810\x81\x95"},
+]
+
+
 @given(dialogues(), st.integers(200, 4_000))
 @example(CLIPPED, 200)
+@example(CLIPPED_TWICE, 200)
 def test_appending_leaves_the_beginning_as_it_was_unless_something_is_cut(said: list[Message], budget: int) -> None:
     """Promise 2: without a new cut, a longer prompt begins with the shorter one."""
     memory, before = Memory(), None

@@ -286,14 +286,12 @@ def test_pinned_posts_are_known_by_their_round_and_number() -> None:
 
 
 def test_what_waits_is_not_reducible() -> None:
-    """Calls that the host is about to run, questions for leave that nobody has answered, and what nobody has read: that
-    a prompt may shorten where it is too long, and no strategy."""
+    """Calls that the host is about to run, and results that no model has read yet."""
     memory = Memory.from_messages([user(), calls("a"), result("a"), calls("b")])
     assert [view_of(memory).reducible(*unit) for unit in view_of(memory).groups(0)] == [True, True, False]
 
     memory.append(result("b"))
     assert not view_of(memory).reducible(*view_of(memory).groups(0)[2])
-    assert view_of(memory).shortenable(*view_of(memory).groups(0)[2])
     memory.append(answer("Read."))
     assert view_of(memory).reducible(*view_of(memory).groups(0)[2])
 
