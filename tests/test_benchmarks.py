@@ -54,6 +54,7 @@ def test_the_same_session_is_built_each_time_but_for_its_ids() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_appends_are_timed_beside_bare_ones(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -81,6 +82,7 @@ def test_appends_are_timed_beside_bare_ones(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_each_row_of_opening_is_measured(tmp_path: Path) -> None:
     """On a session that has a checkpoint after the first; and what each does is done in the long session."""
     store = open_store(sqlite_in(tmp_path))
@@ -96,6 +98,7 @@ def test_each_row_of_opening_is_measured(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_row_of_opening_is_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,8 @@ from benchmarks.comparison.environments import Unavailable, made, python_for, re
 from benchmarks.comparison.page import RESULTS, beside, read
 from benchmarks.peers import nothing, ours
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the folder, from the requirements beside the adapter, and anew where it was not finished."""

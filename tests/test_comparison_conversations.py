@@ -17,6 +17,7 @@ from benchmarks.comparison.model_server import Outage
 from compactor.tokens import count_tokens
 
 
+@pytest.mark.slow
 def test_conversations_are_the_same_each_time_and_as_long_as_they_say() -> None:
     """Every fact is told once, by the user; a tool's results are as long as is said, and answer its calls."""
     plain = CHAT()

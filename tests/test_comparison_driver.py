@@ -21,6 +21,8 @@ from benchmarks.comparison.model_server import ModelServer, Outage
 from benchmarks.comparison.playing import Contender, job_of, played
 from benchmarks.peers import nothing, ours, sliding_window
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_controls_do_nothing_and_too_much() -> None:
     """One sends all, over any budget, and finds it in the cache; the other fits, finds little, and forgets."""

@@ -46,6 +46,7 @@ def test_examples_are_short(path: os.PathLike[str]) -> None:
         assert len(file.readlines()) <= 80
 
 
+@pytest.mark.slow
 def test_multi_agent_shows_two_roles_with_a_summary_each() -> None:
     shown = run("multi_agent.py").stdout
     planner, coder = shown.split("\n\nCodeInterpreter now reads ")
@@ -55,6 +56,7 @@ def test_multi_agent_shows_two_roles_with_a_summary_each() -> None:
         assert "Never change anything below raw/" in part
 
 
+@pytest.mark.slow
 def test_openai_messages_makes_a_shorter_prompt_that_begins_with_system_and_summary() -> None:
     shown = run("openai_messages.py").stdout
     *answers, figures, header, summary, _ = shown.splitlines()
@@ -65,12 +67,14 @@ def test_openai_messages_makes_a_shorter_prompt_that_begins_with_system_and_summ
     assert summary.startswith("  system: '[Conversation History Summary]")
 
 
+@pytest.mark.slow
 def test_own_summarizer_shows_a_function_and_an_llm_api() -> None:
     by_function, by_api = run("own_summarizer.py").stdout.split("\n\n[Conversation History Summary]\n")
     assert "- Chapter 1\n- Chapter 2\n" in by_function
     assert by_api.startswith("The user had chapters read aloud")
 
 
+@pytest.mark.slow
 def test_events_are_json_lines_with_the_failure_and_the_retry() -> None:
     done = run("events.py")
     lines = [json.loads(line) for line in done.stdout.splitlines()]

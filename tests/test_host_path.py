@@ -18,6 +18,7 @@ from compactor.tokens import count_tokens
 from memory import Memory, Post, Round
 
 
+@pytest.mark.slow
 def test_each_round_that_is_asked_for_has_a_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from compactor.summarize import CycleWork
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 
+pytestmark = pytest.mark.slow
+
 SESSIONS, THREADS, CONCURRENT = 40, 4, 2
 
 

@@ -29,6 +29,7 @@ def counted(cases: list[Case]) -> tuple[int, list[str]]:
     return len(told), [str(one) for one in checked if one[0]]
 
 
+@pytest.mark.slow
 def test_of_hollow_copied_broken_off_and_error_answers_none_is_shown() -> None:
     """Over 300, made by rule."""
     cases = own_cases(2)

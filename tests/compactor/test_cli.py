@@ -190,6 +190,7 @@ def test_output_that_cannot_be_written_is_no_traceback(
     assert (done.code, done.err) == (1, says)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_not_complained_of(tmp_path: Path) -> None:
     """``compactor replay ... --json | head -1`` prints a line and nothing else."""
     # More than a pipe holds: so it still writes when the reader goes.
@@ -213,6 +214,7 @@ def test_a_terminal_that_lacks_a_sign_gets_another(tmp_path: Path) -> None:
     assert "f?r 5 ? ?" in run("replay", path, "--show", encoding="ascii").out
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     """``python -m compactor`` works from any folder."""
     path = write_lines(tmp_path / "chat.jsonl", dialogue(2))

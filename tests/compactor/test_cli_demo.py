@@ -46,6 +46,7 @@ def played() -> Demo:
 # -- the main job -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_both_agents_histories_are_compacted_through_a_long_task(whole: Any) -> None:
     """At least 60 rounds; each role's first rounds are covered, several times over."""
     assert whole["rounds"] >= 60

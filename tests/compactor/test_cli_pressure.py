@@ -69,6 +69,7 @@ def whole() -> Demo:
 # -- the main job -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Demo) -> None:
     """4,000 tokens, tools and all, with results of thousands and sixty calls in one round."""
     figures = whole.figures()
@@ -252,6 +253,7 @@ def test_the_script_goes_on_with_another_service() -> None:
 # -- how it looks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_each_strategy_saved() -> None:
     done = run("demo", "--pressure", "--fast", "--latency", 0.01)
     assert (done.code, done.err) == (0, "")

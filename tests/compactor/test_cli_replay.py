@@ -209,6 +209,7 @@ def heavy(tmp_path: Path) -> Path:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", list(Preset))
 @pytest.mark.parametrize("how", ["--each", "--joined"])
 def test_every_preset_keeps_the_promises_and_shows_what_it_saved(preset: Preset, how: str, heavy: Path) -> None:

@@ -614,6 +614,7 @@ def test_the_store_may_come_from_the_environment(url: str) -> None:
     assert "pass --store URL" in refusal(run("sessions", COMPACTOR_STORE=""))
 
 
+@pytest.mark.slow
 def test_a_server_is_asked_as_a_file_is(postgres_url: str, tmp_path: Path) -> None:
     """Every command, one after the other, on PostgreSQL."""
     with session(postgres_url, rounds=3) as memory:

@@ -208,6 +208,7 @@ def test_notes_that_the_agents_prompt_does_not_number_are_sent() -> None:
 # What stays
 
 
+@pytest.mark.slow
 def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -> None:
     """Untouched notes stay byte for byte, prompts begin alike up to the first note that changed, and each round is sent
     exactly once."""
@@ -244,6 +245,7 @@ def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -
     assert scene.kinds == ["rounds"] + ["changes"] * 99
 
 
+@pytest.mark.slow
 def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
     """On average over 200 turns, majors included: those are made from the raw rounds as long as they fit."""
     depth: dict[str, int] = {}

@@ -204,6 +204,7 @@ def test_a_round_that_fails_between_two_requests_is_not_published() -> None:
 # In requests that fit
 
 
+@pytest.mark.slow
 def test_a_backlog_of_ten_thousand_rounds_goes_in_requests_that_fit() -> None:
     """Folded in step by step, each round once, and each step published."""
 

@@ -90,6 +90,7 @@ def long_chats() -> dict[int, Memory]:
     return {rounds: asked(rounds) for rounds in (100, 10_000)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["assistant", "User"])
 def test_the_cost_does_not_grow_with_the_uncovered_tail(
     long_chats: dict[int, Memory], role: str, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield running
 
 
+@pytest.mark.slow
 def test_two_thousand_compactors_add_no_thread_and_all_finish() -> None:
     """Eight workers serve them all."""
     memory = Memory("s")
@@ -304,6 +305,7 @@ def test_what_a_daemon_executor_has_not_begun_can_be_cancelled() -> None:
     go_on.set()
 
 
+@pytest.mark.slow
 def test_exit_waits_for_no_summarizer_on_a_daemon_executor() -> None:
     """The process ends though the model does not answer."""
     code = """if True:

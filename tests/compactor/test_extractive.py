@@ -417,6 +417,7 @@ small_talk = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     small_talk,
@@ -693,6 +694,7 @@ def test_a_large_post_of_the_user_is_summarised() -> None:
     assert "nails." in summarise(rounds, target=60, kind="large_post")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["a", " ", "/", "7", "<", "\"", "{\"", "[", "\\\"", ". ", "?", "- x\n", "x:\n", "a: ", "=a ", "**a", "汉", "\ud800", "don't ", "set a to "],
@@ -761,12 +763,14 @@ def test_it_keeps_most_facts_of_an_agent_transcript_and_more_than_plain_methods(
     assert ours > 1.1 * max(kept.values())
 
 
+@pytest.mark.slow
 def test_facts_survive_twenty_compactions_of_fixed_size(retention: ModuleType) -> None:
     runs = [retention.surviving(retention.ours, random.Random(seed), "held-out", 600) for seed in range(2)]
     for run in runs:
         assert run[-1][0] >= 0.6 * run[-1][1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not AIRLINE.exists(), reason=f"real dialogues are not here: {AIRLINE}")
 def test_it_keeps_planted_facts_of_long_real_dialogues_in_two_percent(retention: ModuleType) -> None:
     """In the mean of several conversations, each with facts planted elsewhere: one fact more or less is chance."""

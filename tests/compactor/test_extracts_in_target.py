@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def chats(draw: st.DrawFn) -> list[Round]:
     return rounds
 
 
+@pytest.mark.slow
 @given(chats(), st.integers(40, 500))
 @settings(max_examples=60, deadline=None)
 def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round], target: int) -> None:

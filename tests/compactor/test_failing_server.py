@@ -163,6 +163,7 @@ def test_a_body_that_drips_for_ever_is_given_up_by_the_client(server: ModelServe
         heard.until(Published)
 
 
+@pytest.mark.slow
 def test_turns_stay_short_through_all_of_it(server: ModelServer, summarizer: OpenAISummarizer) -> None:
     """Two agents chat while their endpoint fails in every way there is, and then no longer does."""
     config = CompactorConfig(

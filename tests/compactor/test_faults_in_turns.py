@@ -201,6 +201,7 @@ def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Fault:
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chat_is_answered_during_a_fault_and_goes_on_after_it(fault: Fault) -> None:
     """What was said is still composed from and searched; what failed works when it is done again, once; the compactor
     comes back by itself, and pays for no answer twice."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from executors import ManualExecutor
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -173,4 +174,5 @@ class Deferral(RuleBasedStateMachine):
 
 
 TestHolding = Deferral.TestCase
+TestHolding.pytestmark = [pytest.mark.slow]
 TestHolding.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

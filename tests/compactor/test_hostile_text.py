@@ -31,7 +31,7 @@ from compactor.summarizers.base import SummarizerError
 from memory import CompactedMessage
 from memory.rounds import Round
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Short ones first: what is quadratic shows there, before it takes an hour. Of long ones, that which took longest.
 SHORT, LONG, SLOWEST = 30_000, 1_000_000, 1

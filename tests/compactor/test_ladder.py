@@ -286,6 +286,7 @@ def test_a_resumed_session_gives_the_same_prompt(budget: int) -> None:
     assert_legal(first, budget)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "steps"), [(3_000, 500), (8_000, 250)])
 def test_within_one_long_round_at_most_one_prompt_in_ten_changes_its_beginning(budget: int, steps: int) -> None:
     """Hundreds of calls after one query, some with large results: the cuts are as rare as between rounds."""

@@ -151,6 +151,7 @@ def test_a_line_of_code_is_no_instruction() -> None:
     assert instruction_strength("Do not change src/app/main.py or config_v2.yaml.") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["never ", "不要", "न करें ", "please do not ... ", "ห้าม", "非 必 ", ", ", "n't", "''", "a' "]
 )

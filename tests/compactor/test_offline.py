@@ -378,6 +378,7 @@ def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
             hung.set()
 
 
+@pytest.mark.slow
 @given(events=st.lists(st.sampled_from(["add", "add", "add", "down", "up", "wait", "fail", "revert"]), max_size=25))
 @settings(deadline=None, max_examples=40)
 def test_whatever_happens_every_round_is_told_once(events: list[str]) -> None:

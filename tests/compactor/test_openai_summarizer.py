@@ -179,6 +179,7 @@ def test_lone_surrogates_do_not_stop_a_summary(server: ModelServer, summarizer: 
 # Keys and addresses
 
 
+@pytest.mark.slow
 def test_making_one_imports_nothing_and_sends_nothing() -> None:
     """A host that never compacts pays nothing for the client, whose import takes half a second."""
     code = (
@@ -398,6 +399,7 @@ RETRY_AFTER = {
 }
 
 
+@pytest.mark.slow
 def test_retry_after_is_understood_or_ignored() -> None:
     """Seconds and dates are taken, the past is now, and nonsense is as if nothing was said."""
 
@@ -764,6 +766,7 @@ def bomb(code: int, coding: str = "gzip", megabytes: int = 200) -> Answer:
     return reply(body, code, {"Content-Encoding": coding})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "code", "coding"),
     [(own, 200, "gzip"), (own, 500, "gzip"), (own, 500, "deflate"), (own, 404, "gzip"), (given_client, 200, "gzip")],

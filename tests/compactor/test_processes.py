@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 #: A compactor whose summarizer waits for ``gate``; ``inside`` is set once it does.

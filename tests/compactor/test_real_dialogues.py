@@ -14,6 +14,8 @@ from compactor import Prompt, compose
 from compactor.prompt.fit import GRID
 from memory import CompactedMessage, InMemoryStore, Memory
 
+pytestmark = pytest.mark.slow
+
 BUDGETS = (1_500, 3_000, 8_000)
 #: All steps where one asks for them; else each has one of the budgets, and the joined conversation is composed at one
 #: in so many messages, but for its last part.

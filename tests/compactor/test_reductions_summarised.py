@@ -42,6 +42,7 @@ PRESETS: dict[str, Callable[..., Mapping[str, Any]]] = {
 CALLS = "tool calls that were made already and are not to be made again, and of their results"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_line_of_ours_is_told_as_somebodys(preset: str) -> None:
     """Forty rounds of tool calls, compacted after each: no summary quotes a marker, or a sender that nobody is."""

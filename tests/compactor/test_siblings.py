@@ -99,6 +99,7 @@ def test_a_module_that_the_host_has_imported_already_is_named(tmp_path: Path) ->
     assert str(file) in done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_behind_ours_on_the_path_nothing_is_hidden(tmp_path: Path) -> None:
     """A module that Python does not find first is no trouble; nor is a folder without code, wherever it is."""
     host(tmp_path, "memory", package=False)

@@ -85,6 +85,7 @@ def test_a_long_text_without_spaces_is_kept_whole_and_data_is_not() -> None:
     assert list(sentences("see " + "Qk02" * 1000, 200)) == ["see " + "Qk02" * 10 + "…"]
 
 
+@pytest.mark.slow
 @given(st.text(), st.integers(20, 200))
 def test_sentences_are_lines_that_occur_in_the_text(text: str, limit: int) -> None:
     for sentence in sentences(text, limit):

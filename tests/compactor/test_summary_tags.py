@@ -308,6 +308,7 @@ def test_an_answer_without_tags_is_only_trimmed(answer: str) -> None:
     assert strip_tags(answer) == answer.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

@@ -328,6 +328,7 @@ def test_threads_count_alike() -> None:
     assert counted == [expected * 5] * 8
 
 
+@pytest.mark.slow
 def test_the_first_count_asks_no_network_and_writes_no_file(tmp_path: Path) -> None:
     """In a process of its own, without a socket and with an empty home: the ranks come out of the package."""
     code = """

@@ -168,6 +168,7 @@ def rounds_of_all_hosts(draw: st.DrawFn) -> Round:
     return round_.model_copy(update={"post_list": (*first, *last, *round_.post_list)})
 
 
+@pytest.mark.slow
 @given(rounds_of_all_hosts())
 def test_a_reader_gets_back_exactly_the_parts_of_a_round(round_: Round) -> None:
     """Whoever says whatever, in texts, names, ids and types: as many parts, each whose it is, with all its text."""
@@ -175,6 +176,7 @@ def test_a_reader_gets_back_exactly_the_parts_of_a_round(round_: Round) -> None:
     assert with_ids(list(read(quote(round_))), whole) == whole
 
 
+@pytest.mark.slow
 @given(st.lists(rounds_of_all_hosts(), min_size=1, max_size=4))
 def test_a_reader_gets_back_exactly_the_rounds_of_a_request(items: list[Round]) -> None:
     """Between the tags of the conversation, which nothing in it closes."""

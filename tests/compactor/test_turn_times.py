@@ -13,7 +13,7 @@ from compactor import CompactorConfig, ContextCompactor
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 TURNS = 300
 

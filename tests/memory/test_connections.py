@@ -116,6 +116,7 @@ PRELUDE = """
 in_process = partial(run, PRELUDE)
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_new_store_can_be_opened_by_several_processes_at_once(url: str) -> None:
     """Each succeeds, whoever of them makes the tables; and what each appends is there."""
@@ -196,6 +197,7 @@ def test_a_fork_waits_no_longer_than_the_time_out(tmp_path: Path) -> None:
         assert store.sessions() == []
 
 
+@pytest.mark.slow
 @needs_fork
 def test_parent_and_child_go_on_with_connections_of_their_own(url: str) -> None:
     """The child has none of the parent's, and what it writes after the parent has closed the store is kept."""
@@ -286,6 +288,7 @@ def test_a_connection_that_is_in_use_too_long_does_not_hold_up_a_fork_for_ever(t
 # -- connections that break -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_that_was_restarted_between_two_calls_is_asked_again(own_postgres: Server) -> None:
     """The next call works, though every connection broke; while the server is down, the call says so."""
     with opened(own_postgres.url()) as store:

@@ -231,6 +231,7 @@ def test_an_interrupt_while_a_record_is_written_out_is_an_interrupt(raised: type
         dumped(getattr(Interrupted(), method))
 
 
+@pytest.mark.slow
 def test_whatever_is_dumped_lets_interrupts_out() -> None:
     """A dumping method of pydantic's is called by ``dumped`` alone, wherever it is."""
     calls = {

@@ -102,6 +102,7 @@ def test_damage_that_is_found_by_a_writer_leaves_its_appends(tmp_path: Path) -> 
     assert restored(tmp_path, left) == 16
 
 
+@pytest.mark.slow
 def test_damage_is_remembered_until_the_process_ends(tmp_path: Path) -> None:
     """A program that never closes its store, and just ends, leaves the log as well."""
     left = left_by_a_kill(tmp_path)

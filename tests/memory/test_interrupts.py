@@ -22,6 +22,8 @@ from memory.entries import Entry
 from memory.stores import InMemoryStore
 from memory.stores.sql import SqlStore
 
+pytestmark = pytest.mark.slow
+
 
 def interrupted(work: Callable[[], object], at: int) -> bool:
     """Return whether *work* was still running when it came to its line number *at*, counted in all that it calls, and

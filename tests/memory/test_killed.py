@@ -14,7 +14,7 @@ from memory import InMemoryStore, Memory
 from memory.entries import CompactionPublished, Entry, PostAdded, RoundFinished
 from memory.overlays import CompactedMessage
 
-pytestmark = pytest.mark.timeout(100)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
 
 
 def survived(crashes: Crashes, kills: int) -> None:

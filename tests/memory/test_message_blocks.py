@@ -192,6 +192,7 @@ blocks = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from histories import read_again
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -288,6 +289,7 @@ class OverlaysOnIndexedStore(Overlays):
 
 
 TestOverlaysOnIndexedStore = OverlaysOnIndexedStore.TestCase
+TestOverlaysOnIndexedStore.pytestmark = [pytest.mark.slow]
 TestOverlaysOnIndexedStore.settings = settings(deadline=None, max_examples=12, stateful_step_count=30)
 
 

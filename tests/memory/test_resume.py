@@ -168,6 +168,7 @@ def checkpoints_of(store: Indexed) -> list[Checkpoint]:
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_whatever_happened_and_wherever_it_is_taken_a_checkpoint_gives_what_the_whole_log_gives(seed: int) -> None:
@@ -202,6 +203,7 @@ def test_on_sqlite_it_is_the_same(tmp_path: Path) -> None:
         store.close()
 
 
+@pytest.mark.slow
 def test_opening_reads_what_is_new_since_the_checkpoint_and_what_the_tail_needs() -> None:
     """However long the history is: nothing of a closed round before it is read."""
     handed_out = []

@@ -127,6 +127,7 @@ def test_every_query_has_the_same_answer(store: Store) -> None:
     assert nothing == {"''", "--", "天气", "missing", "zz", TOO_LONG}
 
 
+@pytest.mark.slow
 def test_every_role_has_the_same_answer(store: Store) -> None:
     """Also after a round failed or a text was erased, for another process, and after a resume."""
     memory, expected = said(Memory("s", store=store)), said(Memory("m"))

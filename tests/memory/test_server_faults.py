@@ -25,6 +25,7 @@ from memory.stores.dialects import Postgres
 from memory.stores.sql import SqlStore
 
 
+@pytest.mark.slow
 def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between calls, within a transaction, within a page of what is read; and be away for a while."""
     monkeypatch.setattr(sql, "PAGE", 2)

@@ -269,6 +269,7 @@ def as_somebody(script: str) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_may_only_be_read_is_read_and_written_once_it_may_be() -> None:
     """The same Memory goes on after a chmod, though its connections were made before."""
     as_somebody(
@@ -291,6 +292,7 @@ def test_a_file_that_may_only_be_read_is_read_and_written_once_it_may_be() -> No
     )
 
 
+@pytest.mark.slow
 def test_in_a_folder_that_may_not_be_written_to_only_a_session_in_use_can_be_read() -> None:
     """SQLite cannot make its log there; where somebody who may has made one, it is read with the file."""
     as_somebody(
@@ -313,6 +315,7 @@ def test_in_a_folder_that_may_not_be_written_to_only_a_session_in_use_can_be_rea
     )
 
 
+@pytest.mark.slow
 def test_a_file_or_folder_that_may_not_be_read_is_said() -> None:
     """With what to allow, and by an error of ours."""
     as_somebody(

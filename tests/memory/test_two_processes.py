@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.two_writers import Result, run
 
-pytestmark = pytest.mark.timeout(100)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
 
 
 def agreed(result: Result) -> None:

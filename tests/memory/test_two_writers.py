@@ -26,6 +26,8 @@ from memory import (
 )
 from memory.entries import Entry
 
+pytestmark = pytest.mark.slow
+
 ROLE = "Planner"
 
 

@@ -54,6 +54,7 @@ def misspelt(source: str) -> Iterator[str]:
         yield from (f"{node.lineno}: {one.arg}" for one in given if one.arg not in known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["memory", "compactor"])
 def test_every_field_that_is_changed_is_one(package: str) -> None:
     """A slip of the pen would be kept beside the field that was meant, and nobody would hear of it."""

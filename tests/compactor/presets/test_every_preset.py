@@ -127,6 +127,7 @@ def _text(message: Message) -> str:
     return message["content"] or ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_real_dialogues_keep_to_the_contract(preset: str, budget: int, data: list[dict[str, Any]]) -> None:
@@ -139,6 +140,7 @@ def test_real_dialogues_keep_to_the_contract(preset: str, budget: int, data: lis
     assert shorter >= len(data[::ONE_IN]) // {1_500: 2, 3_000: 3, 8_000: 25}[budget], "the preset has hardly worked"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_end_of_all_dialogues_in_one_keeps_to_the_contract(preset: str, data: list[dict[str, Any]]) -> None:
     """580,000 tokens through 8,000; where the past is left out, it begins with the header and a question."""
@@ -238,6 +240,7 @@ def busy(rounds: int) -> list[Message]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 @given(
     conversation=st.lists(turns(), min_size=1, max_size=6),
@@ -253,6 +256,7 @@ def test_no_compaction_makes_prompts_longer(
     assert_never_longer(held, itertools.chain.from_iterable(conversation))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 @given(
     conversation=st.lists(turns(), min_size=1, max_size=3),
