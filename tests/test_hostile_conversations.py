@@ -23,10 +23,9 @@ from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
 from compactor.host_rounds import HostRounds
 from compactor.plan import Plan, plan_text
-from compactor.presets import MemoryWithCompress, offload_context
-from compactor.presets.compat.archives import NotAnArchive, archive_of, messages_in
+from compactor.presets import MemoryWithCompress, NotAnArchive, OffloadFiles, archive_of, messages_in, offload_context
 from compactor.presets.compat.memory_with_compress import make_structured
-from compactor.presets.compat.offload_files import OffloadFiles, chat_folder, file_name
+from compactor.presets.compat.offload_files import chat_folder, file_name
 from compactor.prompt.groups import kind_named
 from compactor.prompt.shorten import OffloadRule, clip_message, clip_text
 from compactor.strategies.note_edits import Change, changed

@@ -29,7 +29,7 @@ from compactor.cli import replay as module
 from compactor.cli.app import Preset
 from compactor.cli.replay import Conversation, Setup, replay, sum_results
 from compactor.cli.terminal import CannotRun
-from compactor.presets.auto_context import STEPS
+from compactor.presets import STEPS
 from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import ScriptedSummarizer
 from memory import Memory

@@ -23,7 +23,7 @@ from compactor import (
     over_messages,
 )
 from compactor.events import Reduced
-from compactor.presets.auto_context import PLAN_NOTEBOOK_TOOLS, auto_context
+from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.prompt.accounting import Ledger
 from compactor.prompt.groups import count_message
 from compactor.strategies.compress_tool_runs import MIN_TARGET, compress_tool_runs

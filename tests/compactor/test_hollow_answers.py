@@ -17,8 +17,7 @@ from views import reduced, view_of
 from benchmarks.acceptance import talks
 from compactor import CompactorConfig, ContextCompactor, SummaryRejected, SummaryRequest
 from compactor.events import Rejected
-from compactor.presets import offload_context
-from compactor.presets.compat.memory_with_compress import CompressionFailed, MemoryWithCompress
+from compactor.presets import CompressionFailed, MemoryWithCompress, offload_context
 from compactor.strategies import compact_notes, offload_large
 from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import FakeClock, ScriptedSummarizer

@@ -14,8 +14,7 @@ from tool_runs import work_of
 from views import reduced, view_of
 
 from compactor import CompactorConfig, ContextCompactor, over_messages, over_tokens
-from compactor.presets.auto_context import STEPS, auto_context
-from compactor.presets.compat.auto_context_memory import AutoContextMemory
+from compactor.presets import STEPS, AutoContextMemory, auto_context
 from compactor.strategies import compress_tool_runs, drop, offload_large
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.view import View

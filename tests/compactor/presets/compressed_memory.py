@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from chats import Message, answer, calls, result, user
 
-from compactor.presets.compat.memory_with_compress import MemoryWithCompress, NotCompressed
+from compactor.presets import MemoryWithCompress, NotCompressed
 from memory.events import Event
 
 T = TypeVar("T")

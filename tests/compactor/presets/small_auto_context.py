@@ -11,7 +11,7 @@ from chats import answer, calls, memory_of, result, user
 
 from compactor import Summary, SummaryRequest
 from compactor.acceptance.content import find_telling_terms
-from compactor.presets.compat.auto_context_memory import AutoContextMemory
+from compactor.presets import AutoContextMemory
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 

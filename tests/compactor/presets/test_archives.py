@@ -9,7 +9,7 @@ from chats import answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.presets.compat.archives import NotAnArchive, archive_of, messages_in
+from compactor.presets import NotAnArchive, archive_of, messages_in
 
 texts = st.one_of(
     st.text(st.characters(codec=None, exclude_categories=()), max_size=20),

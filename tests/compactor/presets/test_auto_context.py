@@ -17,8 +17,7 @@ from views import view_of
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, compose, presets
 from compactor.events import Exhausted, Published, Reduced, StrategyFailed
-from compactor.presets.auto_context import STEPS, PromptConfig, auto_context
-from compactor.presets.compat.auto_context_memory import AutoContextMemory, NotDeleted
+from compactor.presets import STEPS, AutoContextMemory, NotDeleted, PromptConfig, auto_context
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory

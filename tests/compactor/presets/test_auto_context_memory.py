@@ -11,7 +11,7 @@ from chats import answer, calls, memory_of, result, user
 from small_auto_context import LONG, ROLE, context_of, long_text, past, small, summary, tool_run, worked
 
 from compactor import ContextCompactor, compose
-from compactor.presets.compat.auto_context_memory import AutoContextMemory, NotDeleted
+from compactor.presets import AutoContextMemory, NotDeleted
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Memory, Reduction, open_store
 

@@ -8,7 +8,7 @@ import pytest
 from chats import calls, memory_of, result, user
 from small_auto_context import context_of, long_text, past, small, tool_run, worked
 
-from compactor.presets.compat.auto_context_memory import AutoContextMemory
+from compactor.presets import AutoContextMemory
 from memory import InMemoryStore, Memory, MessageError, UnknownReference
 
 KEPT = [user("Monday?"), calls("a", arguments='{"day": "é\\ud83d"}'), result("a", "{braces} </summary> \x00 \ud800")]

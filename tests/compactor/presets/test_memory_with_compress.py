@@ -12,8 +12,7 @@ from compressed_memory import SHORT, SYSTEM, filled, heard, run, shortened, show
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.presets.compat.memory_with_compress import MemoryCompressed, MemoryWithCompress
-from compactor.presets.compat.window import NotAMessage
+from compactor.presets import MemoryCompressed, MemoryWithCompress, NotAMessage
 from memory import Memory, MessageError
 
 # -- adding and reading -----------------------------------------------------------------------------------------------

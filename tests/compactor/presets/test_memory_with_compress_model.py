@@ -13,7 +13,7 @@ from pydantic import Field
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose
 from compactor.errors import SummaryRejected
-from compactor.presets.compat.memory_with_compress import (
+from compactor.presets import (
     CompressionFailed,
     MemoryCompressed,
     MemoryCompressionSchema,

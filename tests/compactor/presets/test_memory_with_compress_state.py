@@ -10,8 +10,7 @@ import pytest
 from chats import answer, user
 from compressed_memory import SYSTEM, filled, run, shortened, shown, turn, turns
 
-from compactor.presets.compat.memory_with_compress import MemoryWithCompress
-from compactor.presets.compat.window import StateError
+from compactor.presets import MemoryWithCompress, StateError
 from memory import Memory
 
 

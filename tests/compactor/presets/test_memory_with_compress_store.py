@@ -14,7 +14,7 @@ from compressed_memory import SHORT, SYSTEM, filled, reasons, run, shortened, sh
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.presets.compat.memory_with_compress import MemoryCompressed, MemoryWithCompress, NotKept
+from compactor.presets import MemoryCompressed, MemoryWithCompress, NotKept
 from memory import InMemoryStore, Memory, Store, StoreError, open_store
 from memory.entries import Entry
 from memory.events import Event

@@ -9,7 +9,7 @@ import pytest
 from chats import Message, answer, assert_paired, calls, result, user
 from compressed_memory import SHORT, filled, heard, reasons, run, shortened, shown, turn, turns
 
-from compactor.presets.compat.memory_with_compress import MemoryWithCompress
+from compactor.presets import MemoryWithCompress
 from compactor.presets.compat.window import Window
 from memory import Memory
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import count_tokens
-from compactor.presets.compat.memory_with_compress import CompressionFailed, MemoryWithCompress
+from compactor.presets import CompressionFailed, MemoryWithCompress
 
 # -- when -------------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import SummaryRejected, SummaryRequest
-from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context
-from compactor.presets.compat.archives import messages_in
+from compactor.presets import OffloadError, OffloadFiles, OffloadResult, messages_in, offload_context
 from compactor.presets.compat.offload_context import MODES
 from compactor.presets.compat.offload_files import file_name
 from compactor.prompt.groups import PROMPT_TOKENS, count_message

@@ -13,8 +13,7 @@ import pytest
 from chats import answer, calls, result, user, words
 
 from compactor import ContextCompactor
-from compactor.presets import OffloadError, OffloadFiles, context_offload, expire_files
-from compactor.presets.compat.offload_files import FilesNotErased
+from compactor.presets import FilesNotErased, OffloadError, OffloadFiles, context_offload, expire_files
 from memory import HookFailed, InMemoryStore, Memory, Redacted, StoreError, open_store
 from memory.events import Event
 

@@ -15,7 +15,8 @@ from views import view_of
 
 from compactor import CompactorConfig, ConfigError, ContextCompactor, compose
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
-from compactor.presets.selective import RULES, selective
+from compactor.presets import selective
+from compactor.presets.selective import RULES
 from compactor.runner import State
 from compactor.strategies import drop, offload_large
 from compactor.summarizers import SummarizerError
