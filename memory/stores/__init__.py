@@ -37,7 +37,7 @@ def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
 
     ``memory://`` lasts as long as the process. ``sqlite:///chat.db`` is a file, from the working folder on;
     ``sqlite:////srv/chat.db`` and ``sqlite:///C:/chat.db`` are files from the root on. ``?synchronous=normal`` and
-    ``?timeout=`` are explained at ``memory.stores.dialects.Sqlite``. ``postgresql+psycopg://user:password@host/database``
+    ``?timeout=`` are explained at ``memory.stores.sqlite.Sqlite``. ``postgresql+psycopg://user:password@host/database``
     is a database on a server, with libpq's options behind a question mark. SQL stores have all ``capabilities``.
 
     A database that an older version made is brought up to date, and older versions refuse it from then on. Without
@@ -49,8 +49,9 @@ def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
         return InMemoryStore()
     if found and scheme in ("sqlite", "postgresql", "postgresql+psycopg"):
         # Only now: who keeps nothing in a database does not wait for SQLAlchemy.
-        from .dialects import Postgres, Sqlite
+        from .postgres import Postgres
         from .sql import SqlStore
+        from .sqlite import Sqlite
 
         store = SqlStore(Sqlite(url) if scheme == "sqlite" else Postgres(url))
         try:

@@ -1,42 +1,153 @@
-"""Connections to one database: faults as a ``StoreError``, a lost connection made anew, none left open in a fork."""
+"""Connections to one database: faults become ``StoreError``, a broken connection is replaced, a fork keeps none open.
+
+``Dialect`` is the base class for the differences between databases; see ``sqlite`` and ``postgres``.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as NoneFree
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ..errors import StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreUnreachable
 from ..hooks import renewed_after_fork
-from .dialects import Closeable, Dialect
 
 Result = TypeVar("Result")
 
-#: How often the same is done where a connection breaks or is too old: the pool may hold several that a restart of the
-#: server broke, or that were made when a file could only be read.
-TRIES = 3
-#: And where it gave way to another's transaction, which is done by then.
-TRIES_IN_TURN = 10
+#: Seconds to wait for another process's lock, unless the URL says otherwise.
+DEFAULT_PATIENCE = 5.0
+#: Attempts on broken or outdated connections: a restart of the server breaks several connections of the pool, and so
+#: does making a read-only file writable.
+MAX_TRIES = 3
+#: Attempts after losing to another transaction; that one has ended by the next attempt.
+MAX_TRIES_AFTER_CONFLICT = 10
+
+#: Selects the version of the tables, one row.
+SELECT_VERSION = "SELECT version FROM compactor_schema"
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class Dialect(ABC):
+    """One kind of database. Its drivers run in autocommit; transactions begin explicitly."""
+
+    #: The database, for messages; without a password.
+    where: str
+    #: Seconds to wait for a lock.
+    patience: float
+    #: Only one connection can write at a time.
+    one_writer: bool
+    #: The database is a file, and even a reader may change it.
+    in_file: bool
+    #: Begins a transaction that writes.
+    begin: str
+    #: Seconds since 1970 by the database's clock.
+    now: str
+    #: Type of a primary key that numbers its rows and never reuses a number.
+    identity: str
+    #: Ends the definition of a table that is read by its primary key.
+    clustered: str
+
+    @abstractmethod
+    def driver_sql(self, statement: str) -> str:
+        """Return *statement*, written with ``:name``, in the driver's own parameter style: it is not compiled again."""
+
+    @abstractmethod
+    def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
+        """Run an INSERT from ``driver_sql`` and return the number of rows; 0 if a concurrent writer was faster."""
+
+    @abstractmethod
+    def insert_all(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Insert *rows*; *table* and *columns* are names of ours."""
+
+    @abstractmethod
+    def engine(self) -> Engine:
+        """Return a new engine; it connects on first use."""
+
+    @abstractmethod
+    def may_retry(self, error: DBAPIError) -> bool:
+        """Return whether a new connection may succeed at once."""
+
+    @abstractmethod
+    def is_conflict(self, error: DBAPIError) -> bool:
+        """Return whether another transaction won and this one changed nothing, so that a retry may succeed at once."""
+
+    @abstractmethod
+    def fault(self, error: DBAPIError) -> StoreError:
+        """Return the ``StoreError`` for *error*."""
+
+    def look(self) -> Sequence[object] | None:
+        """Return the versions that the tables state, without changing anything; None if there are no tables.
+
+        Raises if no store can be there.
+        """
+        return None
+
+    def create(self) -> None:  # noqa: B027
+        """Create a missing database, readable by its owner alone."""
+
+    def keep_log(self) -> Closeable | None:
+        """Return an object that keeps the log beside the database until it is closed, after all connections."""
+        return None
+
+    def require_encoding(self, connection: Connection) -> None:  # noqa: B027
+        """Raise if the database cannot hold every text."""
+
+    def note_opened(self) -> None:  # noqa: B027
+        """Remember which database was opened."""
+
+    def require_same(self) -> None:  # noqa: B027
+        """Raise if another database has taken the place of the opened one."""
+
+    def prepare(self, connection: Connection) -> None:  # noqa: B027
+        """Prepare a database that may have no tables yet."""
+
+    def lock_schema(self, connection: Connection) -> None:  # noqa: B027
+        """Lock the tables' definitions until this transaction ends."""
+
+    def run_long(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        """Return ``work(connection)``; its statements may change a whole session and take long."""
+        return work(connection)
+
+    def after_erasing(self, connection: Connection) -> None:  # noqa: B027
+        """Drop copies of erased texts as far as the database can."""
+
+
+def parse_seconds(name: str, value: str) -> float:
+    """Return the seconds that a URL's option gives."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise StoreError(f"{name}= is a number of seconds, 0 or more")
+    return seconds
 
 
 class _User:
-    """Somebody who is at work with a connection."""
+    """A caller who is using a connection."""
 
 
 class _WriterQueue:
-    """Whose turn it is. ``with turns.wait(seconds)`` has it, or raises ``Empty``.
+    """Admits one writer at a time: ``with queue.wait(seconds)`` enters, or raises ``Empty``.
 
-    Of C alone: where Python takes a lock, an interrupt may come when it has it and knows nothing of it, and nobody ever
-    gets it again. For the same reason nothing here is entered that is a generator, or a condition.
+    Implemented in C alone: an interrupt between Python's taking a lock and noting it would lose the lock for ever. For
+    the same reason there is no generator and no condition here.
     """
 
     def __init__(self) -> None:
@@ -44,21 +155,21 @@ class _WriterQueue:
         self._free.put(None)
 
     def wait(self, seconds: float) -> AbstractContextManager[object]:
-        enter, leave = partial(self._free.get, True, seconds), self._free.put  # which ignores what it is left with
-        made: AbstractContextManager[object] = type(
-            "Turn", (), {"__enter__": staticmethod(enter), "__exit__": staticmethod(leave)}
+        enter, leave = partial(self._free.get, True, seconds), self._free.put  # put ignores __exit__'s arguments
+        permit: AbstractContextManager[object] = type(
+            "Permit", (), {"__enter__": staticmethod(enter), "__exit__": staticmethod(leave)}
         )()
-        return made
+        return permit
 
     def is_taken(self) -> bool:
         return self._free.empty()
 
 
 class Connections:
-    """What a store does, it does by ``read``, ``write`` or ``change``: by a function of a connection.
+    """Runs a store's work on a connection, with ``read``, ``write`` or ``change``.
 
-    That is called again where the connection broke, so it must come to the same when it is done twice. It keeps
-    nothing of the connection; that is another's as soon as it returns.
+    *work* runs again if the connection breaks, so it must have the same effect when it runs twice. It must not keep the
+    connection: another caller gets it afterwards.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -70,69 +181,64 @@ class Connections:
             _all.add(self)
 
     def _after_fork(self) -> None:
-        self._wrote = self._log_stays = False
-        self._in_turn = False  # whether all write one after the other: from when one gave way to another on
-        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _Turns
-        self._turn = threading.Condition(self._lock)
-        self._users: WeakSet[_User] = WeakSet()  # who is interrupted at the wrong moment is none any more, all the same
+        self._has_written = self._keeps_log = False
+        self._serialized = False  # all writers queue: set after the first conflict of two transactions
+        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _WriterQueue
+        self._idle = threading.Condition(self._lock)
+        self._users: WeakSet[_User] = WeakSet()  # weak: an interrupted caller disappears by itself
         self._paused = False
         self._engine: Engine = self.dialect.engine()
-        self._keeper: Closeable | None = None  # keeps the last connection from moving the log into the database
-        self._writing = _WriterQueue()  # had while writing where there is one writer: it waits without polling
-        self._writer: Connection | None = None  # for whoever writes next; that and _left are had with the turn
-        self._left = True  # whether whoever wrote last left it with no transaction
-        self._written_by = 0  # the thread that has the turn; one that had it, where that was interrupted
+        self._log_keeper: Closeable | None = None  # keeps the last connection from moving the log into the database
+        self._writers = _WriterQueue()  # serves writers without polling
+        self._writer: Connection | None = None  # kept for the next write; the queue guards it and _writer_is_clean
+        self._writer_is_clean = True  # the last writer left no transaction behind
+        self._writing_thread = 0  # the writer in the queue; stale if that one was interrupted
 
     def look(self) -> Sequence[object] | None:
-        """Return the versions that the database says its tables are of, and change nothing of it; None where there is
-        nothing to see."""
+        """Return the versions that the tables state, without changing anything; None if there are no tables."""
         try:
             return self.dialect.look()
         except (SQLAlchemyError, UnicodeDecodeError) as error:
             raise self._fault(error) from error
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
-        """Return what *work* returns. Each of its statements sees what is stored at that moment."""
-        return self._done(work, writes=False, begin=False)
+        """Return the result of *work*. Each of its statements sees the data of that moment."""
+        return self._run(work, writes=False, begin=False)
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
-        """Return what *work* returns, which is one statement, durable before this returns."""
-        return self._done(work, writes=True, begin=False)
+        """Return the result of *work*, a single statement; it is durable when this returns."""
+        return self._run(work, writes=True, begin=False)
 
-    def change(self, work: Callable[[Connection], Result], *, patient: bool = False) -> Result:
-        """Return what *work* returns, all of whose statements are one transaction; none happened where it raises.
+    def change(self, work: Callable[[Connection], Result], *, long: bool = False) -> Result:
+        """Return the result of *work*, one transaction; nothing happened if it raises.
 
-        *patient*: they may take long, as those do that change as much as a session has.
+        *long*: its statements may change a whole session.
         """
-
-        def patiently(connection: Connection) -> Result:
-            return self.dialect.patiently(connection, work)
-
-        return self._done(patiently if patient else work, writes=True, begin=True)
+        return self._run(partial(self.dialect.run_long, work=work) if long else work, writes=True, begin=True)
 
     def close(self) -> None:
-        """Close all connections, once those who use one are done."""
+        """Close all connections once their users are done."""
         with self._lock:
             self._closed = True
-        self._let_go()
+        self._release_all()
 
-    def _done(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool) -> Result:
+    def _run(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool) -> Result:
         sent, tries, user = False, 0, _User()
         while True:
             tries += 1
             try:
-                self._use(user)
-                if not writes or not (self.dialect.one_writer or self._in_turn):
+                self._enter(user)
+                if not writes or not (self.dialect.one_writer or self._serialized):
                     self.dialect.require_same()
                     with self._engine.connect() as connection:
                         sent = True
-                        return self._worked(connection, work, begin=begin)
-                if self._written_by == threading.get_ident() and self._writing.is_taken():
+                        return self._run_on(connection, work, begin=begin)
+                if self._writing_thread == threading.get_ident() and self._writers.is_taken():
                     raise StoreBusy(
-                        f"this thread is in the middle of writing to {self.dialect.where}, as where a signal's handler"
-                        f" writes; nothing was written: set a flag in the handler, and write when it has returned"
+                        f"this thread is already writing to {self.dialect.where}, as when a signal handler writes;"
+                        f" nothing was written: set a flag in the handler, and write when it has returned"
                     )
-                with self._writing.wait(self.dialect.patience):
+                with self._writers.wait(self.dialect.patience):
                     sent = True
                     return self._write(work, begin=begin)
             except Empty:
@@ -141,19 +247,17 @@ class Connections:
                     f" nothing was written: try again"
                 ) from None
             except (SQLAlchemyError, UnicodeDecodeError) as error:
-                if isinstance(error, DBAPIError) and tries < self._tries(error):
-                    self._in_turn = self._in_turn or self.dialect.gave_way(error)
-                    continue
+                if isinstance(error, DBAPIError):
+                    conflict = self.dialect.is_conflict(error)
+                    most = MAX_TRIES if self.dialect.may_retry(error) else MAX_TRIES_AFTER_CONFLICT if conflict else 1
+                    if tries < most:
+                        self._serialized = self._serialized or conflict
+                        continue
                 raise self._fault(error, unsure=sent and writes) from error
             finally:
                 self._leave(user)
 
-    def _tries(self, error: DBAPIError) -> int:
-        if self.dialect.another_may(error):
-            return TRIES
-        return TRIES_IN_TURN if self.dialect.gave_way(error) else 1
-
-    def _worked(self, connection: Connection, work: Callable[[Connection], Result], *, begin: bool) -> Result:
+    def _run_on(self, connection: Connection, work: Callable[[Connection], Result], *, begin: bool) -> Result:
         try:
             if begin:
                 connection.exec_driver_sql(self.dialect.begin)
@@ -162,89 +266,86 @@ class Connections:
                 connection.commit()
             return result
         except DBAPIError as error:
-            if self.dialect.another_may(error):
-                connection.invalidate(error)  # else it would be given to somebody when the fault is over
+            if self.dialect.may_retry(error):
+                connection.invalidate(error)  # otherwise the pool would hand it out again after the fault
             raise
-
-    def _fault(self, error: SQLAlchemyError | UnicodeDecodeError, *, unsure: bool = False) -> StoreError:
-        where = self.dialect.where
-        if isinstance(error, UnicodeDecodeError):  # the driver's, of names and messages out of a damaged file
-            self.keep_log()
-            return StoreDamaged(f"{where} cannot be read as a store; restore a backup")
-        if isinstance(error, NoneFree):
-            return StoreBusy("all connections to the store are in use; try again, or write less at once")
-        if not isinstance(error, DBAPIError):
-            return StoreError(f"{where} could not be read or written to: {error}")
-        fault = self.dialect.fault(error)
-        # A traceback prints the cause as well, and its text may quote what is stored.
-        for cause in (error, error.orig):
-            if cause is not None:
-                cause.args = (type(error.orig).__name__,)
-        if isinstance(fault, StoreDamaged):
-            self.keep_log()
-            return fault
-        if unsure and isinstance(fault, StoreUnreachable):
-            return StoreUnreachable(
-                f"{fault}. It is not known whether what was being written is stored: the same entries can be appended"
-                f" at the same place again, and are stored once"
-            )
-        return fault
-
-    def keep_log(self) -> None:
-        """Leave the log beside a database as it is from now on: it may be all that is left to put behind a backup."""
-        self._log_stays = True
-        pool: Any = self._engine.pool
-        if self._keeper is not None or not pool.checkedin() + pool.checkedout():
-            return  # to open one beside no other would make files there
-        self._keeper = self.dialect.keep_log()
-        if self._keeper is not None:
-            _keepers.add(self._keeper)
 
     def _write(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
-        """Return what *work* returns of the one connection that writes; for whoever has the turn."""
-        self._written_by = threading.get_ident()
-        try:  # here, not where the turn is had: Python looks after nothing at the line of a "try" within a "with"
+        """Return the result of *work* on the one writing connection; the caller has passed the queue."""
+        self._writing_thread = threading.get_ident()
+        try:  # in a function of its own: an interrupt at the line of a "try" inside a "with" skips its "finally"
             self.dialect.require_same()
-            return self._written(work, begin=begin)
+            if not self._writer_is_clean:  # the last writer was interrupted, and again while cleaning up
+                self._drop_writer(broken=True)
+            # Kept for the next write: taking a connection from the pool costs half as much as the write itself.
+            if self._writer is None:
+                self._writer = self._engine.connect()
+            self._writer_is_clean = False
+            try:
+                result = self._run_on(self._writer, work, begin=begin)
+                if self._writer.in_transaction():
+                    self._writer.commit()
+                self._has_written = self._writer_is_clean = True
+            except BaseException as error:
+                self._drop_writer(broken=not isinstance(error, Exception))
+                raise
+            if self._paused or self._closed:
+                self._drop_writer()
+            return result
         finally:
-            self._written_by = 0
-
-    def _written(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
-        if not self._left:  # somebody was interrupted, and once more while he cleared up
-            self._drop_writer(broken=True)
-        # Kept for the next write: the pool's way there and back takes half as long as the writing itself.
-        if self._writer is None:
-            self._writer = self._engine.connect()
-        self._left = False
-        try:
-            result = self._worked(self._writer, work, begin=begin)
-            if self._writer.in_transaction():
-                self._writer.commit()
-            self._wrote = self._left = True
-        except BaseException as error:
-            self._drop_writer(broken=not isinstance(error, Exception))
-            raise
-        if self._paused or self._closed:
-            self._drop_writer()
-        return result
+            self._writing_thread = 0
 
     def _drop_writer(self, *, broken: bool = False) -> None:
         if self._writer is not None:
             if broken:
-                # Two steps: what was interrupted within SQLAlchemy may be in no state to be closed.
+                # Two steps: SQLAlchemy may not be able to close a connection that was interrupted inside it.
                 with suppress(Exception):
                     self._writer.invalidate()
             with suppress(Exception if broken else SQLAlchemyError):
                 self._writer.close()
             self._writer = None
-        self._left = True
+        self._writer_is_clean = True
 
-    # -- closing and forking -------------------------------------------------------------------------------------------
+    def _fault(self, error: SQLAlchemyError | UnicodeDecodeError, *, unsure: bool = False) -> StoreError:
+        """Return the ``StoreError`` for *error*; *unsure*: a write had begun."""
+        where = self.dialect.where
+        if isinstance(error, UnicodeDecodeError):  # the driver's, on names and messages of a damaged file
+            self.keep_log()
+            return StoreDamaged(f"{where} cannot be read as a store; restore a backup")
+        if isinstance(error, PoolExhausted):
+            return StoreBusy("all connections to the store are in use; try again, or write less at once")
+        if not isinstance(error, DBAPIError):
+            return StoreError(f"{where} could not be read or written to: {error}")
+        fault = self.dialect.fault(error)
+        # A traceback prints the cause too, and its text may quote the conversation.
+        for cause in (error, error.orig):
+            if cause is not None:
+                cause.args = (type(error.orig).__name__,)
+        if isinstance(fault, StoreDamaged):
+            self.keep_log()
+        elif unsure and isinstance(fault, StoreUnreachable):
+            return StoreUnreachable(
+                f"{fault}. It is not known whether the entries are stored: the same entries can be appended at the same"
+                f" place again, and are stored once"
+            )
+        return fault
 
-    def _use(self, user: _User) -> None:
+    def keep_log(self) -> None:
+        """Leave the log beside the database untouched from now on: with a backup it may restore the session."""
+        self._keeps_log = True
+        pool: Any = self._engine.pool
+        if self._log_keeper is not None or not pool.checkedin() + pool.checkedout():
+            return  # without another connection, opening one would create files there
+        self._log_keeper = self.dialect.keep_log()
+        if self._log_keeper is not None:
+            _log_keepers.add(self._log_keeper)
+
+    # --- closing and forking ---
+
+    def _enter(self, user: _User) -> None:
         with self._lock:
             if self._paused:
-                self._turn.wait_for(lambda: not self._paused)
+                self._idle.wait_for(lambda: not self._paused)
             if self._closed:
                 raise StoreClosed(f"the store on {self.dialect.where} was closed; open another on the same URL")
             self._users.add(user)
@@ -253,43 +354,43 @@ class Connections:
         with self._lock:
             self._users.discard(user)
             if not self._users:
-                self._turn.notify_all()
+                self._idle.notify_all()
 
-    def _let_go(self) -> None:
-        # What is in use for longer is closed with its last use. In a child it stays open for ever, as it must:
-        # for SQLite, to close it there would be to let go of the parent's locks.
+    def _release_all(self) -> None:
+        # A connection still in use after the wait closes with its last use. A child process never closes it, and must
+        # not: with SQLite, closing it there would release the parent's locks.
         with self._lock:
-            self._turn.wait_for(lambda: not self._users, timeout=self.dialect.patience)
-        with suppress(Empty), self._writing.wait(0):
+            self._idle.wait_for(lambda: not self._users, timeout=self.dialect.patience)
+        with suppress(Empty), self._writers.wait(0):
             self._drop_writer()
-        if not self._wrote:
+        if not self._has_written:
             self.keep_log()
         self._engine.dispose()
-        if self._keeper is not None:
-            self._keeper.close()
-            _keepers.discard(self._keeper)
-            self._keeper = None
+        if self._log_keeper is not None:
+            self._log_keeper.close()
+            _log_keepers.discard(self._log_keeper)
+            self._log_keeper = None
 
     def _before_fork(self) -> None:
         with self._lock:
             self._paused = True
-        self._let_go()
+        self._release_all()
 
     def _after_fork_in_parent(self) -> None:
         with self._lock:
             self._paused = False
-            self._turn.notify_all()
-        if self._log_stays:
+            self._idle.notify_all()
+        if self._keeps_log:
             self.keep_log()
 
 
-#: Not only where they were opened: a program may end without closing its store.
-_keepers: set[Closeable] = set()
+#: Referenced here too: a program may end without closing its store.
+_log_keepers: set[Closeable] = set()
 _all: WeakSet[Connections] = WeakSet()
-_forking = threading.Lock()  # guards _all, and is held over a fork, that none is added meanwhile and not paused
+_forking = threading.Lock()  # guards _all; held over a fork, so that no store is added and left running meanwhile
 
-# A connection must not be open in two processes, not even unused: SQLite would believe that the child holds the locks
-# that the parent holds, and a child's new connection could lose its log to the parent's closing.
+# No connection may be open in two processes, not even an idle one: SQLite would believe that the child holds the
+# parent's locks, and the parent's closing could delete the log of a child's new connection.
 
 
 def _before_fork() -> None:
@@ -306,5 +407,5 @@ def _after_fork_in_parent() -> None:
         _forking.release()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forking.release)

@@ -1,4 +1,4 @@
-"""The tables of a SQL store, and the steps that bring those of an older version up to date."""
+"""The tables of a SQL store, and the migrations of older ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection, inspect, text
 
 from ..errors import NewerVersion, StoreDamaged
-from .dialects import VERSIONS, Dialect
+from .connections import SELECT_VERSION, Dialect
 from .text_index import create_texts
 
-#: Brings the tables from one version to the next, inside of the transaction of whoever calls it.
+#: Brings the tables from one version to the next, inside the caller's transaction.
 Migration = Callable[[Connection, Dialect], None]
 
 
@@ -18,7 +18,7 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
     """0 to 1: an empty database becomes a store."""
     for statement in (
         "CREATE TABLE compactor_schema (version INTEGER NOT NULL)",
-        # Names are of any length, and an index is not: `key` is short and as unique (see sql.py).
+        # Names are of any length, index keys are not: `key` is short and as unique (see key_of in base.py).
         f"""CREATE TABLE compactor_sessions (
             id {dialect.identity},
             key TEXT NOT NULL UNIQUE,
@@ -26,7 +26,7 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
             checkpoint_number BIGINT NOT NULL DEFAULT 0,
             checkpoint TEXT
         )""",
-        # The session's row is referred to so that PostgreSQL lets no append pass a purge that is under way.
+        # The reference to the session's row makes PostgreSQL hold back appends while a purge is under way.
         f"""CREATE TABLE compactor_entries (
             session BIGINT NOT NULL REFERENCES compactor_sessions (id),
             number BIGINT NOT NULL,
@@ -56,34 +56,32 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
     create_texts(connection)
 
 
-#: In order: the first makes version 1 of an empty database, the next 2 of 1. Those that were released never change.
+#: The first makes version 1 of an empty database, the next version 2 of that. Released ones never change.
 MIGRATIONS: Sequence[Migration] = (_create_tables,)
 
 
-def version_of(connection: Connection, dialect: Dialect, known: int = len(MIGRATIONS)) -> int:
-    """Return the version of the tables, 0 where there are none. Raises ``NewerVersion`` for more than *known*."""
+def version_of(connection: Connection, dialect: Dialect, newest: int = len(MIGRATIONS)) -> int:
+    """Return the version of the tables, 0 if there are none. Raises ``NewerVersion`` above *newest*."""
     if not inspect(connection).has_table("compactor_schema"):
         return 0
-    return known_version(connection.exec_driver_sql(VERSIONS).scalars().all(), dialect.where, known)
+    return require_known(connection.exec_driver_sql(SELECT_VERSION).scalars().all(), dialect.where, newest)
 
 
-def known_version(found: Sequence[object], where: str, known: int = len(MIGRATIONS)) -> int:
-    """Return the one version that was *found* in the tables. Raises ``NewerVersion`` for more than *known*."""
-    version = found[0] if len(found) == 1 else None
+def require_known(versions: Sequence[object], where: str, newest: int) -> int:
+    """Return the one version in *versions*. Raises ``NewerVersion`` above *newest*."""
+    version = versions[0] if len(versions) == 1 else None
     if not isinstance(version, int) or version < 1:
-        raise StoreDamaged(
-            f"{where} does not say which version its tables are of; nothing was changed: restore a backup"
-        )
-    if version > known:
+        raise StoreDamaged(f"{where} does not say which version its tables have; nothing was changed: restore a backup")
+    if version > newest:
         raise NewerVersion(
             f"{where} was written by a newer version of context-compactor (its tables are of version {version}, and"
-            f" this one knows them up to {known}); nothing was changed: upgrade to open it"
+            f" this one knows them up to {newest}); nothing was changed: upgrade to open it"
         )
     return version
 
 
-def bring_up_to_date(connection: Connection, dialect: Dialect, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Run those of *migrations* that the tables still lack. For a transaction in which nobody else does so."""
+def migrate_tables(connection: Connection, dialect: Dialect, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Run the *migrations* that the tables lack, in the caller's transaction; the schema must be locked."""
     version = version_of(connection, dialect, len(migrations))
     for migration in migrations[version:]:
         migration(connection, dialect)

@@ -1,9 +1,8 @@
-"""A store in a SQL database: SQLite's file, or a PostgreSQL server."""
+"""A store in the tables of a SQL database: a SQLite file or a PostgreSQL server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, TypeVar
@@ -13,10 +12,9 @@ from sqlalchemy import BigInteger, Connection, Select, Text, TextClause, bindpar
 from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escaped, key_of, unescaped
-from .connections import Connections
-from .dialects import VERSIONS, Dialect
+from .connections import SELECT_VERSION, Connections, Dialect
 from .retention import delete_files
-from .schema import MIGRATIONS, Migration, bring_up_to_date, known_version, version_of
+from .schema import MIGRATIONS, Migration, migrate_tables, require_known, version_of
 from .text_index import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
 
 Result = TypeVar("Result")
@@ -25,8 +23,8 @@ Result = TypeVar("Result")
 PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 
 _ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
-# One statement, so that an append of one entry is one round trip: nothing is inserted where the log does not end just
-# before it and with the entry that is known, and of two who insert at once the primary key refuses one.
+# One statement, so that an append of one entry is one round trip. It inserts nothing unless the log ends just before,
+# with the entry that the writer knows; of two concurrent inserts the primary key refuses one.
 _APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
     SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
     WHERE s.key = :key
@@ -34,7 +32,7 @@ _APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, ro
     AND (:follows = '' OR :follows = (
         SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before
     ))"""
-# The rest of what is appended: its place is settled with the first.
+# For all entries of an append but the first, which settles their place.
 _COLUMNS = ("session", "number", "id", "kind", "round", "round_key", "version", "created_at", "body")
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
@@ -48,7 +46,7 @@ _NUMBERS_OF_ROUNDS = text(f"SELECT e.number {_OF_SESSION} AND e.round BETWEEN :f
 _NUMBERS_OF_KINDS = text(f"SELECT e.number {_OF_SESSION} AND e.kind IN :kinds").bindparams(
     bindparam("kinds", type_=Text, expanding=True)
 )
-# The number first, which is in the index: SQLite would go through the session for the round.
+# By the number, which is in the index: SQLite would scan the session for the round.
 _ROUND_NUMBER = text(
     f"SELECT e.round {_OF_SESSION} AND e.number = (SELECT e.number {_OF_SESSION} AND e.round_key = :round_key LIMIT 1)"
 )
@@ -77,11 +75,11 @@ _sessions = table("compactor_sessions", column("id"), column("key"))
 
 
 class SqlStore(Store):
-    """Sessions in the tables of one database; it must be opened before it is used.
+    """Sessions in the tables of one database; call ``open`` before use.
 
-    Any number of threads and processes may use it at once. An append is one transaction and durable before it returns,
-    as far as the database is set to be (see ``Sqlite`` and ``Postgres``). What is redacted or purged is overwritten in
-    a SQLite file and its log at once, and leaves a PostgreSQL server's disk with the next VACUUM.
+    Any number of threads and processes may use it at once. An append is one transaction, as durable as the database is
+    set to be (see ``Sqlite`` and ``Postgres``). Redacted and purged text is overwritten at once in a SQLite file and
+    its log; it leaves a PostgreSQL server's disk with the next VACUUM.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -89,17 +87,11 @@ class SqlStore(Store):
         self._connections = Connections(dialect)
         self._append = dialect.driver_sql(_APPEND)
         now = dialect.now
-        self._seize_lease = text(
-            f"""INSERT INTO compactor_leases (session, name, holder, expires)
+        insert_lease = f"""INSERT INTO compactor_leases AS l (session, name, holder, expires)
             VALUES (:session, :name, :holder, {now} + :seconds)
             ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires"""  # noqa: S608
-        )
-        self._take_lease = text(
-            f"""INSERT INTO compactor_leases AS l (session, name, holder, expires)
-            VALUES (:session, :name, :holder, {now} + :seconds)
-            ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
-            WHERE l.holder = excluded.holder OR l.expires <= {now}"""  # noqa: S608  (the dialect's own words)
-        )
+        self._seize_lease = text(insert_lease)
+        self._take_lease = text(f"{insert_lease} WHERE l.holder = excluded.holder OR l.expires <= {now}")
         self._lease_left = text(
             f"SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"  # noqa: S608
         )
@@ -108,32 +100,35 @@ class SqlStore(Store):
         return f"<SqlStore on {self._dialect.where}>"
 
     def open(self, migrations: Sequence[Migration] = MIGRATIONS, *, migrate: bool = True) -> None:
-        """Make the tables, or bring those of an older version up to date, where that is needed; without *migrate*,
-        raise then."""
+        """Create missing tables and migrate old ones; without *migrate*, raise if that is needed."""
         connections, dialect, newest = self._connections, self._dialect, len(migrations)
 
-        def seen(versions: Sequence[object] | None) -> int:
-            return 0 if versions is None else known_version(versions, dialect.where, newest)
-
-        def version(connection: Connection) -> int:
-            dialect.require_fit(connection)
+        def read_version(connection: Connection) -> int:
+            dialect.require_encoding(connection)
             return version_of(connection, dialect, newest)
 
-        def up_to_date(connection: Connection) -> None:
+        def read_again(connection: Connection) -> None:
+            require_known(connection.exec_driver_sql(SELECT_VERSION).scalars().all(), dialect.where, newest)
+
+        def run_migrations(connection: Connection) -> None:
             dialect.lock_schema(connection)
-            bring_up_to_date(connection, dialect, migrations)
+            migrate_tables(connection, dialect, migrations)
 
         try:
-            found = seen(connections.look()) if dialect.in_file else connections.read(version)
-            if found == newest:
-                if dialect.in_file:  # what lets nobody connect is said now
-                    seen(connections.read(lambda connection: connection.exec_driver_sql(VERSIONS).scalars().all()))
+            if dialect.in_file:
+                versions = connections.look()
+                version = 0 if versions is None else require_known(versions, dialect.where, newest)
+            else:
+                version = connections.read(read_version)
+            if version == newest:
+                if dialect.in_file:
+                    connections.read(read_again)  # looking took no lock: raises if nobody can connect
             elif not migrate:
-                raise _outdated(dialect.where, found, newest)
+                raise _outdated(dialect.where, version, newest)
             else:
                 dialect.create()
                 connections.write(dialect.prepare)
-                connections.change(up_to_date, patient=True)
+                connections.change(run_migrations, long=True)
         except BaseException:
             connections.keep_log()
             raise
@@ -142,7 +137,7 @@ class SqlStore(Store):
     def close(self) -> None:
         self._connections.close()
 
-    # -- the log -------------------------------------------------------------------------------------------------------
+    # --- the log ---
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         key = key_of(session)
@@ -152,39 +147,29 @@ class SqlStore(Store):
                 connection.execute(_ADD_SESSION, {"key": key, "name": escaped(session)})
             if not self._dialect.insert(connection, self._append, _row(key, after + 1, entries[0])):
                 raise Conflict("the log does not end there")
-            if len(entries) > 1:
-                self._append_rest(connection, connection.scalar(_session_id(key)), entries, after)
+            if len(entries) == 1:
+                return
+            number = connection.scalar(_session_id(key))
+            start, size = 1, 100
+            while start < len(entries):  # a page at a time becomes rows: there may be very many entries
+                page = entries[start : start + size]
+                rows = [_row("", place, entry) for place, entry in enumerate(page, after + start + 1)]
+                values = [[number, *(row[name] for name in _COLUMNS[1:])] for row in rows]
+                self._dialect.insert_all(connection, "compactor_entries", _COLUMNS, values)
+                start, size = start + len(page), _page_size_after(page)
+
+        def read_ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
+            where = {"key": key, "after": after, "limit": len(entries)}
+            return connection.execute(_IDS, where).scalars().all(), int(connection.execute(_END, where).scalar_one())
 
         if entries:
             try:
-                # Done again where the connection broke, it finds the log grown if it had been stored.
+                # A repetition after a broken connection conflicts if the first attempt was stored; see below.
                 (self._connections.change if after == 0 or len(entries) > 1 else self._connections.write)(insert)
                 return after + len(entries)
             except Conflict:
                 pass
-        return self._stored_before(key, entries, after)
-
-    def _append_rest(self, connection: Connection, session: int | None, entries: Sequence[Entry], after: int) -> None:
-        """Insert all *entries* but the first, of which a few at a time are made rows: there may be very many."""
-        start, size = 1, 100
-        while start < len(entries):
-            page = entries[start : start + size]
-            rows = [
-                _row("", number, entry) | {"session": session} for number, entry in enumerate(page, after + start + 1)
-            ]
-            self._dialect.insert_all(
-                connection, "compactor_entries", _COLUMNS, [[row[name] for name in _COLUMNS] for row in rows]
-            )
-            start, size = start + len(page), _size_after(page)
-
-    def _stored_before(self, key: str, entries: Sequence[Entry], after: int) -> int:
-        """Return the number of the last of *entries* where they are stored behind *after*, else raise ``Conflict``."""
-
-        def ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
-            where = {"key": key, "after": after, "limit": len(entries)}
-            return connection.execute(_IDS, where).scalars().all(), int(connection.execute(_END, where).scalar_one())
-
-        ids, end = self._read(ids_and_end)
+        ids, end = self._read(read_ids_and_end)
         if end >= after and ids == [escaped(entry.id) for entry in entries]:
             return after + len(entries)
         if end == after:
@@ -198,35 +183,35 @@ class SqlStore(Store):
             last, left, size = after, limit, PAGE
             while left is None or left > 0:
                 wanted = size if left is None else min(size, left)
-                page = self._entries(_READ, {"key": key, "after": last, "limit": wanted})
+                page = self._read_entries(_READ, {"key": key, "after": last, "limit": wanted})
                 for number, entry in enumerate(page, last + 1):
                     if entry.number != number:
-                        raise self._damaged(f"entry {number} of the log is missing")
+                        raise self._damage(f"entry {number} of the log is missing")
                 yield page
                 if len(page) < wanted:
                     return
-                last, left, size = last + wanted, None if left is None else left - wanted, _size_after(page)
+                last, left, size = last + wanted, None if left is None else left - wanted, _page_size_after(page)
 
-        return _flattened(pages())
+        return _chain(pages())
 
     def sessions(self) -> Sequence[str]:
         return self._read(lambda connection: sorted(map(unescaped, connection.execute(_SESSIONS).scalars())))
 
     def extent(self, session: str) -> Extent | None:
-        return self._extents(_EXTENT, {"key": key_of(session)}).get(session)
+        return self._read_extents(_EXTENT, {"key": key_of(session)}).get(session)
 
     def extents(self) -> Mapping[str, Extent]:
-        return self._extents(_EXTENTS, {})
+        return self._read_extents(_EXTENTS, {})
 
-    def _extents(self, statement: str, where: dict[str, Any]) -> dict[str, Extent]:
-        def extents(connection: Connection) -> dict[str, Extent]:
+    def _read_extents(self, statement: str, where: dict[str, Any]) -> dict[str, Extent]:
+        def read(connection: Connection) -> dict[str, Extent]:
             rows = connection.execute(text(statement), where)
             return {
                 unescaped(row.name): Extent(int(row.number), datetime.fromisoformat(row.created_at), int(row.rounds))
                 for row in rows
             }
 
-        return self._read(extents)
+        return self._read(read)
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         self.redact_all(session, {number: body})
@@ -243,11 +228,11 @@ class SqlStore(Store):
                     raise KeyError(f"this session has no entry {number}; it has {end}")
 
         if bodies:
-            self._connections.change(erase, patient=True)
+            self._connections.change(erase, long=True)
             self._connections.write(self._dialect.after_erasing)
 
     def purge(self, session: str) -> None:
-        delete_files(self, session)  # first: which files there are is in the log
+        delete_files(self, session)  # first: the log names the files
         key = key_of(session)
 
         def erase(connection: Connection) -> bool:
@@ -260,32 +245,32 @@ class SqlStore(Store):
             connection.execute(_PURGE_SESSION, {"session": number})
             return erased
 
-        if self._connections.change(erase, patient=True):
+        if self._connections.change(erase, long=True):
             self._merge_texts()
         self._connections.write(self._dialect.after_erasing)
 
-    # -- parts of it ---------------------------------------------------------------------------------------------------
+    # --- parts of the log ---
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
-        return self._read_numbers(key_of(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
+        return self._read_selected(key_of(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
 
     def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
-        return self._read_numbers(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escaped, kinds)]})
+        return self._read_selected(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escaped, kinds)]})
 
-    def _read_numbers(self, key: str, found_by: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
-        """Give the entries whose numbers an index finds: to find them by page would go through it for every page."""
+    def _read_selected(self, key: str, select_numbers: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
+        """Yield the entries that an index selects. Their numbers come first: each page would scan the index again."""
         numbers = self._read(
-            lambda connection: sorted(map(int, connection.execute(found_by, where | {"key": key}).scalars()))
+            lambda connection: sorted(map(int, connection.execute(select_numbers, where | {"key": key}).scalars()))
         )
 
         def pages() -> Iterator[Sequence[Entry]]:
             start, size = 0, 100
             while start < len(numbers):
-                page = self._entries(_READ_NUMBERS, {"key": key, "numbers": numbers[start : start + size]})
+                page = self._read_entries(_READ_NUMBERS, {"key": key, "numbers": numbers[start : start + size]})
                 yield page
-                start, size = start + size, _size_after(page)
+                start, size = start + size, _page_size_after(page)
 
-        return _flattened(pages())
+        return _chain(pages())
 
     def round_number(self, session: str, round_id: str) -> int:
         where = {"key": key_of(session), "round_key": key_of(round_id)}
@@ -293,15 +278,16 @@ class SqlStore(Store):
 
     def checkpoint(self, session: str) -> Checkpoint | None:
         where = {"key": key_of(session)}
-        found = self._read(lambda connection: connection.execute(_CHECKPOINT, where).first())
-        kept = found is not None and isinstance(found.checkpoint, str) and isinstance(found.checkpoint_number, int)
-        return Checkpoint(found.checkpoint_number, found.checkpoint) if found and kept else None
+        row = self._read(lambda connection: connection.execute(_CHECKPOINT, where).first())
+        if row is None or not isinstance(row.checkpoint, str) or not isinstance(row.checkpoint_number, int):
+            return None
+        return Checkpoint(row.checkpoint_number, row.checkpoint)
 
     def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
         values = {"key": key_of(session), "number": checkpoint.number, "body": checkpoint.body}
         self._connections.write(lambda connection: connection.execute(_KEEP_CHECKPOINT, values))
 
-    def _entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
+    def _read_entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
         def read(connection: Connection) -> list[Entry]:
             entries = []
             for row in connection.execute(statement, where):
@@ -321,22 +307,20 @@ class SqlStore(Store):
         return self._read(read)
 
     def _read(self, work: Callable[[Connection], Result]) -> Result:
-        with self._sound():
-            return self._connections.read(work)
+        return self._require_sound(lambda: self._connections.read(work))
 
-    @contextmanager
-    def _sound(self) -> Iterator[None]:
-        """Raise ``StoreDamaged`` for what no store has written."""
+    def _require_sound(self, call: Callable[[], Result]) -> Result:
+        """Return the result of *call*. Raises ``StoreDamaged`` for values that no store has written."""
         try:
-            yield
-        except (ValueError, TypeError, AttributeError):  # whose text may quote what is stored
-            raise self._damaged("what is stored there cannot be read") from None
+            return call()
+        except (ValueError, TypeError, AttributeError):  # their text may quote the conversation
+            raise self._damage("what is stored there cannot be read") from None
 
-    def _damaged(self, what: str) -> StoreDamaged:
+    def _damage(self, message: str) -> StoreDamaged:
         self._connections.keep_log()
-        return StoreDamaged(f"{what} ({self._dialect.where}); nothing was changed: restore a backup")
+        return StoreDamaged(f"{message} ({self._dialect.where}); nothing was changed: restore a backup")
 
-    # -- leases --------------------------------------------------------------------------------------------------------
+    # --- leases ---
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder), "seconds": seconds}
@@ -344,48 +328,43 @@ class SqlStore(Store):
         def take(connection: Connection) -> float:
             if connection.execute(self._seize_lease if take_over else self._take_lease, where).rowcount:
                 return 0.0
-            # More than nothing, also where it has run out since: who holds it was not asked again.
+            # Positive even if the lease has just expired: this caller did not get it.
             return max(0.001, float(connection.execute(self._lease_left, where).scalar_one()))
 
-        with self._sound():
-            return self._connections.change(take)
+        return self._require_sound(lambda: self._connections.change(take))
 
     def release(self, session: str, name: str, holder: str) -> None:
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
-    # -- texts ---------------------------------------------------------------------------------------------------------
+    # --- texts ---
 
     def texts_reach(self, session: str) -> int:
-        def reach(connection: Connection) -> int:
+        def read(connection: Connection) -> int:
             number = connection.scalar(_session_id(key_of(session)))
             return 0 if number is None else texts_reach(connection, number)
 
-        return self._read(reach)
+        return self._read(read)
 
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
-            # Appends may pass, a purge may not.
+            # This lock lets appends pass, but no purge.
             number = connection.scalar(_session_id(key_of(session)).with_for_update(key_share=True))
             return number is not None and keep_texts(connection, number, first, last, texts)
 
-        with self._sound():
-            kept = self._connections.change(keep, patient=True)
-        if kept:
+        if self._require_sound(lambda: self._connections.change(keep, long=True)):
             self._merge_texts()
             self._connections.write(self._dialect.after_erasing)
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
         def find(connection: Connection) -> FoundTexts:
             number = connection.scalar(_session_id(key_of(session)))
-            if number is None:
-                return FoundTexts((), 0, 0)
-            return find_texts(connection, number, words, role)
+            return FoundTexts((), 0, 0) if number is None else find_texts(connection, number, words, role)
 
         return self._read(find)
 
     def _merge_texts(self) -> None:
-        """Leave nothing of deleted texts in the index, step by step, so that nobody waits long to write."""
+        """Remove deleted texts from the index, step by step so that no writer waits long."""
         more = self._connections.write(lambda connection: merge_texts(connection, begin=True))
         while more:
             more = self._connections.write(lambda connection: merge_texts(connection, begin=False))
@@ -397,15 +376,18 @@ def _outdated(where: str, version: int, newest: int) -> StoreError:
     return OlderVersion(
         f"{where} was made by an older version of context-compactor (its tables are of version {version}, and now they"
         f" are of {newest}); nothing was changed: open it once to write, as open_store(url) and `compactor chat` do,"
-        f" and it is brought up to date; older versions refuse it then"
+        f" and it is migrated; older versions refuse it then"
     )
 
 
-# -- entries as rows ---------------------------------------------------------------------------------------------------
-
-
 def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
-    at = entry.created_at
+    at, round_key = entry.created_at, None
+    if entry.kind == "round opened":
+        try:
+            record = entry.record
+            round_key = key_of(record.round_id) if isinstance(record, RoundOpened) else None
+        except ContextError:
+            pass  # stored as it is for a newer version; this version could not show the round either
     return {
         "key": key,
         "before": number - 1,
@@ -414,34 +396,25 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
         "id": escaped(entry.id),
         "kind": escaped(entry.kind),
         "round": entry.round,
-        "round_key": _round_key(entry) if entry.kind == "round opened" else None,
+        "round_key": round_key,
         "version": entry.version,
         "created_at": (at.astimezone(UTC) if at.tzinfo else at).isoformat(),
         "body": entry.body,
     }
 
 
-def _round_key(entry: Entry) -> str | None:
-    try:
-        record = entry.record
-    except ContextError:  # kept as it is for a version that can read it; this one could not show the round either
-        return None
-    return key_of(record.round_id) if isinstance(record, RoundOpened) else None
-
-
 def _session_id(key: str) -> Select[int]:
     return select(_sessions.c.id).where(_sessions.c.key == key)
 
 
-def _size_after(page: Sequence[Entry]) -> int:
-    """Return how many entries the next page should have, if they are as long as those of *page*."""
-    characters = sum(len(entry.body) for entry in page)
+def _page_size_after(page: Sequence[Entry]) -> int:
+    """Return the size of the next page, if its entries are as long as those of *page*."""
+    characters = 0
+    for entry in page:
+        characters += len(entry.body)
     return max(1, min(PAGE, PAGE_CHARACTERS * len(page) // max(1, characters)))
 
 
-def _flattened(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
-    """Give the entries of *pages*. The first is read at once, so that a fault is raised where it was asked for."""
+def _chain(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
+    """Yield the entries of *pages*; the first page is read at once, so that its faults are raised in the call."""
     return chain(next(pages, ()), chain.from_iterable(pages))
-
-
-# -- names as the database holds them ----------------------------------------------------------------------------------

@@ -1,23 +1,20 @@
-"""The text index of a SQL store: its tables, and what is asked of them on a connection that the store gives.
+"""The text index of a SQL store: its tables and queries, on a connection that the store provides.
 
-A word is found wherever it is in a text, also in scripts without spaces, and whatever characters are in it: words are
-bound, never part of a statement. Where the database has no index of trigrams, or a word has fewer than three
-characters, the texts of the session are gone through: that takes longer, and the answers are the same.
-
-A session is given by its number in the database.
+A word matches anywhere in a text, in any script and with any characters: words are bound parameters, never part of a
+statement. Without a trigram index, and for words of fewer than three characters, the database scans the session's
+texts: slower, with the same answers. Sessions are identified by their number in the database.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
-    Select,
     TableClause,
     and_,
     column,
@@ -35,23 +32,21 @@ from sqlalchemy.exc import DBAPIError
 from ..entries import RoundFailed, kinds_of
 from .base import FoundText, FoundTexts, StoredText, escaped, key_of, storable, unescaped
 
-#: Ids of texts begin with the number of their session, so that SQLite's trigrams can be asked for one session alone.
+#: A text's id is its session's number times this, plus a counter: one range of SQLite's trigram index is one session.
 TEXTS_A_SESSION = 2**32
-#: Trigrams of a word that SQLite is asked for; the text is looked at in any case.
+#: Trigrams of a word that SQLite looks up; the text itself is compared in any case.
 MAX_TRIGRAMS = 24
 
-#: Texts that a search reads at a time.
+#: Texts that a search holds at a time.
 PAGE = 100
-#: Pages that SQLite writes at most in one step of rewriting them: about a tenth of a second.
-MERGED_AT_ONCE = 500
-#: The first SQLite that has them.
-_FIRST_WITH_TRIGRAMS = (3, 34)
+#: Pages of SQLite's index that one merge step writes: about a tenth of a second.
+MAX_MERGED_PAGES = 500
+_FIRST_SQLITE_WITH_TRIGRAMS = (3, 34)
 
 _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "text")
 _TEXTS = table("compactor_texts", *map(column, _NAMES))
 _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
 _TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
-#: Of the entries by which a round fails.
 _FAILED = kinds_of(RoundFailed)
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
 
@@ -66,12 +61,12 @@ _TABLES = (
         length BIGINT NOT NULL,
         text TEXT NOT NULL
     )""",
-    # Refers to the session, as entries do: whoever hands over texts cannot pass a purge that is under way.
+    # Refers to the session, as entries do: no texts come in while a purge is under way.
     """CREATE TABLE compactor_texts_reach (
         session BIGINT PRIMARY KEY REFERENCES compactor_sessions (id),
         reach BIGINT NOT NULL
     )""",
-    # So that no search counts all texts anew. Each text counts for its sender, its receiver and _ALL, or for _ANYBODY.
+    # Saves each search a count of all texts. A text counts for its sender, its receiver and _ALL, or for _ANYBODY.
     """CREATE TABLE compactor_texts_totals (
         session BIGINT NOT NULL,
         name TEXT NOT NULL,
@@ -81,12 +76,12 @@ _TABLES = (
     )""",
 )
 
-#: In the place of a name: all texts, and those without sender and receiver. No escaped name is a single backslash.
+#: In place of a name: all texts, and texts without sender and receiver. No escaped name is a single backslash.
 _ALL, _ANYBODY = "", "\\"
 
 
 def create_texts(connection: Connection) -> None:
-    """Make the tables and what finds words in them, beside those of sessions and entries; part of a transaction."""
+    """Create the tables and the trigram index; part of a transaction."""
     trigrams = _trigrams(connection)
     for statement in (*_TABLES, *trigrams.tables):
         connection.exec_driver_sql(statement.replace("id BIGINT PRIMARY KEY", trigrams.id))
@@ -94,33 +89,46 @@ def create_texts(connection: Connection) -> None:
 
 
 def texts_reach(connection: Connection, session: int) -> int:
-    """Return the number of the last round whose texts were handed over; 0: none yet."""
+    """Return the number of the last indexed round; 0: none."""
     reaches = _REACHES.c
     return int(connection.scalar(select(reaches.reach).where(reaches.session == session)) or 0)
 
 
 def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> bool:
-    """Take over the *texts* of the rounds *first* to *last*, in place of what is kept of them; part of a transaction.
+    """Replace the texts of the rounds *first* to *last*; part of a transaction.
 
-    Returns whether texts were deleted: then ``merge_texts`` has work. Ignored behind a gap: the session is not the one
-    of which they were read.
+    Returns whether texts were deleted: then run ``merge_texts``. Ignored behind a gap: the texts are of a session that
+    was purged since.
     """
-    reach = _locked_reach(connection, session)
+    # Locks the session's row in the table until the transaction ends.
+    connection.execute(_upsert(connection)(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
+    locked = select(_REACHES.c.reach).where(_REACHES.c.session == session).with_for_update()
+    reach = int(connection.scalars(locked).one())
     if first > reach + 1:
         return False
-    _trigrams(connection).give_up_unusable(connection)
-    rows = [(text.round, text.number, *_written(text), len(text.text), storable(text.text)) for text in texts]
+    _trigrams(connection).drop_unusable(connection)
+    rows: list[_Row] = [
+        (one.round, one.number, escaped(one.send_from), escaped(one.send_to), len(one.text), storable(one.text))
+        for one in texts
+    ]
     c, deleted = _TEXTS.c, 0
     if first <= reach:
         theirs = (c.session == session, c.round.between(first, last))
         columns = (c.round, c.number, c.sender, c.receiver, c.length, c.text)
         kept: list[_Row] = [tuple(row) for row in connection.execute(select(*columns).where(*theirs))]
-        if sorted(kept) == sorted(rows):  # as when another process was quicker
+        if sorted(kept) == sorted(rows):  # another process was faster
             rows = []
         else:
             deleted = connection.execute(delete(_TEXTS).where(*theirs)).rowcount
             _count(connection, session, kept, -1)
-    _insert(connection, session, rows)
+    if rows:
+        first_id = session * TEXTS_A_SESSION
+        newest = connection.scalar(select(func.max(c.id)).where(_is_of_session(c.id, session)))
+        values = [
+            dict(zip(_NAMES, (id_, session, *row), strict=True))
+            for id_, row in enumerate(rows, (first_id if newest is None else int(newest)) + 1)
+        ]
+        connection.execute(insert(_TEXTS), values)
     _count(connection, session, rows, 1)
     if last > reach:
         connection.execute(update(_REACHES).where(_REACHES.c.session == session).values(reach=last))
@@ -128,44 +136,56 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
 
 
 def find_texts(connection: Connection, session: int, words: Sequence[str], role: str) -> FoundTexts:
-    """Return which texts have any of *words* in them, as *role* sees them, in rounds that have not failed; the empty
-    role sees all. No more than a page of texts is held at a time. Not for a transaction."""
-    c, entries = _TEXTS.c, _ENTRIES.c
+    """Return the texts that contain any of *words*, as *role* sees them, without those of failed rounds.
+
+    The empty role sees all texts. Holds at most a page of texts at a time. Not for use in a transaction.
+    """
+    c, entries, totals = _TEXTS.c, _ENTRIES.c, _TOTALS.c
     failed = select(entries.round).where(entries.session == session, entries.kind.in_(_FAILED))
     seen: list[ColumnElement[bool]] = []
+    names = [_ALL]
     if role:
-        name = escaped(role)
+        name, names = escaped(role), [_ANYBODY, key_of(role)]
         seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == name, c.receiver == name))
-    # Few: a round that had failed when its texts were handed over has none.
+    sums = select(func.sum(totals.texts), func.sum(totals.characters))
+    total, characters = connection.execute(sums.where(totals.session == session, totals.name.in_(names))).one()
+    # Few: a round that failed before its texts were indexed has none.
     gone = select(func.count(), func.sum(c.length)).where(c.session == session, c.round.in_(failed), *seen)
-    texts, characters = connection.execute(gone).one()
-    total, all_characters = _totals(connection, session, role)
-    total, characters = total - int(texts), all_characters - int(characters or 0)
+    gone_texts, gone_characters = connection.execute(gone).one()
+    total = int(total or 0) - int(gone_texts)
+    characters = int(characters or 0) - int(gone_characters or 0)
     if not words:
         return FoundTexts((), total, characters)
     words = [*map(storable, words)]
     matching = _trigrams(connection).matching(connection, session, words)
-    asked = select(c.round, c.number, c.length, c.text).where(*matching, c.round.not_in(failed), *seen)
-    # Counted here: a database takes three times as long where there are many words.
-    found = [
-        FoundText(round_, number, length, tuple(map(text.count, words)))
-        for round_, number, length, text in _streamed(connection, asked)
-    ]
+    query = select(c.round, c.number, c.length, c.text).where(*matching, c.round.not_in(failed), *seen)
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("BEGIN")  # its cursors end with their transaction
+    with connection.execute(query, execution_options={"yield_per": PAGE}) as rows:
+        # Counted here: a database takes three times as long when there are many words.
+        found = [
+            FoundText(round_, number, length, tuple(map(text.count, words))) for round_, number, length, text in rows
+        ]
+    connection.commit()
     return FoundTexts(found, total, characters)
 
 
 def erase_texts(connection: Connection, session: int) -> bool:
-    """Erase the texts of a session; part of a transaction, before the session itself goes. Returns whether there were
-    any: then ``merge_texts`` has work."""
-    _trigrams(connection).give_up_unusable(connection)
+    """Erase the texts of a session before the session itself; part of a transaction.
+
+    Returns whether there were any: then run ``merge_texts``.
+    """
+    _trigrams(connection).drop_unusable(connection)
     connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
     connection.execute(delete(_TOTALS).where(_TOTALS.c.session == session))
     return connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount > 0
 
 
 def merge_texts(connection: Connection, *, begin: bool) -> bool:
-    """Do a step of writing the index anew, so that nothing of deleted texts is left in it, and return whether there is
-    more to do. Only the first one is to *begin*. Each is a transaction of its own, so that others may write between."""
+    """Run one step of rewriting the index without deleted texts, and return whether more remain.
+
+    *begin*: the first step. Each step is a transaction, so that others can write in between.
+    """
     return _trigrams(connection).merge(connection, begin=begin)
 
 
@@ -173,24 +193,8 @@ def merge_texts(connection: Connection, *, begin: bool) -> bool:
 _Row = tuple[int, int, str, str, int, str]
 
 
-def _locked_reach(connection: Connection, session: int) -> int:
-    """Return the session's reach, which nobody else changes before the transaction ends."""
-    connection.execute(_upsert(connection)(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
-    reaches = _REACHES.c
-    return int(connection.scalars(select(reaches.reach).where(reaches.session == session).with_for_update()).one())
-
-
-def _insert(connection: Connection, session: int, rows: list[_Row]) -> None:
-    if not rows:
-        return
-    last = connection.scalar(select(func.max(_TEXTS.c.id)).where(_of_session(_TEXTS.c.id, session)))
-    free = (_ids(session)[0] if last is None else int(last)) + 1
-    values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, free)]
-    connection.execute(insert(_TEXTS), values)
-
-
 def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int) -> None:
-    """Add *rows* to the totals, or take them away."""
+    """Add *rows* to the totals, or subtract them; *sign* is 1 or -1."""
     sums: dict[str, tuple[int, int]] = {}
     for _, _, sender, receiver, length, _ in rows:
         names = {key_of(name) for name in map(unescaped, (sender, receiver)) if name} or {_ANYBODY}
@@ -212,53 +216,39 @@ def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int
         connection.execute(delete(_TOTALS).where(c.session == session, c.texts == 0))
 
 
-def _totals(connection: Connection, session: int, role: str) -> tuple[int, int]:
-    """Return how many texts *role* sees, those in failed rounds included, and their length in all."""
-    c, names = _TOTALS.c, [_ANYBODY, key_of(role)] if role else [_ALL]
-    sums = select(func.sum(c.texts), func.sum(c.characters)).where(c.session == session, c.name.in_(names))
-    texts, characters = connection.execute(sums).one()
-    return int(texts or 0), int(characters or 0)
+# --- the trigram indexes of the two databases ---
 
 
-def _streamed(connection: Connection, asked: Select[Any, Any, Any, Any]) -> Iterator[Row[Any, Any, Any, Any]]:
-    """Give the rows of *asked*, and hold no more than a page of them."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("BEGIN")  # its cursors end with their transaction
-    with connection.execute(asked, execution_options={"yield_per": PAGE}) as rows:
-        yield from rows
-    connection.commit()
+class _Trigrams(ABC):
+    """An index of the three-character sequences in all texts."""
 
-
-# -- what the two databases do differently ---------------------------------------------------------------------------
-
-
-class _Trigrams(Protocol):
-    """An index of all that stands in texts, three characters at a time."""
-
-    #: Defines the number of a text.
+    #: Defines the column for the number of a text.
     id: str
-    #: Statements for what always belongs to the tables.
+    #: Indexes that a store always has.
     tables: Sequence[str]
 
+    @abstractmethod
     def create(self, connection: Connection) -> None:
-        """Make the index, if the database can."""
+        """Create the index if the database can."""
 
-    def give_up_unusable(self, connection: Connection) -> None:
-        """Part with an index that is there and cannot be kept, before texts are written; part of a transaction."""
-
+    @abstractmethod
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
-        """Return what holds, all of it, for those texts of *session* that have any of *words*."""
+        """Return the conditions for texts of *session* that contain any of *words*."""
 
-    def merge(self, connection: Connection, *, begin: bool) -> bool:
-        """Do a step of taking deleted texts out of the index, and return whether there is more to do."""
+    def drop_unusable(self, connection: Connection) -> None:  # noqa: B027
+        """Drop an index that this database cannot maintain, before texts are written; part of a transaction."""
+
+    def merge(self, connection: Connection, *, begin: bool) -> bool:  # noqa: ARG002
+        """Remove some deleted texts from the index, and return whether more remain."""
+        return False
 
 
-class _SqliteTrigrams:
-    """FTS5's, kept by triggers. It holds which texts have a trigram and not where: a third of the size."""
+class _SqliteTrigrams(_Trigrams):
+    """An FTS5 table, updated by triggers. It lists texts without positions, which takes a third of the space."""
 
     id = "id INTEGER PRIMARY KEY"
-    # All that the totals need, so that no text is read for them.
-    tables: Sequence[str] = (
+    # Covers the queries for totals, which then read no text.
+    tables = (
         "CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number, sender, receiver, length)",
     )
     index = (
@@ -273,15 +263,14 @@ class _SqliteTrigrams:
     _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
 
     def create(self, connection: Connection) -> None:
-        if self._able(connection):
+        if self._is_able(connection):
             for statement in self.index:
                 connection.exec_driver_sql(statement)
 
-    def give_up_unusable(self, connection: Connection) -> None:
-        if self._able(connection) or not self._there(connection):
+    def drop_unusable(self, connection: Connection) -> None:
+        if self._is_able(connection) or not self._exists(connection):
             return
-        # The table itself can only be dropped by a SQLite that knows its kind. All that it holds goes: what is erased
-        # from now on would stay in it.
+        # A SQLite without FTS5 cannot drop the table, so empty it: texts erased from now on would stay in it.
         for trigger in self._TRIGGERS:
             connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger}")
         for part in ("data", "idx"):
@@ -289,46 +278,46 @@ class _SqliteTrigrams:
 
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
         has_any = or_(*(func.instr(_TEXTS.c.text, word) > 0 for word in words))
-        if min(map(len, words)) >= 3 and self._usable(connection):
+        if min(map(len, words)) >= 3 and self._is_usable(connection):
             c = self._TRIGRAMS.c
             asked = c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
-            # Without the session: SQLite would go through all of it, and look which texts are among those found.
-            return [_TEXTS.c.id.in_(select(c.rowid).where(asked, _of_session(c.rowid, session))), has_any]
+            # No condition on the session's column: SQLite would scan the session and look each text up in the matches.
+            return [_TEXTS.c.id.in_(select(c.rowid).where(asked, _is_of_session(c.rowid, session))), has_any]
         return [_TEXTS.c.session == session, has_any]
 
     def merge(self, connection: Connection, *, begin: bool) -> bool:
-        if not self._usable(connection):
+        if not self._is_usable(connection):
             return False
-        # Deleted texts are only marked, until all is written anew. A negative number says: all of it.
+        # Deleted texts are only marked until the whole index is rewritten; a negative number starts that.
         changes = "SELECT total_changes()"
         before = connection.exec_driver_sql(changes).scalar_one()
-        pages = -MERGED_AT_ONCE if begin else MERGED_AT_ONCE
+        pages = -MAX_MERGED_PAGES if begin else MAX_MERGED_PAGES
         merge = "INSERT INTO compactor_trigrams(compactor_trigrams, rank) VALUES ('merge', ?)"
         connection.exec_driver_sql(merge, (pages,))
         return int(connection.exec_driver_sql(changes).scalar_one()) - int(before) > 1
 
-    def _usable(self, connection: Connection) -> bool:
-        return self._there(connection) and self._able(connection)
+    def _is_usable(self, connection: Connection) -> bool:
+        return self._exists(connection) and self._is_able(connection)
 
-    def _there(self, connection: Connection) -> bool:
-        """Return whether the file has the index, and it is kept."""
+    def _exists(self, connection: Connection) -> bool:
+        """Return whether the file has the index and its triggers."""
         found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
         return connection.exec_driver_sql(found, (self._TRIGGERS[0],)).first() is not None
 
-    def _able(self, connection: Connection) -> bool:
-        """Return whether this SQLite has trigrams, whoever made the file."""
+    def _is_able(self, connection: Connection) -> bool:
+        """Return whether this SQLite has trigrams; the file may come from another."""
         version = connection.exec_driver_sql("SELECT sqlite_version()").scalar_one()
-        if tuple(map(int, version.split(".")[:2])) < _FIRST_WITH_TRIGRAMS:
+        if tuple(map(int, version.split(".")[:2])) < _FIRST_SQLITE_WITH_TRIGRAMS:
             return False
         return "fts5" in connection.exec_driver_sql("PRAGMA module_list").scalars().all()
 
 
-class _PostgresTrigrams:
-    """Those of pg_trgm, which comes with PostgreSQL but need not be installed."""
+class _PostgresTrigrams(_Trigrams):
+    """An index of pg_trgm, which comes with PostgreSQL but may not be installed."""
 
     id = "id BIGINT PRIMARY KEY"
-    # Without names, which are of any length, and an index is not.
-    tables: Sequence[str] = ("CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number)",)
+    # Without names, which are too long for an index.
+    tables = ("CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number)",)
     index = (
         "CREATE EXTENSION IF NOT EXISTS pg_trgm",
         "CREATE INDEX compactor_trigrams ON compactor_texts USING gin (text gin_trgm_ops)",
@@ -342,19 +331,14 @@ class _PostgresTrigrams:
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
-            # The extension is not there, or this user may not: words are found without it.
+            # The extension is missing or not allowed: words are found without it.
             connection.exec_driver_sql("ROLLBACK TO SAVEPOINT trigrams")
         connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
 
-    def give_up_unusable(self, connection: Connection) -> None:
-        """A server keeps what it has."""
-
     def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:  # noqa: ARG002
-        has_any = or_(*(_TEXTS.c.text.like(f"%{_literally(word)}%", escape="!") for word in words))
+        literal = [re.sub("[!%_]", r"!\g<0>", word) for word in words]
+        has_any = or_(*(_TEXTS.c.text.like(f"%{word}%", escape="!") for word in literal))
         return [_TEXTS.c.session == session, has_any]
-
-    def merge(self, connection: Connection, *, begin: bool) -> bool:  # noqa: ARG002
-        return False  # what was deleted goes with the server's next VACUUM
 
 
 def _upsert(connection: Connection) -> Callable[[TableClause], Any]:
@@ -366,28 +350,11 @@ def _trigrams(connection: Connection) -> _Trigrams:
 
 
 def _phrases(word: str) -> str:
-    """Return what asks FTS5 for texts with all trigrams of *word*, or with the first of them."""
+    """Return the FTS5 query for texts with all trigrams of *word*, or its first ones."""
     last = min(len(word) - 2, MAX_TRIGRAMS)
     quoted = ('"' + word[at : at + 3].replace('"', '""') + '"' for at in range(last))
     return f"({' AND '.join(dict.fromkeys(quoted))})"
 
 
-def _literally(word: str) -> str:
-    """Return *word* for LIKE, where it is to be found as it is."""
-    return re.sub("[!%_]", r"!\g<0>", word)
-
-
-# -- as the database holds it ----------------------------------------------------------------------------------------
-
-
-def _written(text: StoredText) -> tuple[str, str]:
-    return escaped(text.send_from), escaped(text.send_to)
-
-
-def _ids(session: int) -> tuple[int, int]:
-    return session * TEXTS_A_SESSION, (session + 1) * TEXTS_A_SESSION - 1
-
-
-def _of_session(id_: ColumnElement[int], session: int) -> ColumnElement[bool]:
-    """Return whether the text of that id is of *session*."""
-    return id_.between(*_ids(session))
+def _is_of_session(id_: ColumnElement[int], session: int) -> ColumnElement[bool]:
+    return id_.between(session * TEXTS_A_SESSION, (session + 1) * TEXTS_A_SESSION - 1)

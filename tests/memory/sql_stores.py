@@ -13,9 +13,11 @@ from sqlalchemy import Engine, event, text
 
 from memory import Memory
 from memory.entries import Entry
-from memory.stores.dialects import Dialect, Postgres, Sqlite
+from memory.stores.connections import Dialect
+from memory.stores.postgres import Postgres
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
+from memory.stores.sqlite import Sqlite
 
 #: For tests that make many appends and no claim about power failures.
 QUICK = "?synchronous=normal"

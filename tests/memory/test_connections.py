@@ -20,8 +20,9 @@ from sqlalchemy import Connection
 from memory import Conflict, StoreBusy, StoreUnreachable
 from memory.stores import connections as connections_module
 from memory.stores.connections import Connections
-from memory.stores.dialects import Postgres, Sqlite
+from memory.stores.postgres import Postgres
 from memory.stores.sql import SqlStore
+from memory.stores.sqlite import Sqlite
 
 # -- threads ----------------------------------------------------------------------------------------------------------
 

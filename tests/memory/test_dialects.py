@@ -22,10 +22,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from memory import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable, open_store
-from memory.stores import StoredText, dialects
-from memory.stores.connections import Connections
-from memory.stores.dialects import Dialect, Postgres, Sqlite
+from memory.stores import StoredText, sqlite
+from memory.stores import postgres as postgres_dialect
+from memory.stores.connections import Connections, Dialect
+from memory.stores.postgres import Postgres
 from memory.stores.schema import MIGRATIONS
+from memory.stores.sqlite import Sqlite
 
 # -- a file -----------------------------------------------------------------------------------------------------------
 
@@ -52,7 +54,7 @@ def test_a_file_that_is_not_seen_as_it_was_is_said_with_what_may_be_the_matter(
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry()], after=0)
         with monkeypatch.context() as patched:
-            patched.setattr(dialects, "os", SimpleNamespace(**vars(os) | {"stat": stat}))
+            patched.setattr(sqlite, "os", SimpleNamespace(**vars(os) | {"stat": stat}))
             for ask in (store.sessions, lambda: store.append("s", [entry()], after=1)):
                 with pytest.raises(fault, match=said) as raised:
                     ask()
@@ -92,7 +94,7 @@ def test_a_folder_that_may_not_be_written_to_is_said(tmp_path: Path, monkeypatch
     said.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
     place, error = Sqlite(sqlite_url(tmp_path)), OperationalError("", None, said)
     assert type(place.fault(error)) is StoreError
-    monkeypatch.setattr(dialects.os, "access", lambda *_: False)
+    monkeypatch.setattr(sqlite.os, "access", lambda *_: False)
     assert type(place.fault(error)) is StoreReadOnly
 
 
@@ -242,7 +244,7 @@ def test_a_server_that_has_much_to_change_is_not_taken_for_silent(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a large session could never be purged, nor a large database migrated; all else is given up as before."""
-    monkeypatch.setattr(dialects, "SILENCE", 0.8)
+    monkeypatch.setattr(postgres_dialect, "IDLE_TIMEOUT", 0.8)
 
     def slow(connection: Connection, _dialect: Dialect) -> None:
         connection.exec_driver_sql("SELECT pg_sleep(1.1)")

@@ -19,7 +19,7 @@ from sql_stores import QUICK, dialect_of, on, opened, sqlite_url, turn
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreBusy, StoreDamaged, StoreError, open_store
-from memory.stores.dialects import Dialect
+from memory.stores.connections import Dialect
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
 

@@ -16,8 +16,7 @@ from sql_stores import bodies, dialect_of, entry, on, opened, same_as_resumed, s
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
-from memory.stores.connections import Connections
-from memory.stores.dialects import Dialect
+from memory.stores.connections import Connections, Dialect
 from memory.stores.schema import MIGRATIONS, version_of
 from memory.stores.sql import SqlStore
 
@@ -159,7 +158,8 @@ def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
 
 MIGRATE = """
     import os, sys
-    from memory.stores.dialects import Postgres, Sqlite
+    from memory.stores.postgres import Postgres
+    from memory.stores.sqlite import Sqlite
     from memory.stores.schema import MIGRATIONS
     from memory.stores.sql import SqlStore
 

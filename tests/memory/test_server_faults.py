@@ -19,9 +19,10 @@ from sql_stores import log_of, on, opened, same_as_resumed, turn
 from sqlalchemy import text
 
 from memory import Memory, StoreBusy, StoreReadOnly, StoreUnreachable
-from memory.stores import dialects, sql
+from memory.stores import postgres as postgres_dialect
+from memory.stores import sql
 from memory.stores.connections import Connections
-from memory.stores.dialects import Postgres
+from memory.stores.postgres import Postgres
 from memory.stores.sql import SqlStore
 
 
@@ -110,7 +111,7 @@ def test_a_server_that_says_nothing_is_given_up(
     postgres_url: str, postgres_server: Server, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chat does not hang for ever; and what the server does in the end, it does once, at its place."""
-    monkeypatch.setattr(dialects, "SILENCE", 0.2)
+    monkeypatch.setattr(postgres_dialect, "IDLE_TIMEOUT", 0.2)
     with opened(f"{postgres_url}?timeout=0.1") as store, opened(postgres_url) as other:
         memory = Memory("s", store=store)
         turn(memory, "1")

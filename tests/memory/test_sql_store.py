@@ -21,8 +21,9 @@ from sqlalchemy import Connection
 from memory import Memory, StoreClosed, StoreDamaged, StoreError, open_store
 from memory.entries import Entry, RoundOpened
 from memory.stores import Checkpoint, StoredText, sql
-from memory.stores.dialects import Postgres, Sqlite
+from memory.stores.postgres import Postgres
 from memory.stores.sql import SqlStore
+from memory.stores.sqlite import Sqlite
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -59,7 +59,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
 
 def test_a_sqlite_without_trigrams_finds_the_same(url: str, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is older, or was built without them."""
-    monkeypatch.setattr(sql_texts, "_FIRST_WITH_TRIGRAMS", (9, 0))
+    monkeypatch.setattr(sql_texts, "_FIRST_SQLITE_WITH_TRIGRAMS", (9, 0))
     store = kept(url)
     assert asked("SELECT name FROM sqlite_master WHERE name = 'compactor_trigrams'") == []
     for word in WORDS:
@@ -79,7 +79,7 @@ def without_trigrams(patch: pytest.MonkeyPatch) -> None:
         return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
     on_connecting(patch, lambda connection: connection.set_authorizer(deny))
-    patch.setattr(sql_texts._SqliteTrigrams, "_able", lambda _self, _connection: False)
+    patch.setattr(sql_texts._SqliteTrigrams, "_is_able", lambda _self, _connection: False)
 
 
 @pytest.mark.parametrize("made_with", [True, False], ids=["made with", "made without"])
@@ -164,7 +164,7 @@ def test_what_was_erased_is_taken_out_of_a_large_index_step_by_step(url: str, as
     """Others may write between two of them; in the end there is one segment, and nothing erased in it."""
     store = kept(url, 300)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_texts, "MERGED_AT_ONCE", 1)
+        patch.setattr(sql_texts, "MAX_MERGED_PAGES", 1)
         steps, merge_texts = [], sql_texts.merge_texts
 
         def noted(connection: Connection, *, begin: bool) -> bool:

@@ -1,0 +1,238 @@
+"""The PostgreSQL dialect: a server, through psycopg 3."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
+
+from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from .connections import DEFAULT_PATIENCE, Dialect, parse_seconds
+
+Result = TypeVar("Result")
+
+#: Seconds beyond the patience after which a silent server is given up.
+IDLE_TIMEOUT = 30.0
+#: The same for a statement that changes a whole session.
+LONG_IDLE_TIMEOUT = 3600.0
+#: The number of this library's advisory lock.
+SCHEMA_LOCK = 4_846_531_073
+
+_URL_IS_WRONG = (
+    "is not postgresql+psycopg://user:password@host:port/database, whose port is a number; in a password write %40 for"
+    " @, %2F for /, %3A for : and %23 for #"
+)
+#: invalid_catalog_name, invalid_authorization_specification, invalid_password.
+_NO_ENTRY = ("3D000", "28000", "28P01")
+#: The same and other lasting faults while connecting, in English words: neither server nor libpq gives a code then.
+_REFUSED = re.compile(
+    r"does not exist|no password supplied|authentication failed|pg_hba\.conf|permission denied for database"
+    r"|not permitted to log in|does not support SSL|invalid (?:port number|\w+ value)"
+)
+#: Faults while connecting that pass by themselves.
+_TOO_MANY = re.compile(r"too many (?:connections|clients)|remaining connection slots are reserved")
+#: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped; idle_in_transaction_session_timeout.
+_GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
+#: read_only_sql_transaction.
+_READ_ONLY = "25006"
+#: The same, and insufficient_privilege.
+_NOT_ALLOWED = (_READ_ONLY, "42501")
+#: serialization_failure, deadlock_detected.
+_CONFLICTS = ("40001", "40P01")
+#: The same, and lock_not_available, query_canceled (by a time-out), too_many_connections.
+_BUSY = (*_CONFLICTS, "55P03", "57014", "53300")
+#: Classes of data exceptions and violated constraints; their messages quote the data.
+_QUOTING = ("22", "23")
+#: undefined_table, undefined_column; class XX is corrupted data.
+_UNREADABLE = ("42P01", "42703")
+
+
+class Postgres(Dialect):
+    """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options.
+
+    ``?timeout=5`` sets the seconds to wait for another process's lock. A server that is cut off, or is silent for half
+    a minute longer than that, is given up with ``StoreUnreachable``. The server's ``synchronous_commit`` decides how
+    durable an append is.
+    """
+
+    one_writer = in_file = False
+    begin = "BEGIN"
+    now = "extract(epoch FROM clock_timestamp())"
+    identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    clustered = ""
+
+    def __init__(self, url: str) -> None:
+        place, mark, options = url.partition("://")[2].partition("?")
+        # Read as part of the host's or the database's name, the end of the password would be in every message.
+        if place.count("@") > 1 or "@" in place.partition("/")[2]:
+            raise StoreError("a PostgreSQL URL has one @, before the host; in a password write %40 for it, %2F for /")
+        try:
+            self._url = make_url(f"postgresql+psycopg://{place}{mark}{options}")
+        except Exception:  # noqa: BLE001  (any message may show the password)
+            raise StoreError(f"the URL {_URL_IS_WRONG}") from None
+        patience = self._url.query.get("timeout", str(DEFAULT_PATIENCE))
+        self.patience = parse_seconds("timeout", patience if isinstance(patience, str) else patience[-1])
+        self._url = self._url.difference_update_query(["timeout"])
+        host = self._url.host or self._url.query.get("host") or "this machine"
+        self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
+
+    def driver_sql(self, statement: str) -> str:
+        return re.sub(r":(\w+)", r"%(\1)s", statement)
+
+    def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
+        try:
+            return connection.exec_driver_sql(statement, dict(row)).rowcount
+        except IntegrityError:
+            return 0
+
+    def insert_all(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        # One statement: with many, psycopg writes to stderr if the connection breaks among them.
+        row = f"({', '.join(['%s'] * len(columns))})"
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * len(rows))}"  # noqa: S608
+        connection.exec_driver_sql(statement, tuple(chain.from_iterable(rows)))
+
+    def engine(self) -> Engine:
+        defaults: dict[str, Any] = {
+            "connect_timeout": 10,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 25_000,
+            "client_encoding": "utf8",
+            "application_name": "context-compactor",
+        }
+        try:
+            connect = _connection_class(self.patience + IDLE_TIMEOUT).connect
+            engine = create_engine(
+                self._url,
+                connect_args={name: value for name, value in defaults.items() if name not in self._url.query},
+                isolation_level="AUTOCOMMIT",
+                hide_parameters=True,
+                pool_timeout=self.patience,
+            )
+        except ImportError as error:
+            raise StoreError(
+                'psycopg, the driver for PostgreSQL, is not installed: pip install "context-compactor[postgresql]"'
+            ) from error
+        except ArgumentError:  # its message may show the password
+            raise StoreError(f"the URL of {self.where} {_URL_IS_WRONG}") from None
+        event.listen(engine, "do_connect", lambda _dialect, _record, place, options: connect(*place, **options))
+        event.listen(engine, "connect", self._configure)
+        return engine
+
+    def _configure(self, connection: Any, _record: Any) -> None:
+        # A writer that is cut off must not block the others for ever, neither here nor on the server.
+        autocommit, connection.autocommit = connection.autocommit, True
+        connection.execute(
+            """SELECT set_config(name, wanted, false) FROM (VALUES
+                ('lock_timeout', %s), ('idle_in_transaction_session_timeout', '60s')) AS timeouts (name, wanted)
+                WHERE current_setting(name) = '0'""",
+            [f"{max(1, round(self.patience * 1000))}ms"],
+        )
+        connection.autocommit = autocommit
+
+    def require_encoding(self, connection: Connection) -> None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.where} has the encoding {encoding}, which does not hold every text; nothing was changed: make"
+                f" another with createdb --encoding=UTF8 --template=template0, and name that"
+            )
+
+    def lock_schema(self, connection: Connection) -> None:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
+
+    def run_long(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        driver: Any = connection.connection.driver_connection
+        driver.idle_timeout, before = LONG_IDLE_TIMEOUT, driver.idle_timeout
+        try:
+            return work(connection)
+        finally:
+            driver.idle_timeout = before
+
+    def may_retry(self, error: DBAPIError) -> bool:
+        if error.connection_invalidated:
+            return not getattr(error.orig, "silent", False)  # everybody would wait as long again
+        # A read-only connection stays so after the server has changed, and another of several hosts may be writable.
+        return getattr(error.orig, "sqlstate", None) == _READ_ONLY
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+    def fault(self, error: DBAPIError) -> StoreError:
+        code = getattr(error.orig, "sqlstate", None) or ""
+        message = str(error.orig).strip().partition("\n")[0]
+        if code[:2] in _QUOTING:
+            message = f"{type(error.orig).__name__}, {code}"
+        connecting = not code and isinstance(error, OperationalError) and not error.connection_invalidated
+        if code in _NO_ENTRY or (connecting and _REFUSED.search(message)):
+            return StoreError(
+                f"{self.where} cannot be connected to ({message}); nothing was changed: check the URL's user, password"
+                f" and options and what the server allows, or make the database with createdb"
+            )
+        if code in _BUSY or (connecting and _TOO_MANY.search(message)):
+            return StoreBusy(f"{self.where} was held up by others ({message}); nothing was written: try again")
+        if connecting:
+            return StoreUnreachable(
+                f"{self.where} does not answer ({message}); try again once the server is back, or check the URL if it"
+                f" has never answered: host, port, database, user, password"
+            )
+        if error.connection_invalidated or code[:2] == "08" or code in _GOING_AWAY:
+            return StoreUnreachable(f"{self.where} does not answer ({message}); try again once the server is back")
+        if code == "53100":
+            return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
+        if code in _NOT_ALLOWED:
+            return StoreReadOnly(f"{self.where} cannot be written to ({message}); nothing was written: allow it there")
+        if code in _UNREADABLE or code[:2] == "XX":
+            return StoreDamaged(
+                f"{self.where} cannot be read as a store ({message}); nothing was changed: restore a backup, or name"
+                f" another database"
+            )
+        return StoreError(f"PostgreSQL could not read or write {self.where}: {message}")
+
+
+def _connection_class(seconds: float) -> Any:
+    """Return psycopg's connection with an ``idle_timeout``: a server that is silent for *seconds* is given up.
+
+    TCP notices a dead machine, but not a stopped server, nor a middlebox that accepts everything and forwards nothing.
+    All of psycopg's waiting goes through ``Connection.wait``, which resumes several times a second since 3.2.13.
+    """
+    from psycopg import Connection, OperationalError  # here: psycopg is an extra
+
+    class Silent(OperationalError):
+        """The server was silent for too long; it may have done its work or not."""
+
+        silent = True
+
+    class IdleTimeoutConnection(Connection[Any]):
+        idle_timeout = seconds
+
+        def wait(self, gen: Generator[Any, Any, Result], *more: Any, **options: Any) -> Result:
+            return super().wait(self._watch(gen), *more, **options)
+
+        def _watch(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
+            # The driver resumes it with nothing several times a second, to let signals through.
+            seconds = self.idle_timeout
+            deadline = time.monotonic() + seconds
+            try:
+                wanted = next(gen)
+                while True:
+                    ready = yield wanted
+                    if ready:
+                        deadline = time.monotonic() + seconds
+                    elif time.monotonic() > deadline:
+                        self.pgconn.finish()
+                        raise Silent(f"it has said nothing for {seconds:g} s")
+                    wanted = gen.send(ready)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+
+    return IdleTimeoutConnection

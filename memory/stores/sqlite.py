@@ -1,0 +1,359 @@
+"""The SQLite dialect: a file in WAL mode."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import parse_qsl
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from .connections import DEFAULT_PATIENCE, SELECT_VERSION, Closeable, Dialect, parse_seconds
+
+#: Milliseconds that erasing waits for readers of the file; nobody can write meanwhile.
+MAX_ERASING_WAIT = 100
+
+_SYNCHRONOUS = ("normal", "full", "extra")
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+#: Messages of SQLite's own that quote nothing.
+_SAFE_MESSAGES = (
+    "database disk image is malformed",
+    "disk I/O error",
+    "file is not a database",
+    "unable to open database file",
+    "unsupported file format",
+)
+#: Parts of messages about damage for which SQLite has no code.
+_DAMAGE_MESSAGES = (
+    "no such table",
+    "no such column",
+    "no column named",
+    "not decode to UTF-8",
+    "malformed",
+    "unsupported file format",
+)
+
+
+class _Connection(sqlite3.Connection):
+    """Ends its transaction before it closes.
+
+    SQLite keeps the file locked while a cursor is reading. The traceback of an interrupt holds such a cursor, and
+    SQLAlchemy closes the interrupted connection: closing alone ends no transaction.
+    """
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
+
+
+class Sqlite(Dialect):
+    """A file in WAL mode: ``sqlite:///chat.db``, ``sqlite:////srv/chat.db``, ``sqlite:///C:/chats/chat.db``.
+
+    ``?synchronous=full`` is the default: appends outlast a power failure. With ``normal`` an append does not wait for
+    the disk: it outlasts a killed process, but a power failure may drop the last appends, each as a whole; the file
+    stays sound. ``extra`` is for file systems that may lose a file's name in a power failure.
+
+    ``?timeout=5`` sets the seconds to wait while another process writes.
+    """
+
+    one_writer = in_file = True
+    begin = "BEGIN IMMEDIATE"
+    # julianday has fractions of a second in every version of SQLite; its epoch is noon, 4714 BC.
+    now = "((julianday('now') - 2440587.5) * 86400.0)"
+    identity = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    clustered = "WITHOUT ROWID"
+
+    def __init__(self, url: str) -> None:
+        place, _, options = url.partition("://")[2].partition("?")
+        if not place.startswith("/") or place in ("/", "/:memory:"):
+            raise StoreError("a SQLite URL is sqlite:///file.db, or sqlite:////folder/file.db; memory:// keeps no file")
+        # Made absolute here: the driver would follow a later change of the working directory.
+        self.path = Path(place[1:]).absolute()
+        self.where = str(self.path)
+        self._opened: tuple[int, int] | None = None  # device and inode of the opened file
+        self.patience, self._synchronous = DEFAULT_PATIENCE, "full"
+        for name, value in parse_qsl(options, keep_blank_values=True):
+            match name:
+                case "synchronous":
+                    self._synchronous = value.lower()
+                    if self._synchronous not in _SYNCHRONOUS:
+                        raise StoreError("synchronous= is normal, full or extra")
+                case "timeout":
+                    self.patience = parse_seconds(name, value)
+                case _:
+                    raise StoreError(f"a SQLite URL has no option {name!r}; there are synchronous= and timeout=")
+
+    def driver_sql(self, statement: str) -> str:
+        return statement
+
+    def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
+        # Past SQLAlchemy, which takes as long to build a result as SQLite takes to insert.
+        driver: Any = connection.connection.driver_connection
+        try:
+            return int(driver.execute(statement, row).rowcount)
+        except sqlite3.Error as error:
+            raise DBAPIError(statement, None, error, hide_parameters=True) from error
+
+    def insert_all(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        marks = ", ".join("?" * len(columns))
+        driver: Any = connection.connection.driver_connection
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
+        try:
+            driver.executemany(statement, rows)
+        except sqlite3.Error as error:
+            raise DBAPIError(statement, None, error, hide_parameters=True) from error
+
+    def engine(self) -> Engine:
+        engine = create_engine(
+            URL.create("sqlite+pysqlite", database=str(self.path)),
+            connect_args={
+                "timeout": self.patience,
+                "isolation_level": None,
+                "check_same_thread": False,
+                "factory": _Connection,
+            },
+            poolclass=QueuePool,
+            max_overflow=-1,
+            hide_parameters=True,
+        )
+        event.listen(engine, "connect", self._configure)
+        return engine
+
+    def _configure(self, connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA synchronous = {self._synchronous}")
+        cursor.execute("PRAGMA secure_delete = ON")  # overwrites redacted and purged text
+        cursor.execute("PRAGMA cell_size_check = ON")  # refuses a damaged page before the damage can spread
+        cursor.close()
+
+    # --- opening ---
+
+    def look(self) -> Sequence[object] | None:
+        try:
+            return self._read_versions() if self._is_there() else None
+        except sqlite3.Error as error:
+            raise DBAPIError(None, None, error, hide_parameters=True) from error
+
+    def _read_versions(self) -> Sequence[object] | None:
+        # An ordinary reader creates two files beside the database, so try without first. No "-shm" means that nobody
+        # has the database open in WAL mode; the stamps reveal anyone who opens it meanwhile.
+        if not self._beside("-shm").exists() and not _size(self._beside("-journal")):
+            before = self._stamps()
+            with suppress(OSError):
+                try:
+                    return self._connect_and_read("mode=ro&immutable=1" if not _size(self._beside("-wal")) else None)
+                except (sqlite3.Error, StoreError):
+                    if self._stamps() == before:
+                        raise
+        try:
+            return self._connect_and_read("mode=ro")
+        except sqlite3.Error as error:
+            if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+                raise
+            with suppress(OSError):  # reading may need a repair; a copy can be repaired as well
+                return self._connect_and_read(None)
+            raise
+
+    def _connect_and_read(self, options: str | None) -> Sequence[object] | None:
+        """Return the versions that the tables state, opened with SQLite's *options*; None: opened as a copy."""
+        with (
+            TemporaryDirectory(prefix="compactor-", ignore_cleanup_errors=True)
+            if options is None
+            else nullcontext() as folder
+        ):
+            path = self.path
+            if folder is not None:
+                path = Path(folder, "copy.db")
+                for end in ("", "-wal", "-journal"):
+                    if self._beside(end).exists():
+                        shutil.copyfile(self._beside(end), f"{path}{end}")
+            uri = f"{path.as_uri()}?{options or 'mode=rw'}"
+            # Not with SQLAlchemy, which takes several times as long to connect and to ask.
+            with closing(sqlite3.connect(uri, uri=True, timeout=self.patience, isolation_level=None)) as connection:
+                tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+                self._require_own(tables)
+                return [version for (version,) in connection.execute(SELECT_VERSION)] if tables else None
+
+    def _require_own(self, tables: set[str]) -> None:
+        if tables and "compactor_schema" not in tables:
+            raise StoreError(f"{self.path} is the database of another program; nothing was changed: name another file")
+
+    def _is_there(self) -> bool:
+        """Return whether the file exists and is not empty. Raises if it cannot be a database."""
+        try:
+            if self.path.is_dir():
+                raise StoreError(f"{self.path} is a folder; name a file in it")
+            if not self.path.parent.is_dir():
+                raise StoreError(f"the folder {self.path.parent} does not exist; create it")
+            wal = self._beside("-wal")
+            logged = wal.exists() and wal.stat().st_size  # before the file: a writer creates the file first
+            size = self.path.stat().st_size if self.path.exists() else 0
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be opened ({error.strerror}); allow reading and writing to it and to its folder,"
+                f" or name another"
+            ) from error
+        if logged and not size:  # SQLite would delete the log, which may hold the whole session
+            raise StoreDamaged(
+                f"{self.path} is empty or missing, and {wal.name} beside it is not; nothing was changed: restore both"
+                f" from a backup, or remove {wal.name} too and start again"
+            )
+        if 0 < size < 512:  # the smallest page; SQLite takes a file of one byte for an empty one
+            raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
+        return size > 0
+
+    def create(self) -> None:
+        # Files that SQLite puts beside it get the same permissions.
+        with suppress(OSError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    def prepare(self, connection: Connection) -> None:
+        self._require_own(set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars()))
+        deadline = time.monotonic() + self.patience
+        while connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
+            try:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                return  # also on a file system without WAL: a rollback journal is as safe, and slower
+            except DBAPIError:
+                if time.monotonic() > deadline:
+                    raise
+                # The switch fails at once with "locked"; this waits until nobody reads or writes any more.
+                connection.exec_driver_sql("BEGIN EXCLUSIVE")
+                connection.rollback()
+
+    # --- files ---
+
+    def _beside(self, end: str) -> Path:
+        return Path(f"{self.path}{end}")
+
+    def _stamps(self) -> list[tuple[int, int] | None]:
+        files = (self.path, *map(self._beside, ("-wal", "-shm", "-journal")))
+        return [(status.st_size, status.st_mtime_ns) if (status := _stat(file)) else None for file in files]
+
+    def keep_log(self) -> Closeable | None:
+        if not _size(self._beside("-wal")):
+            return None
+        # The last connection to close moves the log into the database and deletes it, unless it is read-only.
+        keeper = None
+        with suppress(sqlite3.Error):
+            keeper = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=0, check_same_thread=False)
+            keeper.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        return keeper
+
+    def note_opened(self) -> None:
+        self._opened = self._identify()
+
+    def require_same(self) -> None:
+        # On most systems an open file can be deleted, and takes writes until it is closed: then all of them are lost.
+        if self._opened is None or (present := self._identify()) == self._opened:
+            return
+        if present is None:
+            raise StoreDamaged(
+                f"{self.path} was removed while it was open; nothing was written: put it back, or close the store and"
+                f" open it anew"
+            )
+        raise StoreDamaged(
+            f"{self.path} is not the file that was opened: its file system gives it another number; nothing was"
+            f" written: put the file back, or close the store and open it anew, which is all it takes if a network file"
+            f" system has renumbered its files"
+        )
+
+    def _identify(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreUnreachable(
+                f"{self.path} cannot be looked at ({error.strerror}); nothing was written: try again once its folder"
+                f" is there again"
+            ) from error
+        return status.st_dev, status.st_ino
+
+    def after_erasing(self, connection: Connection) -> None:
+        # Otherwise the WAL keeps the text until it is overwritten. A reader may prevent this; then the next erasure
+        # does it, because waiting for the reader would block all writers.
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {min(patience, MAX_ERASING_WAIT)}").all()
+        try:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}").all()
+
+    # --- errors ---
+
+    def may_retry(self, error: DBAPIError) -> bool:
+        # A connection made while the file was read-only stays read-only.
+        return _code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        return _extended_code(error.orig) == sqlite3.SQLITE_BUSY_SNAPSHOT  # its snapshot is outdated
+
+    def fault(self, error: DBAPIError) -> StoreError:
+        cause, code = error.orig, _code(error.orig)
+        if code == sqlite3.SQLITE_FULL or _extended_code(cause) == sqlite3.SQLITE_IOERR_SHMSIZE:
+            return StoreFull(f"there is no room left for {self.path}; nothing was written: free some and try again")
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
+            code == sqlite3.SQLITE_CANTOPEN and not self._is_writable()
+        ):
+            return StoreReadOnly(
+                f"{self.path} cannot be written to; allow writing to it, to {self.path.name}-wal and -shm beside it and"
+                f" to its folder, or name another"
+            )
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreBusy(
+                f"another process kept {self.path} locked for more than {self.patience:g} s; nothing was written:"
+                f" try again, or wait for longer with ?timeout="
+            )
+        if code in _DAMAGED or any(part in str(cause) for part in _DAMAGE_MESSAGES):
+            return StoreDamaged(
+                f"{self.path} cannot be read as a store ({_safe_message(cause)}); nothing was changed: restore a"
+                f" backup, or name another file"
+            )
+        return StoreError(f"SQLite could not read or write {self.path}: {_safe_message(cause)}")
+
+    def _is_writable(self) -> bool:
+        return os.access(self.path.parent, os.W_OK) and (not self.path.exists() or os.access(self.path, os.W_OK))
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _size(path: Path) -> int:
+    status = _stat(path)
+    return status.st_size if status else 0
+
+
+def _safe_message(error: BaseException | None) -> str:
+    """Return SQLite's message if it quotes nothing of the file, otherwise the error's name."""
+    message = str(error)
+    if message in _SAFE_MESSAGES or re.fullmatch(r"no such (table|column): [\w.]{1,100}", message):
+        return message
+    return getattr(error, "sqlite_errorname", "") or type(error).__name__
+
+
+def _extended_code(error: BaseException | None) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0))
+
+
+def _code(error: BaseException | None) -> int:
+    """Return the primary code of an error; the higher bits of the extended one refine it."""
+    return _extended_code(error) & 0xFF
