@@ -40,10 +40,10 @@ from .log.state import OpenRound, Snapshot, without_failed
 from .overlays import CompactedMessage, CompactionProvider, hides_words, is_over, newest_asked
 from .references import place_reference, text_behind
 from .rounds import EMPTY, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
-from .search import Hit, found, in_step, words_of
+from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
-from .transfer.fork import forked
+from .transfer.fork import fork_session
 from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
 from .visibility import Rounds, sees
@@ -445,12 +445,12 @@ class Memory(Log):
         require("query", query, str, "a text: the words to look for")
         require_role(role)
         words = words_of(query)
-        return found(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
+        return find_hits(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
 
     def index_texts(self, *, most_rounds: int | None = None) -> bool:
         """Return whether all closed rounds are in the store's index for searching, after *most_rounds* more of them
         were handed over; None: all. Whoever has time to spare calls it; a search does it where nobody has."""
-        return in_step(self._store, self.session_id, self.snapshot, most_rounds=most_rounds)
+        return sync_index(self._store, self.session_id, self.snapshot, most_rounds=most_rounds)
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
@@ -481,7 +481,7 @@ class Memory(Log):
         *session_id*: by default a new one. *store*: by default the same. Raises ``UnknownRound`` for a round that is
         not there, and ``StoreError`` where the store has that session already.
         """
-        return forked(self, at_round, session_id, store)
+        return fork_session(self, at_round, session_id, store)
 
     # -- hooks and providers -----------------------------------------------------------------------------------------
 

@@ -1,14 +1,14 @@
-"""Recall: three tools by which an agent reads back what its prompt no longer shows.
+"""Recall: three tools with which an agent reads back text that its prompt no longer shows.
 
-Every answer is a text of bounded length that says how to get the rest; a wrong argument is answered with a sentence
-that the model can act on, and is never an exception.
+Every answer is bounded and says how to get the rest. A wrong argument raises nothing; the answer tells the model how to
+correct it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .arguments import require_methods, require_role
@@ -16,7 +16,7 @@ from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
 from .references import QUOTED, Passage, passage_behind, range_reference
 from .rounds import FrozenMapping
-from .search import RECALL_TOOLS, Hit, words_of
+from .search import RECALL_TOOLS, words_of
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
@@ -24,22 +24,21 @@ if TYPE_CHECKING:
     from .memory import Memory
     from .visibility import Rounds
 
-#: Numbers beyond are taken for this one.
+#: Larger numbers count as this one.
 HUGE = 10**12
 
-#: By name: the JSON type, whether it must be given, and what it means.
+#: By name: the JSON type, whether the parameter is required, and its description.
 Parameters = Mapping[str, tuple[str, bool, str]]
 
 _WHOLE = re.compile(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
 
 
 class Refused(Exception):
-    """The arguments are no good; the message tells the model what to give instead."""
+    """The arguments are wrong; the message tells the model what to give instead."""
 
 
 def schema(name: str, description: str, parameters: Parameters) -> ChatCompletionFunctionToolParam:
-    """Return a tool's schema. It satisfies strict mode, where every parameter is required and what may be left out is
-    given as null."""
+    """Return a tool's schema. It satisfies strict mode: every parameter is required, and optional ones may be null."""
     properties = {
         parameter: {"type": kind if required else [kind, "null"], "description": meaning}
         for parameter, (kind, required, meaning) in parameters.items()
@@ -51,9 +50,9 @@ def schema(name: str, description: str, parameters: Parameters) -> ChatCompletio
 def read_arguments(
     arguments: object, parameters: Parameters, other_names: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
-    """Return *arguments*, an object or its JSON, by the names of *parameters*, of which *other_names* are also known.
+    """Return *arguments*, an object or its JSON, by the names of *parameters*; *other_names* are aliases of those.
 
-    Raises ``Refused`` for what is no object, and for a name that is not known.
+    Raises ``Refused`` if they are no object or have an unknown name.
     """
     if isinstance(arguments, str):
         try:
@@ -71,7 +70,7 @@ def read_arguments(
 
 
 def text_in(given: Mapping[str, Any], name: str) -> str:
-    """Return what must be a string. Raises ``Refused``."""
+    """Return a required string. May raise ``Refused``."""
     value = given.get(name)
     if not isinstance(value, str):
         raise Refused(f"{name} must be given, as a string" if value is None else f"{name} must be a string")
@@ -79,8 +78,8 @@ def text_in(given: Mapping[str, Any], name: str) -> str:
 
 
 def number_in(given: Mapping[str, Any], name: str, default: int | None, least: int, most: int) -> int:
-    """Return a whole number, brought between *least* and *most*; the default where none is given. 4.0 and "4" are 4.
-    Raises ``Refused``."""
+    """Return a whole number, clamped between *least* and *most*, or the default; 4.0 and "4" are 4. May raise
+    ``Refused``."""
     value: Any = given.get(name)
     if value is None and default is not None:
         return default
@@ -92,25 +91,23 @@ def number_in(given: Mapping[str, Any], name: str, default: int | None, least: i
     return min(max(value, least), most)
 
 
-# --- recall: three tools by which an agent reads back what its prompt no longer shows -----------------------------
+# --- the three tools ---
 
-
-#: Characters of text in an answer where the model asked for no other number, and at most. With what stands around the
-#: text, no answer has more than 20,000.
-PAGE, LONGEST_PAGE = 4_000, 19_500
-#: The longest pattern, how many characters are shown on either side of where it stands, and up to how many of its
-#: places are counted, so that one letter does not take seconds in a megabyte.
-LONGEST_PATTERN, AROUND, MAX_COUNTED = 200, 80, 1_000
-#: So much of who says what follows.
-LONGEST_SPEAKER = 100
-#: Hits of a search where the model asked for no other number, and at most.
+#: Characters of text in an answer by default and at most. Headings included, no answer is longer than 20,000.
+PAGE, MAX_PAGE = 4_000, 19_500
+#: The longest pattern; the characters shown on either side of a match; the number of matches that are counted, so that
+#: one letter does not take seconds in a megabyte.
+MAX_PATTERN, AROUND, MAX_COUNTED = 200, 80, 1_000
+#: Characters of a speaker's name in a heading.
+MAX_SPEAKER = 100
+#: Hits of a search by default and at most.
 HITS, MAX_HITS = 5, 20
 
 _PAGED = {
     "offset": ("integer", False, "Character to start at, from 0 (the default). An answer says with which to go on."),
-    "limit": ("integer", False, f"Most characters to return: {PAGE} by default, at most {LONGEST_PAGE}."),
+    "limit": ("integer", False, f"Most characters to return: {PAGE} by default, at most {MAX_PAGE}."),
 }
-#: What each tool is for; its parameters: JSON type, whether it must be given, and what it means.
+#: The description and the parameters of each tool.
 _TOOLS: dict[str, tuple[str, Parameters]] = {
     "context_reload": (
         "Return the original text behind a reference such as r12.p3, which stands in the conversation wherever a text"
@@ -121,7 +118,7 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
                 "string",
                 False,
                 "Literal text to look for in there, capitals or not. Returns the places where it stands, with their"
-                f" offsets, instead of the text. At most {LONGEST_PATTERN} characters.",
+                f" offsets, instead of the text. At most {MAX_PATTERN} characters.",
             ),
             **_PAGED,
         },
@@ -148,18 +145,17 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
 
 
 class Recall:
-    """Answers the recall tools for one role: only what it sees is there, and failed rounds are not.
+    """Answers the recall tools for one role, from the posts that it sees, without failed rounds.
 
-    The empty role sees every post. What somebody said is quoted: its lines begin behind the speaker's name, or with
-    ``> ``.
+    The empty role sees every post. Quoted lines begin with the speaker's name or with ``> ``.
     """
 
     def __init__(
         self, memory: Memory, role: str = ASSISTANT, *, references: Mapping[str, str] = FrozenMapping()
     ) -> None:
-        """*references* are other names that ``context_reload`` understands, each with the place in the log behind it.
+        """*references* maps further names that ``context_reload`` understands to references.
 
-        Raises ``TypeError`` for a role that is no string: None is no way to say "everybody".
+        Raises ``TypeError`` if *role* is no string: None does not mean "everybody".
         """
         require_methods("memory", memory, ("search", "reload"), "a Memory")
         require_role(role)
@@ -175,41 +171,40 @@ class Recall:
     def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the tools' schemas in OpenAI's format.
 
-        They satisfy strict mode, where every parameter is required and what may be left out is given as null; ``call``
-        takes a parameter that is missing like one that is null.
+        They satisfy strict mode: every parameter is required, and optional ones may be null. ``call`` treats a missing
+        parameter like null.
         """
         return [schema(name, *_TOOLS[name]) for name in RECALL_TOOLS]
 
     def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> str:
-        """Return the answer to a model's call: *arguments* as it wrote them, JSON in a string, or read already.
+        """Return the answer to a model's call, at most 20,000 characters; *arguments* are its JSON text or an object.
 
-        At most 20,000 characters. What is wrong with a call is said in the answer, which begins with ``Error:``.
+        If the call is wrong, the answer begins with ``Error:`` and says why.
         """
-        known = self._calls.get(name) if isinstance(name, str) else None
-        if known is None:
+        tool = self._calls.get(name) if isinstance(name, str) else None
+        if tool is None:
             return f"Error: there is no such tool; there are {', '.join(RECALL_TOOLS)}."
         try:
-            return known(read_arguments(arguments, _TOOLS[name][1]))
+            return tool(read_arguments(arguments, _TOOLS[name][1]))
         except (Refused, UnknownReference) as refused:
             return f"Error: {refused}."
         except (StoreDamaged, NewerVersion) as fault:
-            said = type(fault).__name__
+            kind = type(fault).__name__
             return (
-                f"Error: some of that is stored in a way that cannot be read ({said}); ask for less, or go on without."
+                f"Error: some of that is stored in a way that cannot be read ({kind}); ask for less, or go on without."
             )
-        except StoreError as fault:  # its message is for whoever keeps the store
+        except StoreError as fault:  # its message is for the store's administrator
             return f"Error: the store of this conversation does not answer ({type(fault).__name__}); try again later."
-
-    # -- the tools ---------------------------------------------------------------------------------------------------
 
     def _context_reload(self, given: Mapping[str, Any]) -> str:
         pattern = text_in(given, "pattern") if given.get("pattern") is not None else ""
-        if len(pattern) > LONGEST_PATTERN:
-            raise Refused(f"pattern is at most {LONGEST_PATTERN} characters; give a few words of it")
+        if len(pattern) > MAX_PATTERN:
+            raise Refused(f"pattern is at most {MAX_PATTERN} characters; give a few words of it")
         ref = text_in(given, "ref")
-        ref = ref if ref in self._references else _reference(ref)
+        if ref not in self._references:  # models capitalise references and copy the signs beside them
+            ref = ref.strip(_BESIDE).lower().removeprefix("reload").lstrip(_BESIDE)
         passage = passage_behind(self._all_rounds(), self._references.get(ref, ref), hide_failed=True)
-        return _found(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
+        return _find_pattern(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
 
     def _read_rounds(self, given: Mapping[str, Any]) -> str:
         rounds = self._all_rounds()
@@ -240,66 +235,58 @@ class Recall:
         more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
         places = f"best first, {skip + 1} to {skip + len(shown)}{more}"
         heading = f"[messages with any of these words: {len(hits)}; {places}]"
-        return "\n".join([heading, *(self._line(hit, words) for hit in shown)])
-
-    def _line(self, hit: Hit, words: Sequence[str]) -> str:
-        try:
-            return hit.line(self._all_rounds()[hit.round - 1], words)
-        except (StoreDamaged, NewerVersion):  # since its words were handed to the index
-            return f"{hit.ref}: cannot be read any more"
+        rounds, lines = self._all_rounds(), [heading]
+        for hit in shown:
+            try:
+                lines.append(hit.line(rounds[hit.round - 1], words))
+            except (StoreDamaged, NewerVersion):  # damaged since it was indexed
+                lines.append(f"{hit.ref}: cannot be read any more")
+        return "\n".join(lines)
 
     def _all_rounds(self) -> Rounds:
         return self._memory.snapshot.rounds(self._role, include_failed=True)
 
 
-#: What models copy along with a reference.
+#: Signs that models copy along with a reference.
 _BESIDE = "\t\n\r []()<>`'\".,;:"
 
 
-def _reference(text: str) -> str:
-    """Return *text* as references are written: models capitalise, and copy what stands beside one."""
-    return text.strip(_BESIDE).lower().removeprefix("reload").lstrip(_BESIDE)
-
-
-# -- pages -----------------------------------------------------------------------------------------------------------
-
-
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
-    """Return one line that says what follows and who says it, and then the text, quoted."""
+    """Return a heading with the place and the speaker, then the quoted text."""
     start = number_in(given, "offset", 0, 0, HUGE)
-    limit = number_in(given, "limit", PAGE, 1, LONGEST_PAGE)
+    limit = number_in(given, "limit", PAGE, 1, MAX_PAGE)
     if not len(passage):
         return f"[{ref} is empty: there is no text in it]"
     if start >= len(passage):
         return f"[{ref} has {len(passage)} characters and ends before offset {start}; give a smaller one]"
     start = passage.cut_before(start)
-    # At least one character, however many code points it is made of: the next page begins behind it.
+    # At least one character, even a longer one than the limit: the next page begins behind it.
     stop = max(passage.cut_before(start + limit), passage.cut_after(start + 1))
-    text = passage.quoted(start, stop)
-    while len(text) > LONGEST_PAGE + len(QUOTED) and stop > start + 1:  # short lines: there is a mark for each
-        shorter = start + max((stop - start) * LONGEST_PAGE // len(text), 1)
+    text = passage.quote(start, stop)
+    while len(text) > MAX_PAGE + len(QUOTED) and stop > start + 1:  # each line adds a mark
+        shorter = start + max((stop - start) * MAX_PAGE // len(text), 1)
         stop = min(max(passage.cut_before(shorter), passage.cut_after(start + 1)), stop - 1)
-        text = passage.quoted(start, stop)
+        text = passage.quote(start, stop)
     more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
-    return f"[{ref}{_said_by(passage, start)}, characters {start} to {stop} of {len(passage)}{more}]\n{text}"
+    return f"[{ref}{_speaker_at(passage, start)}, characters {start} to {stop} of {len(passage)}{more}]\n{text}"
 
 
-def _said_by(passage: Passage, offset: int) -> str:
+def _speaker_at(passage: Passage, offset: int) -> str:
     speaker = passage.speaker(offset)
-    return f", {speaker[:LONGEST_SPEAKER]}" if speaker else ""
+    return f", {speaker[:MAX_SPEAKER]}" if speaker else ""
 
 
-def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
-    """Return the places where *pattern* stands, each with its offset and some of the text around it."""
+def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
+    """Return the matches of *pattern*, each with its offset and the text around it."""
     start = number_in(given, "offset", 0, 0, HUGE)
     width = AROUND + len(pattern) + AROUND
-    room = max(number_in(given, "limit", PAGE, 1, LONGEST_PAGE) // (width + 40), 1)
+    room = max(number_in(given, "limit", PAGE, 1, MAX_PAGE) // (width + 40), 1)
     count, seen = 0, start
     shown: list[int] = []
     go_on: int | None = None
     for place in passage.places(pattern, start):
         count += 1
-        if place + len(pattern) <= seen:  # it is in what is shown of the one before
+        if place + len(pattern) <= seen:  # shown with the match before
             continue
         if len(shown) < room:
             shown.append(place)
@@ -314,8 +301,8 @@ def _found(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -
     parts: list[str] = []
     for place in shown:
         begin, end = passage.cut_before(max(place - AROUND, 0)), passage.cut_after(place - AROUND + width)
-        part = f"[offset {place}{_said_by(passage, begin)}]\n{passage.quoted(begin, end)}"
-        if parts and sum(map(len, parts)) + len(part) > LONGEST_PAGE:  # short lines: there is a mark for each
+        part = f"[offset {place}{_speaker_at(passage, begin)}]\n{passage.quote(begin, end)}"
+        if parts and sum(map(len, parts)) + len(part) > MAX_PAGE:  # each line adds a mark
             go_on = place
             break
         parts.append(part)

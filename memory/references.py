@@ -1,5 +1,7 @@
-"""Places in the log by name: ``r12`` is round 12, ``r3-r9`` several rounds, ``r12.p3`` the third post of round 12,
-``r12.p3-p17`` several of its posts, and ``r12.p0`` the user's query.
+"""References to places in the log, the text behind them, and safe places to cut a text.
+
+``r12`` is round 12, ``r3-r9`` several rounds, ``r12.p3`` the third post of round 12, ``r12.p3-p17`` several of its
+posts and ``r12.p0`` the user's query.
 """
 
 from __future__ import annotations
@@ -15,87 +17,75 @@ import regex
 
 from .errors import UnknownReference
 from .messages import from_post, from_round, repeats_query, text_with_calls
-from .rounds import USER, Post, Round
+from .rounds import USER, Post, Round, copy_with
 
-#: What is longer than this, in code points, is no character that anybody reads: it may be cut anywhere.
-LONGEST_GRAPHEME = 64
+#: Longer sequences of code points are no readable character: they may be cut anywhere.
+MAX_GRAPHEME = 64
 _CLUSTER = regex.compile(r"[\ud800-\udbff][\udc00-\udfff]\p{M}*(?:\u200d[\ud800-\udbff][\udc00-\udfff]\p{M}*)*|\X")
 _FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
-#: In a longer run of letters of flags, without a break, a cut may stand anywhere.
+#: A longer run of flag letters may be cut anywhere.
 MAX_FLAG_LETTERS = 4_096
-#: Below, a code point is a character of its own, but for the line end of two.
-_MARKS_BEGIN = "\u0300"
+#: Every code point below is a character of its own, except in CR LF.
+_FIRST_MARK = "\u0300"
 
 
 def cut_before(text: str, place: int) -> int:
-    """Return the last place up to *place* where *text* may be cut. A few hundred code points are looked at."""
+    """Return the last place up to *place* that cuts no character of *text*, from a few hundred code points around."""
     return _around(text, place)[0]
 
 
 def cut_after(text: str, place: int) -> int:
-    """Return the first place from *place* on where *text* may be cut."""
+    """Return the first place from *place* on that cuts no character of *text*."""
     return _around(text, place)[1]
 
 
 def beginning(text: str, length: int) -> str:
-    """Return at most the first *length* code points of *text*, cut where it may be."""
-    return text[: cut_before(text, length)]
+    """Return at most the first *length* code points of *text* without cutting a character."""
+    return text[: _around(text, length)[0]]
 
 
 def _around(text: str, place: int) -> tuple[int, int]:
-    """Return the ends of the character that a cut at *place* would tear; *place* twice where it tears none."""
+    """Return the ends of the character that a cut at *place* would tear; *place* twice if it tears none."""
     if place <= 0 or place >= len(text):
-        whole = min(max(place, 0), len(text))
-        return whole, whole
+        end = min(max(place, 0), len(text))
+        return end, end
     before, after = text[place - 1], text[place]
-    if before < _MARKS_BEGIN and after < _MARKS_BEGIN:
+    if before < _FIRST_MARK and after < _FIRST_MARK:
         return (place - 1, place + 1) if (before, after) == ("\r", "\n") else (place, place)
-    start = max(place - 2 * LONGEST_GRAPHEME, 0)
-    if _is_flag_letter(text[start]):  # two make a flag, so their number counts from the first of them
-        start -= _flag_letters(text, start) % 2
-    # A copy: for a flag, the expression itself would look at all that stands before.
-    for found in _CLUSTER.finditer(text[start : place + LONGEST_GRAPHEME + 1]):
-        first, last = start + found.start(), start + found.end()
+    start = max(place - 2 * MAX_GRAPHEME, 0)
+    if _FLAG_LETTERS[0] <= text[start] <= _FLAG_LETTERS[-1]:
+        # Two letters make a flag, so start at an even number of letters from the first of the run.
+        run = text[max(start - MAX_FLAG_LETTERS, 0) : start]
+        start -= (len(run) - len(run.rstrip(_FLAG_LETTERS))) % 2
+    # A copy: for flags the expression itself would look at the whole text before.
+    for match in _CLUSTER.finditer(text[start : place + MAX_GRAPHEME + 1]):
+        first, last = start + match.start(), start + match.end()
         if last > place:
-            return (first, last) if first < place and last - first <= LONGEST_GRAPHEME else _outside_pair(text, place)
-    return place, place
+            if last - first > MAX_GRAPHEME or first == place:
+                break
+            return first, last
+    torn = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
+    return (place - 1, place + 1) if torn else (place, place)
 
 
-def _outside_pair(text: str, place: int) -> tuple[int, int]:
-    """Return *place* twice, or the ends of the surrogate pair that a cut there would tear."""
-    is_pair = "\ud800" <= text[place - 1] <= "\udbff" and "\udc00" <= text[place] <= "\udfff"
-    return (place - 1, place + 1) if is_pair else (place, place)
-
-
-def _is_flag_letter(character: str) -> bool:
-    return _FLAG_LETTERS[0] <= character <= _FLAG_LETTERS[-1]
-
-
-def _flag_letters(text: str, place: int) -> int:
-    """Return how many letters of flags stand before *place*, without a break, at most ``MAX_FLAG_LETTERS``."""
-    before = text[max(place - MAX_FLAG_LETTERS, 0) : place]
-    return len(before) - len(before.rstrip(_FLAG_LETTERS))
-
-
-# --- places in the log by name: ``r12`` is round 12, ``r3-r9`` several rounds, ``r12.p3`` the third post of round 12,
-
+# --- references ---
 
 _SHAPE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a reference names, which need not be there: rounds by their numbers, or posts of one round."""
+    """Rounds by their numbers, or posts of one round. They need not exist."""
 
     first: int
     last: int
-    #: Of the posts; both None where whole rounds are meant. 0 is the user's query.
+    #: Numbers of posts, 0 for the user's query; both None for whole rounds.
     first_post: int | None = None
     last_post: int | None = None
 
 
-def parsed(ref: str) -> Reference:
-    """Return what *ref* names. Raises ``UnknownReference`` for what is not written like a reference."""
+def parse_reference(ref: str) -> Reference:
+    """Return *ref* parsed. Raises ``UnknownReference`` if it is not written like a reference."""
     match = _SHAPE.fullmatch(ref)
     if match is None:
         raise UnknownReference(f"{ref[:40]!r} is not a reference; they look like r12, r3-r9, r12.p3 or r12.p3-p17")
@@ -106,7 +96,7 @@ def parsed(ref: str) -> Reference:
 
 
 def place_reference(number: int, post_number: int) -> str:
-    """Return the reference of a post by its number and its round's; 0 is the user's query."""
+    """Return the reference of a post by its round's number and its own; 0 is the user's query."""
     return f"r{number}.p{post_number}"
 
 
@@ -126,54 +116,129 @@ def range_reference(first: int, last: int) -> str:
     return f"r{first}" if first == last else f"r{first}-r{last}"
 
 
+# --- the text behind a reference ---
+
+
 def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
     """Return the original text behind *ref*; *rounds* are all rounds of the log. May raise ``UnknownReference``."""
     return "".join(_pieces(rounds, ref, hide_failed=hide_failed))
 
 
 def passage_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
-    """Return the same for readers who want a page of it and no copy of the whole."""
-    return Passage(_pieces(rounds, ref, hide_failed=hide_failed), _speaker(rounds, ref))
+    """Return the same text as a ``Passage``, which gives pages without copying the whole."""
+    place, speaker = parse_reference(ref), ""
+    pieces = _pieces(rounds, ref, hide_failed=hide_failed)
+    if place.first_post is not None and place.first_post == place.last_post:
+        posts = (post for post in rounds[place.first - 1].post_list if post.number == place.first_post)
+        speaker = USER if place.first_post == 0 else next(map(_ends, posts), "")
+    return Passage(pieces, speaker)
 
 
 def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed: bool = False) -> list[dict[str, Any]]:
-    """Return what is behind *ref* as the chat messages that *role* would send to a model. The rounds are as it sees
-    them. May raise ``UnknownReference``."""
-    place = parsed(ref)
-    found = _found(rounds, place, ref, hide_failed=hide_failed)
+    """Return the chat messages behind *ref* as *role* would send them to a model.
+
+    *rounds* are the log as the role sees it. May raise ``UnknownReference``.
+    """
+    place = parse_reference(ref)
+    found = _find_rounds(rounds, place, ref, hide_failed=hide_failed)
     if place.first_post is None:
         return [message for round_ in found for message in from_round(round_, role)]
     round_ = next(found)
-    posts = _found_posts(round_, place, ref)
+    posts = _find_posts(round_, place, ref)
     if place.first_post > 0:
         return [from_post(post, role) for post in posts]
-    return list(from_round(round_.model_copy(update={"post_list": posts}), role))
+    return list(from_round(copy_with(round_, post_list=posts), role))
 
 
-def folded(text: str) -> str:
-    """Return *text* in lower case, each character in its place: what stands at an offset here stands there too."""
-    # The one letter whose lower case is two characters, and the one whose lower case depends on what follows it.
+def _find_rounds(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
+    """Return the rounds at *place*, at least one. Raises ``UnknownReference`` in the call, not while iterating."""
+    if not 1 <= place.first <= place.last <= len(rounds):
+        raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
+    places = range(place.first - 1, place.last)
+    start = next((at for at in places if not (hide_failed and rounds[at].state == "failed")), None)
+    if start is None:
+        raise UnknownReference(f"there is no {ref} to see: failed rounds are hidden; give another reference")
+    found = (rounds[at] for at in range(start, place.last))
+    return (round_ for round_ in found if not (hide_failed and round_.state == "failed"))
+
+
+def _find_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
+    """Return the posts at *place* in its round; none for a query alone. May raise ``UnknownReference``."""
+    first, last = place.first_post or 0, place.last_post or 0
+    posts = tuple(post for post in round_.post_list if first <= post.number <= last)
+    if not posts and not (first == 0 and (last == 0 or round_.user_query)):
+        raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
+    return posts
+
+
+def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
+    """Yield the text behind *ref*, each line's label and text apart. Raises ``UnknownReference`` in the call."""
+    place = parse_reference(ref)
+    found = _find_rounds(rounds, place, ref, hide_failed=hide_failed)
+    if place.first_post is None:
+        return _round_pieces(found)
+    round_, first, last = next(found), place.first_post, place.last_post
+    posts = _find_posts(round_, place, ref)
+    if first == last:
+        return iter((text_with_calls(posts[0]) if first else round_.user_query,))
+    return iter((_Label(f"[Round {round_.number}, posts {first} to {last}]"), *_lines(round_, first, posts)))
+
+
+def _round_pieces(rounds: Iterator[Round]) -> Iterator[str]:
+    for place, round_ in enumerate(rounds):
+        yield _Label(f"\n\n[Round {round_.number}]" if place else f"[Round {round_.number}]")
+        yield from _lines(round_, 0, round_.post_list)
+
+
+def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
+    """Yield the lines of *posts*, after the query's line if *first* is 0."""
+    if first == 0 and round_.user_query:
+        yield _Label(f"\n{USER}: ")
+        yield round_.user_query
+    for post in posts:
+        if first == 0 and post is round_.post_list[0] and repeats_query(post, round_) and not post.attachment_list:
+            continue
+        yield _Label(f"\n{_ends(post)}: ")
+        yield text_with_calls(post)
+
+
+def _ends(post: Post) -> str:
+    """Return the sender and the receiver of *post* on one line."""
+    to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
+    return label_of(f"{post.send_from}{to}")
+
+
+def label_of(name: str) -> str:
+    """Return *name* on one line and without colons: a colon separates a label from the text."""
+    return " ".join(name.replace(":", " ").split())
+
+
+# --- pages of a long text ---
+
+#: Marks a line of somebody's text in a quoted page.
+QUOTED = "> "
+REST = "…"
+#: Everything that a reader may take for the end of a line.
+_LINE_END = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
+def fold(text: str) -> str:
+    """Return *text* in lower case, with every character at its old offset."""
+    # The one letter with a lower case of two characters, and the one with a lower case that depends on its neighbours.
     return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
 
 class _Label(str):
-    """A piece that nobody said: where a round begins, and who says what follows."""
+    """A piece of ours between the texts: the beginning of a round, or a speaker's name."""
 
     __slots__ = ()
 
 
-#: Where a line of somebody's words begins in a quoted page.
-QUOTED = "> "
-REST = "…"
-#: What a reader may take for the end of a line.
-_LINE_END = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-
-
 class Passage:
-    """A long text in pieces, of which pages are read without joining it."""
+    """A long text in pieces; reading a page does not join them."""
 
     def __init__(self, pieces: Iterable[str], speaker: str = "") -> None:
-        """Take the *pieces*; *speaker* says them where no piece says who does."""
+        """*speaker* is the speaker of pieces without a label."""
         self._pieces = list(pieces)
         self._speaker = speaker
         #: The offset of each piece, and of the end.
@@ -183,35 +248,35 @@ class Passage:
         return self._starts[-1]
 
     def page(self, start: int, stop: int) -> str:
-        """Return the characters from *start* (not negative) up to *stop*; the end may be before either."""
-        parts = []
-        for place in range(bisect_right(self._starts, start) - 1, len(self._pieces)):
-            if self._starts[place] >= stop:
-                break
-            before = self._starts[place]
-            parts.append(self._pieces[place][max(start - before, 0) : stop - before])
-        return "".join(parts)
+        """Return the characters from *start* up to *stop*; *start* is not negative, and both may be behind the end."""
+        return "".join(part for part, _, _ in self._parts(start, stop))
 
-    def quoted(self, start: int, stop: int) -> str:
-        """Return the same page with all that somebody said marked as such, so that no words look like somebody else's.
+    def quote(self, start: int, stop: int) -> str:
+        """Return the same page with every line of somebody's text marked, so that no text can pose as another's.
 
-        Each line of it begins behind the name of who says it, or with ``QUOTED``. A name of which the page has only the
-        end begins with ``REST``.
+        A marked line begins behind a speaker's name or with ``QUOTED``. A name that is cut at the front begins with
+        ``REST``.
         """
         parts: list[str] = []
-        for place in range(bisect_right(self._starts, start) - 1, len(self._pieces)):
-            if (before := self._starts[place]) >= stop:
-                break
-            part = self._pieces[place][max(start - before, 0) : stop - before]
-            if isinstance(self._pieces[place], _Label):
-                part = REST + part if start > before and part.strip("\n") else part
+        for part, piece, is_cut in self._parts(start, stop):
+            if isinstance(piece, _Label):
+                parts.append(REST + part if is_cut and part.strip("\n") else part)
             else:
-                part = (QUOTED if not parts else "") + _LINE_END.sub(rf"\g<0>{QUOTED}", part)
-            parts.append(part)
+                parts.append((QUOTED if not parts else "") + _LINE_END.sub(rf"\g<0>{QUOTED}", part))
         return "".join(parts)
 
+    def _parts(self, start: int, stop: int) -> list[tuple[str, str, bool]]:
+        """Return each piece's part between *start* and *stop*, the piece, and whether its front is cut off."""
+        parts = []
+        for place in range(bisect_right(self._starts, start) - 1, len(self._pieces)):
+            piece, offset = self._pieces[place], self._starts[place]
+            if offset >= stop:
+                break
+            parts.append((piece[max(start - offset, 0) : stop - offset], piece, start > offset))
+        return parts
+
     def speaker(self, offset: int) -> str:
-        """Return who says what stands at *offset*; empty where a label does."""
+        """Return the speaker of the text at *offset*; empty at a label."""
         place = min(bisect_right(self._starts, offset), len(self._pieces)) - 1
         if place < 0 or isinstance(self._pieces[place], _Label):
             return ""
@@ -219,99 +284,24 @@ class Passage:
         return next(labels, self._speaker).strip("\n: ")
 
     def cut_before(self, place: int) -> int:
-        """Return the last offset up to *place*, which is not negative, where it may be cut."""
+        """Return the last offset up to *place*, which is not negative, that cuts no character."""
         number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
         return self._starts[number] + cut_before(self._pieces[number], place - self._starts[number]) if self else 0
 
     def cut_after(self, place: int) -> int:
-        """Return the first offset from *place* on where it may be cut."""
+        """Return the first offset from *place* on that cuts no character."""
         number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
         return self._starts[number] + cut_after(self._pieces[number], place - self._starts[number]) if self else 0
 
     def places(self, pattern: str, start: int = 0) -> Iterator[int]:
-        """Give the offsets, from *start* on, at which *pattern* stands, in capitals or not; none of them overlap.
+        """Yield the offsets of *pattern* from *start* on, ignoring case and without overlaps.
 
-        *pattern* is literal text, not empty; it may stand across pieces.
+        *pattern* is literal text, not empty; a match may span pieces.
         """
-        wanted, free, tail = folded(pattern), start, ""
+        wanted, free, tail = fold(pattern), start, ""
         for piece, before in zip(self._pieces, self._starts, strict=False):
-            text, origin = tail + folded(piece), before - len(tail)
+            text, origin = tail + fold(piece), before - len(tail)
             while (found := text.find(wanted, max(free - origin, 0))) >= 0:
                 yield origin + found
                 free = origin + found + len(wanted)
             tail = text[len(text) + 1 - len(wanted) :] if len(wanted) <= len(text) else text
-
-
-def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
-    place = parsed(ref)
-    found = _found(rounds, place, ref, hide_failed=hide_failed)
-    if place.first_post is None:
-        return _rounds(found)
-    round_ = next(found)
-    return _posts(round_, place, _found_posts(round_, place, ref))
-
-
-def _speaker(rounds: Sequence[Round], ref: str) -> str:
-    """Return who says the one post that *ref* names; empty where it names more."""
-    place = parsed(ref)
-    if place.first_post is None or place.first_post != place.last_post:
-        return ""
-    posts = (post for post in rounds[place.first - 1].post_list if post.number == place.first_post)
-    return USER if place.first_post == 0 else next(map(_ends, posts), "")
-
-
-def _ends(post: Post) -> str:
-    """Return who says *post*, and to whom, on one line."""
-    to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
-    return label_of(f"{post.send_from}{to}")
-
-
-def label_of(name: str) -> str:
-    """Return *name* on one line, without the colon behind which words follow."""
-    return " ".join(name.replace(":", " ").split())
-
-
-def _found(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
-    """Return the rounds at *place*, at least one. Raises ``UnknownReference`` at once, not when they are read."""
-    if not 1 <= place.first <= place.last <= len(rounds):
-        raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
-    places = range(place.first - 1, place.last)
-    start = next((at for at in places if not (hide_failed and rounds[at].state == "failed")), None)
-    if start is None:
-        raise UnknownReference(f"there is no {ref} to see: what failed is hidden; give another reference")
-    found = (rounds[at] for at in range(start, place.last))
-    return (round_ for round_ in found if not (hide_failed and round_.state == "failed"))
-
-
-def _found_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
-    """Return the posts at *place* in its round; none for a query alone. Raises ``UnknownReference``."""
-    first, last = place.first_post or 0, place.last_post or 0
-    posts = tuple(post for post in round_.post_list if first <= post.number <= last)
-    if not posts and not (first == 0 and (last == 0 or round_.user_query)):
-        raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
-    return posts
-
-
-def _rounds(rounds: Iterator[Round]) -> Iterator[str]:
-    for place, round_ in enumerate(rounds):
-        yield _Label(f"\n\n[Round {round_.number}]" if place else f"[Round {round_.number}]")
-        yield from _lines(round_, 0, round_.post_list)
-
-
-def _posts(round_: Round, place: Reference, posts: Sequence[Post]) -> Iterator[str]:
-    first, last = place.first_post or 0, place.last_post or 0
-    if first == last:
-        return iter((text_with_calls(posts[0]) if first else round_.user_query,))
-    return iter((_Label(f"[Round {round_.number}, posts {first} to {last}]"), *_lines(round_, first, posts)))
-
-
-def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
-    """Give the lines for *posts* of a round, after that of its query where *first* is 0."""
-    if first == 0 and round_.user_query:
-        yield _Label(f"\n{USER}: ")
-        yield round_.user_query
-    for post in posts:
-        if first == 0 and post is round_.post_list[0] and repeats_query(post, round_) and not post.attachment_list:
-            continue
-        yield _Label(f"\n{_ends(post)}: ")
-        yield text_with_calls(post)

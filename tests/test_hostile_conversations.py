@@ -41,7 +41,7 @@ from compactor.transcript import Room, quote, shorten_name, steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store
 from memory.errors import StoreDamaged, UnknownReference
 from memory.recall import Refused, number_in, read_arguments
-from memory.references import Passage, beginning, cut_after, cut_before, parsed
+from memory.references import Passage, beginning, cut_after, cut_before, parse_reference
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from memory.search import words_of
 from memory.stores import InMemoryStore
@@ -133,7 +133,7 @@ def look_up(text: str) -> None:
     for pattern in (text[:100], text[-3:], "qqq"):
         list(islice(passage.places(pattern), 1_000))
     with suppress(UnknownReference):
-        parsed(text)
+        parse_reference(text)
 
 
 def recall(text: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from memory.stores import Store
-from memory.transfer.jsonl import Imported, export_session, import_session, whole_session
+from memory.transfer.jsonl import Imported, export_session, import_session, read_session
 from memory.transfer.state_dict import append_new
 
 from .sessions import is_missing, open_named
@@ -73,7 +73,7 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
             if not is_missing(url):
                 with open_named(url, create=True) as store:
                     return import_session(store, lines, session)
-            with whole_session(lines, session) as (own, entries), open_named(url, create=True) as store:
+            with read_session(lines, session) as (own, entries), open_named(url, create=True) as store:
                 append_new(store, own, entries)
                 return Imported(own, len(entries))
     except (OSError, UnicodeDecodeError, ValueError) as error:

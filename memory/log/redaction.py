@@ -22,7 +22,7 @@ from ..entries import (
 from ..errors import StoreError, UnknownReference
 from ..messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
 from ..overlays import without_posts
-from ..references import parsed, place_reference
+from ..references import parse_reference, place_reference
 from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, copy_with, freeze_mapping
 from ..stores.base import Store
 
@@ -87,7 +87,7 @@ def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
                 if (post.id, post.created_at) == (what.id, what.created_at) and what.number in (0, post.number):
                     return round_, post.number
         raise UnknownReference("this post is in no round of this session; give one that add_post() returned")
-    place = parsed(what)
+    place = parse_reference(what)
     number = place.first_post
     if number is None or number != place.last_post:
         raise UnknownReference(f"{what[:40]!r} is no reference to a post; they look like r12.p3, or r12.p0 for a query")

@@ -35,7 +35,7 @@ from ..errors import (
 )
 from ..hooks import describe, renewed_after_fork
 from ..rounds import Clock, Record
-from ..search import forgotten
+from ..search import forget_texts
 from ..stores.base import Store
 from .checkpoint import checkpoint_of, resumed
 from .redaction import erasures, holding, references_of, unfinished
@@ -252,7 +252,7 @@ class Log(ABC):
         # What cannot be erased now is hidden all the same. Whoever can write, and can read it all, will erase it.
         with suppress(StoreReadOnly, StoreDamaged, NewerVersion):
             if before:  # what this process put into an index from rounds as they were before
-                forgotten(self._store, self.session_id, self.snapshot, redacted)
+                forget_texts(self._store, self.session_id, self.snapshot, redacted)
             if redacted and self._to_erase:
                 self._erase()  # the one who was to do it is still at it, or was interrupted
         return self.snapshot.number > before
@@ -303,7 +303,7 @@ class Log(ABC):
         bodies = list(erasures(log, now.archive.numbers.__getitem__))
         numbers = {number for number, _ in bodies}
         said = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
-        forgotten(self._store, self.session_id, now, said)
+        forget_texts(self._store, self.session_id, now, said)
         self._store.redact_all(self.session_id, dict(bodies))
         for number in begun:
             self._to_erase.pop(number, None)

@@ -1,4 +1,4 @@
-"""A new session that begins as another one did, up to one of its rounds."""
+"""A new session that starts as a copy of another one, up to one of its rounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..journal import withdrawals
 from ..log.round_store import PURGED
 from ..log.state import Snapshot
 from ..overlays import Reduction, hides_words, merge_reductions, newest_asked, without_posts, without_span
-from ..rounds import new_id
+from ..rounds import copy_with, new_id
 from ..stores import Store
 from .state_dict import append_new, refuse_present
 from .validate import round_id_of
@@ -37,18 +37,17 @@ M = TypeVar("M", bound="Memory")
 _POSTS = kinds_of(PostAdded)
 
 
-def forked(memory: M, at_round: int, session_id: str | None = None, store: Store | None = None) -> M:
-    """Return a Memory of a new session that holds *memory* up to and including round number *at_round*.
+def fork_session(memory: M, at_round: int, session_id: str | None = None, store: Store | None = None) -> M:
+    """Return a Memory of a new session with the rounds of *memory* up to and including number *at_round*.
 
-    The rounds come as they are now: with posts that were added and states that changed after a later round was opened;
-    one that is open stays open. So do their reductions and pins, what was redacted stays so, and each role has the
-    newest compaction that was not reverted and ends at that round or before, with what reverting it leads back to.
-    What providers counted still corrects our counts. Ids of rounds and posts, time stamps and generations are kept;
-    entries of the log are new ones, with ids of their own. Answers that were prepared and not published stay behind:
-    what went into them may lie behind the round. From here on nothing is shared.
+    The rounds are copied in their present state, including later posts; an open round stays open. Their reductions,
+    pins and redactions are copied. Each role gets its newest compaction that is not reverted and ends by that round,
+    with the compactions that a revert leads back to. Token counts by providers still correct ours. Ids of rounds and
+    posts, time stamps and generations stay; the entries of the log get new ids. Prepared answers are not copied: they
+    may include later rounds. The two sessions share nothing afterwards.
 
-    *session_id*: None makes a name. *store*: None is that of *memory*. Written in one append. Raises ``UnknownRound``
-    where there is no such round, and ``StoreError`` where the store has a session of that name already.
+    *session_id* None generates a name; *store* None is the store of *memory*. Written in one append. Raises
+    ``UnknownRound`` for an unknown round, and ``StoreError`` if the store has the session already.
     """
     now = memory.snapshot
     if not isinstance(at_round, int) or isinstance(at_round, bool) or not 1 <= at_round <= now.total:
@@ -64,21 +63,21 @@ def forked(memory: M, at_round: int, session_id: str | None = None, store: Store
     entries += [Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]) for one in over]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
-    fork._taken_over = (memory._own_round, *memory._taken_over)  # which the next one finishes, here as there
+    fork._taken_over = (memory._own_round, *memory._taken_over)  # the next round finishes them, as in the original
     return fork
 
 
 def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
-    """Give those entries of *log* anew that are about the rounds up to *at_round*, and what was published of them.
+    """Yield copies of the entries about rounds up to *at_round*, with the overlays on them.
 
-    What is about no round is kept where it was written before the next one was opened.
+    Entries without a round are copied if they were written before the next round was opened.
     """
     numbers: dict[str, int] = {}
-    standing: dict[str, list[int]] = {}  # of each role: the last rounds of what was published and not taken back
+    standing: dict[str, list[int]] = {}  # by role: the last rounds of its compactions that are not reverted
     failed: set[str] = set()
     for entry in log:
         if entry.kind in _POSTS and entry.round > at_round:
-            continue  # unread: behind one that is damaged, the rounds before it are a way to go on
+            continue  # not even read: a fork before a damaged post is a way to go on
         record = entry.record
         if isinstance(record, RoundOpened):
             numbers[record.round_id] = len(numbers) + 1
@@ -98,24 +97,19 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
             case CompactionReverted(role=role):
                 stays = bool(standing.get(role)) and standing[role].pop() <= at_round
             case UsageRecorded() if len(numbers) > at_round:
-                # By how much we count too little is worth knowing; how long a later prompt was says nothing here.
-                yield Entry.of(record.model_copy(update={"current": False}), created_at=entry.created_at)
+                # The correction of our counts is worth keeping; the length of a later prompt means nothing here.
+                yield Entry.of(copy_with(record, current=False), created_at=entry.created_at)
                 stays = False
             case _:
                 stays = (place or len(numbers)) <= at_round
         if stays:
-            yield _anew(entry, place)
-
-
-def _anew(entry: Entry, place: int) -> Entry:
-    """Return *entry* as one of another log, with an id of its own."""
-    again = entry.numbered(0)
-    again.id, again.round = new_id(), place
-    return again
+            copy = entry.numbered(0)
+            copy.id, copy.round = new_id(), place
+            yield copy
 
 
 def _over_newest_query(now: Snapshot, at_round: int, log: Sequence[Entry]) -> Iterator[ReductionWithdrawn]:
-    """Give what takes reductions off the user's words that are the newest again, as there the *log* ends."""
+    """Yield withdrawals of the reductions that hide the user's query which is the newest one in the fork."""
     for role in now.reductions:
         asked = newest_asked(one for one in reversed(now.rounds(role)) if one.number <= at_round)
         if asked is not None:
@@ -123,7 +117,7 @@ def _over_newest_query(now: Snapshot, at_round: int, log: Sequence[Entry]) -> It
 
 
 def _live(log: Iterable[Entry], role: str, number: int) -> tuple[Reduction, ...]:
-    """Return *role*'s reductions of the round of that *number*, as *log* makes them."""
+    """Return *role*'s live reductions of round *number* after *log*."""
     live: tuple[Reduction, ...] = ()
     for entry in log:
         if entry.round != number:

@@ -1,4 +1,4 @@
-"""A session as a file of lines: one that says what follows, then one an entry, each of them JSON in ASCII."""
+"""A session as a file of JSON lines in ASCII: a head, then one line per entry."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ..errors import StoreDamaged, StoreError
 from ..stores import Store
 from ..stores.base import adapt_store
 from .state_dict import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
-from .validate import REMEDY, Fitting
+from .validate import REMEDY, LogValidator
 
-#: What the first line says that the file is.
+#: The ``format`` in the first line.
 JSONL_FORMAT = "context-compactor session"
 
-#: Up to so many bytes are kept in memory while they are checked, and more in a temporary file.
+#: Bytes of an import that are held in memory; the rest waits in a temporary file.
 _IN_MEMORY = 16_000_000
 
 
 class Imported(NamedTuple):
-    """What an import made."""
+    """The result of an import."""
 
     session: str
-    #: How many there are in its log.
+    #: Number of entries in its log.
     entries: int
 
 
 def export_session(store: Store, session: str, stream: TextIO) -> int:
-    """Write *session* to *stream*, as long as its log is now, and return how many entries that is.
+    """Write the present log of *session* to *stream* in ASCII, and return the number of entries.
 
-    Holds one entry at a time. What is written is ASCII. Raises ``StoreError`` where there is no such session, or it
-    is purged meanwhile: the file that is left is refused when it is read.
+    Holds one entry at a time. Raises ``StoreError`` if there is no such session or it is purged meanwhile; an import
+    refuses the truncated file.
     """
     store = adapt_store(store)
     extent = store.extent(session)
@@ -54,31 +54,29 @@ def export_session(store: Store, session: str, stream: TextIO) -> int:
 
 
 def import_session(store: Store, stream: Iterable[str], session: str | None = None) -> Imported:
-    """Write the session that *stream* holds to *store*, all or nothing, and return its name and length.
+    """Write the session in *stream* to *store*, all or nothing, and return its name and length.
 
-    *stream* is a text file, or any lines. *session* is the name to give it, if not its own. Every line is checked
-    before the first is written, and entries wait in a temporary file until all are: only the store may hold them all,
-    for the one append that writes them. Raises ``StoreDamaged`` for a file that is cut off, damaged or of another
-    format, with the number of the line, ``NewerVersion`` for one that a newer version wrote, and ``StoreError`` where
-    the store has a session of that name already.
+    *stream* is a text file or any lines. *session* replaces the session's own name. Every line is checked before the
+    first is written; meanwhile the entries wait in a temporary file, and the store takes them in one append. Raises
+    ``StoreDamaged``, with the line's number, for a truncated or damaged file or another format, ``NewerVersion`` for a
+    file of a newer version, and ``StoreError`` if the store has the session already.
     """
-    with whole_session(stream, session, into=store) as (name, entries):
+    with read_session(stream, session, into=store) as (name, entries):
         append_new(store, name, entries)
         return Imported(name, len(entries))
 
 
 @contextmanager
-def whole_session(
+def read_session(
     stream: Iterable[str], session: str | None = None, *, into: Store | None = None
 ) -> Iterator[tuple[str, Sequence[Entry]]]:
-    """Give the name and the entries of the session that *stream* holds, once every line of it is checked.
+    """Yield the name and the checked entries of the session in *stream*, for callers without a store.
 
-    As ``import_session`` reads it, for whoever has no store before; where *into* is one that has that session, the
-    lines behind the first are not read.
+    If *into* is a store that has the session already, raises after the first line.
     """
-    lines = _numbered(stream)
+    lines = _number_lines(stream)
     line, text = next(lines, (1, ""))
-    head = _parsed(text, f"line {line}")
+    head = _parse(text, f"line {line}")
     if not isinstance(head, Mapping):
         raise StoreDamaged(f"line 1 is not the head of a {JSONL_FORMAT}; nothing was stored, take an exported file")
     own, count = check_head(head, "line 1", JSONL_FORMAT), number_of(head, "entries", "line 1")
@@ -86,13 +84,13 @@ def whole_session(
     if into is not None:
         refuse_present(into, name)
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
-        kept, fitting = _KeptAside(file), Fitting()
+        kept, validator = _SpooledEntries(file), LogValidator()
         for line, text in lines:
             if len(kept) == count:
                 raise StoreDamaged(f"line {line} is one more than line 1 says there are; {REMEDY}")
-            entry = entry_of(_parsed(text, f"line {line}"), f"line {line}")
+            entry = entry_of(_parse(text, f"line {line}"), f"line {line}")
             try:
-                fitting.take(entry)
+                validator.take(entry)
             except StoreDamaged as error:
                 raise StoreDamaged(f"line {line}: {error}") from error
             kept.add(entry)
@@ -104,8 +102,8 @@ def whole_session(
         yield name, kept
 
 
-def _numbered(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Give the lines of *stream* with their numbers; blank ones are left out."""
+def _number_lines(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield the lines of *stream* with their numbers, without blank ones."""
     number, lines = 0, iter(stream)
     while True:
         number += 1
@@ -119,7 +117,7 @@ def _numbered(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -130,20 +128,20 @@ def _line(value: object) -> str:
     return json.dumps(value, separators=(",", ":")) + "\n"
 
 
-class _KeptAside(Sequence[Entry]):
-    """Entries in a file, each of them made again when it is asked for."""
+class _SpooledEntries(Sequence[Entry]):
+    """Entries in a file; each access reads one."""
 
     def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:
         self._file = file
-        self._places = array("Q")
+        self._offsets = array("Q")
 
     def add(self, entry: Entry) -> None:
-        self._places.append(self._file.tell())
+        self._offsets.append(self._file.tell())
         fields = [entry.kind, entry.body, entry.id, entry.created_at.isoformat()]
         self._file.write(_line([*fields, entry.number, entry.round, entry.version]).encode("ascii"))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -152,7 +150,7 @@ class _KeptAside(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        self._file.seek(self._places[index])
-        kind, body, id_, made, number, round_, version = json.loads(self._file.readline())
-        made_at = datetime.fromisoformat(made)
-        return Entry(kind, body=body, id=id_, created_at=made_at, number=number, round=round_, version=version)
+        self._file.seek(self._offsets[index])
+        kind, body, id_, stamp, number, round_, version = json.loads(self._file.readline())
+        created_at = datetime.fromisoformat(stamp)
+        return Entry(kind, body=body, id=id_, created_at=created_at, number=number, round=round_, version=version)

@@ -1,4 +1,4 @@
-"""A Memory as plain JSON values, and back: a file, a column or a message of the host's can hold it."""
+"""A Memory as plain JSON values, for the host to keep in a file, a column or a message."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ..errors import Conflict, MessageError, NewerVersion, SessionPurged, StoreD
 from ..log.round_store import PURGED
 from ..rounds import freeze
 from ..stores import InMemoryStore, Store
-from .validate import REMEDY, Fitting
+from .validate import REMEDY, LogValidator
 
 if TYPE_CHECKING:
     from ..memory import Memory
 
 M = TypeVar("M", bound="Memory")
 
-#: What a state says that it is; and the newest version that this code writes and reads.
+#: The state's ``format``, and the newest ``version`` that this code writes and reads.
 STATE_FORMAT = "context-compactor state"
 STATE_VERSION = 1
 
-PRESENT = (
+_PRESENT = (
     "there is a session {!r} in this store already, and it was left as it is: give another name, or purge that session"
     " first"
 )
-#: A body nests a little deeper than what a record in it may hold.
+#: A body nests a little deeper than its record's values may.
 _BODY_DEPTH = -16
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """Return all that *memory* holds, as plain JSON values: ``json.loads(json.dumps(state))`` is the same.
+    """Return the whole *memory* as plain JSON values: ``json.loads(json.dumps(state))`` equals the state.
 
-    Its ``version`` is that of the format, its ``entries`` are the log as it is at this moment. Nothing in it is shared
-    with the Memory. Raises ``StoreError`` where the log cannot be read.
+    ``version`` is the version of the format, ``entries`` the present log. The state shares nothing with the Memory.
+    Raises ``StoreError`` if the log cannot be read.
     """
     now = memory.snapshot
     number = now.number
@@ -47,7 +47,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "format": STATE_FORMAT,
         "version": STATE_VERSION,
         "session": memory.session_id,
-        "own_rounds": [one for one in (memory._own_round, *memory._taken_over) if one],  # which the next one finishes
+        "own_rounds": [one for one in (memory._own_round, *memory._taken_over) if one],  # the next round finishes them
         "entries": entries,
     }
 
@@ -55,30 +55,29 @@ def state_of(memory: Memory) -> dict[str, Any]:
 def memory_from(
     cls: type[M], state: Mapping[str, Any], session_id: str | None = None, *, store: Store | None = None, **options: Any
 ) -> M:
-    """Return a Memory that holds what *state* says, and behaves as the one that it was taken from.
+    """Return a Memory with the content of *state*.
 
-    Its name is *session_id*, or the one in the state; *store* and *options* are those of ``Memory``. Everything is
-    checked first, and written in one append: where anything is raised, nothing was written. Raises ``NewerVersion``
-    for a state that a newer version made, ``StoreDamaged`` for one that cannot be read, and ``StoreError`` where the
-    store has a session of that name already.
+    *session_id* defaults to the name in the state; *store* and *options* are those of ``Memory``. Everything is checked
+    first and written in one append: if this raises, nothing was written. Raises ``NewerVersion`` for the state of a
+    newer version, ``StoreDamaged`` for an unreadable one, and ``StoreError`` if the store has the session already.
     """
     if not isinstance(state, Mapping):
-        _damaged("the state", f"it is a {type(state).__name__} and not a mapping")
+        _raise_damaged("the state", f"it is a {type(state).__name__} and not a mapping")
     own = check_head(state, "the state", STATE_FORMAT)
     session = own if session_id is None else session_id
     own_rounds, values = state.get("own_rounds", ()), state.get("entries")
     if not isinstance(own_rounds, (list, tuple)) or not all(isinstance(one, str) for one in own_rounds):
-        _damaged("the state", "its own_rounds are no list of ids")
+        _raise_damaged("the state", "its own_rounds are no list of ids")
     if not isinstance(values, (list, tuple)):
-        _damaged("the state", "it has no list of entries")
-    fitting, entries = Fitting(), []
+        _raise_damaged("the state", "it has no list of entries")
+    validator, entries = LogValidator(), []
     for value in values:
-        entry = entry_of(value, f"entry {fitting.number + 1} of the state")
-        fitting.take(entry)
+        entry = entry_of(value, f"entry {validator.number + 1} of the state")
+        validator.take(entry)
         entries.append(entry)
     kept = InMemoryStore() if store is None else store
     refuse_present(kept, session)
-    cls(session, store=kept, **options)  # wrong options are refused before anything is written
+    cls(session, store=kept, **options)  # refuses wrong options before anything is written
     append_new(kept, session, entries)
     memory = cls(session, store=kept, **options)
     memory._taken_over = (*memory._taken_over, *own_rounds)
@@ -86,26 +85,25 @@ def memory_from(
 
 
 def refuse_present(store: Store, session: str) -> None:
-    """Raise ``StoreError`` where *store* has that session."""
+    """Raise ``StoreError`` if *store* has that session."""
     if next(iter(store.read(session, 0, 1)), None) is not None:
-        raise StoreError(PRESENT.format(session[:40]))
+        raise StoreError(_PRESENT.format(session[:40]))
 
 
 def append_new(store: Store, session: str, entries: Sequence[Entry]) -> None:
-    """Write a new session in one append. Raises ``StoreError`` where there is one of that name."""
+    """Write a new session in one append. Raises ``StoreError`` if the session exists."""
     if not entries:
         return
     try:
         store.append(session, entries, 0)
-    except Conflict as conflict:  # somebody was faster
-        raise StoreError(PRESENT.format(session[:40])) from conflict
+    except Conflict as conflict:  # another writer was faster
+        raise StoreError(_PRESENT.format(session[:40])) from conflict
 
 
 def check_head(head: Mapping[str, Any], where: str, format_: str) -> str:
-    """Return the name of the session. Raises ``StoreDamaged`` where *head* is of another format, and
-    ``NewerVersion`` where it is of a newer version."""
+    """Return the name of the session. Raises ``StoreDamaged`` for another format, ``NewerVersion`` for a newer one."""
     if head.get("format") != format_:
-        _damaged(where, f"it does not say that it is a {format_}")
+        _raise_damaged(where, f"it does not say that it is a {format_}")
     version = number_of(head, "version", where)
     if version > STATE_VERSION:
         raise NewerVersion(
@@ -113,17 +111,14 @@ def check_head(head: Mapping[str, Any], where: str, format_: str) -> str:
         )
     session = head.get("session")
     if version < 1 or not isinstance(session, str):
-        _damaged(where, "its version or its session's name is missing")
+        _raise_damaged(where, "its version or its session's name is missing")
     return session
 
 
 def value_of(entry: Entry) -> dict[str, Any]:
-    """Return *entry* as plain JSON values, its body as the JSON value that it is.
-
-    Raises ``StoreDamaged`` where the body is no JSON.
-    """
+    """Return *entry* as plain JSON values, with a parsed body. Raises ``StoreDamaged`` if the body is no JSON."""
     try:
-        body = json.loads(entry.body, parse_float=_finite, parse_constant=_finite)
+        body = json.loads(entry.body, parse_float=_parse_finite, parse_constant=_parse_finite)
     except (ValueError, RecursionError) as error:
         raise StoreDamaged(
             f"entry {entry.number} ({entry.kind}) of the log cannot be read; nothing was changed: restore the session"
@@ -141,20 +136,20 @@ def value_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(value: Any, where: str) -> Entry:
-    """Return the entry that *value* stands for. Raises ``StoreDamaged`` for what ``value_of`` never gives."""
+    """Return the entry of a ``value_of``. Raises ``StoreDamaged`` for any other value."""
     if not isinstance(value, Mapping):
-        _damaged(where, "it is no mapping")
+        _raise_damaged(where, "it is no mapping")
     try:
         body = json.dumps(freeze(value.get("body"), _BODY_DEPTH), separators=(",", ":"))
         created_at = datetime.fromisoformat(value.get("created_at", ""))
         if created_at.tzinfo is not None:
-            created_at.astimezone(UTC)  # a store may have to do that
+            created_at.astimezone(UTC)  # raises now instead of in a store
     except (MessageError, TypeError, ValueError, OverflowError) as error:
-        _damaged(where, "its body or its time stamp cannot be read", error)
+        _raise_damaged(where, "its body or its time stamp cannot be read", error)
     return Entry(
-        _word(value, "kind", where),
+        _require_word(value, "kind", where),
         body=body,
-        id=_word(value, "id", where),
+        id=_require_word(value, "id", where),
         created_at=created_at,
         number=number_of(value, "number", where),
         round=number_of(value, "round", where) if "round" in value else 0,
@@ -162,26 +157,26 @@ def entry_of(value: Any, where: str) -> Entry:
     )
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
         raise ValueError("JSON has no such number")
     return number
 
 
-def _word(value: Mapping[str, Any], field: str, where: str) -> str:
-    found = value.get(field)
-    if not isinstance(found, str) or not 1 <= len(found) <= 200 or not found.isprintable():
-        _damaged(where, f"its {field} is missing or no plain text")
-    return found
+def _require_word(value: Mapping[str, Any], field: str, where: str) -> str:
+    word = value.get(field)
+    if not isinstance(word, str) or not 1 <= len(word) <= 200 or not word.isprintable():
+        _raise_damaged(where, f"its {field} is missing or no plain text")
+    return word
 
 
 def number_of(value: Mapping[str, Any], field: str, where: str) -> int:
-    found = value.get(field)
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 1 << 53:
-        _damaged(where, f"its {field} is missing or no number")
-    return found
+    number = value.get(field)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 53:
+        _raise_damaged(where, f"its {field} is missing or no number")
+    return number
 
 
-def _damaged(where: str, what: str, cause: Exception | None = None) -> NoReturn:
+def _raise_damaged(where: str, what: str, cause: Exception | None = None) -> NoReturn:
     raise StoreDamaged(f"{where} cannot be read: {what}; {REMEDY}") from cause

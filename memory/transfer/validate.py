@@ -1,6 +1,6 @@
-"""Whether the entries of a log that came from elsewhere fit one another, and which round each belongs to.
+"""Checks that the entries of an imported log fit together, and finds the round of each.
 
-It holds ids and numbers and no text, so that a log of any length can be checked as it is read.
+It holds ids and numbers but no text, so a log of any length can be checked while it is read.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from ..errors import StoreDamaged
 from ..overlays import CompactedMessage, Reduction
 from ..rounds import Post, Record
 
-#: How messages about what came from elsewhere end.
+#: Ends every error about an imported log.
 REMEDY = "nothing was stored, take an undamaged copy"
 
 
 def round_id_of(record: Record | None) -> str | None:
-    """Return the id of the round that *record* is about; None where it is about none."""
-    about = record.reduction if type(record) is ReductionPublished else record
-    found: str | None = getattr(about, "round_id", None)
-    return found
+    """Return the id of the round that *record* belongs to, or None."""
+    owner = record.reduction if type(record) is ReductionPublished else record
+    round_id: str | None = getattr(owner, "round_id", None)
+    return round_id
 
 
-class Fitting:
-    """Takes the entries of one log in their order. Stricter than replaying it: what no Memory writes is refused."""
+class LogValidator:
+    """Takes the entries of one log in order. Stricter than a replay: it refuses everything that no Memory writes."""
 
     def __init__(self) -> None:
-        #: Of the last entry that was taken.
+        #: Number of the last entry.
         self.number = 0
         self._ids: set[str] = set()
         self._rounds: dict[str, int] = {}
         self._open: set[int] = set()
-        #: The number of each round's last post, by the round's.
-        self._last: dict[int, int] = {}
+        #: The number of the last post of each round, by the round's number.
+        self._last_post: dict[int, int] = {}
         self._generations: dict[str, int] = {}
         self._redactions = 0
 
     def take(self, entry: Entry) -> None:
-        """Take *entry* as the next, and fill in the number of its round.
+        """Check *entry* as the next one, and set the number of its round.
 
-        Raises ``StoreDamaged`` where it does not fit those before, and ``NewerVersion`` where its body is of one.
+        Raises ``StoreDamaged`` if it does not fit the entries before, ``NewerVersion`` for a body of a newer version.
         """
         if entry.number != self.number + 1:
             raise StoreDamaged(
@@ -69,19 +69,19 @@ class Fitting:
         self.number = entry.number
         self._ids.add(entry.id)
         self._note(record)
-        # What only a newer version knows was filed by that one.
+        # A kind that this version does not know keeps the number from the newer version.
         if record is not None or not 0 <= entry.round <= len(self._rounds):
             entry.round = self._rounds.get(round_id_of(record) or "", 0)
 
     def _fault(self, record: Record | None, number: int) -> str:
-        """Return why *record* cannot be the next; empty where it can."""
+        """Return why *record* cannot be the next; empty if it can."""
         round_id = round_id_of(record)
         if isinstance(record, RoundOpened):
             return "there is a round of that id" if record.round_id in self._rounds else ""
         place = 0 if round_id is None else self._rounds.get(round_id, 0)
         if round_id is not None and not place:
             return "there is no round of that id"
-        last = self._last.get(place, 0)
+        last = self._last_post.get(place, 0)
         match record:
             case HeaderAdded(post=post) if self._rounds and not post.kind.startswith(HEADER_PART):
                 return "the header is before the first round"
@@ -102,8 +102,8 @@ class Fitting:
     def _post_fault(self, post: Post, place: int, number: int) -> str:
         if place not in self._open:
             return "the round is closed"
-        # Not "last + 1": an entry may have been erased, number and all. Nor just any: a store has to hold it.
-        return "" if self._last[place] < post.number <= number else "the post's number is not the next"
+        # Not "last + 1": an entry may have been erased with its number. Bounded, because a store has to hold it.
+        return "" if self._last_post[place] < post.number <= number else "the post's number is not the next"
 
     def _compaction_fault(self, role: str, compaction: CompactedMessage, round_ids: tuple[str, ...]) -> str:
         end = self._rounds.get(compaction.end_round_id or "", 0)
@@ -121,9 +121,9 @@ class Fitting:
             case RoundOpened(round_id=round_id):
                 self._rounds[round_id] = place = len(self._rounds) + 1
                 self._open.add(place)
-                self._last[place] = 0
+                self._last_post[place] = 0
             case PostAdded(round_id=round_id, post=post):
-                self._last[self._rounds[round_id]] = post.number
+                self._last_post[self._rounds[round_id]] = post.number
             case RoundFinished(round_id=round_id) | RoundFailed(round_id=round_id):
                 self._open.discard(self._rounds[round_id])
             case CompactionPublished(role=role, compaction=compaction):
@@ -139,5 +139,5 @@ def _reduction_fault(reduction: Reduction, last: int) -> str:
     if not reduction.first_number <= reduction.last_number <= last:
         return "there are no such posts"
     if reduction.kind == "offloaded" and reduction.first_number != reduction.last_number:
-        return "it stands for more than one post"
+        return "it replaces more than one post"
     return ""

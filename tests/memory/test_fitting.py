@@ -26,7 +26,7 @@ from memory.entries import (
 )
 from memory.errors import StoreDamaged
 from memory.rounds import Record, utc_now
-from memory.transfer.validate import Fitting
+from memory.transfer.validate import LogValidator
 
 
 def opened(round_id: str) -> RoundOpened:
@@ -64,7 +64,7 @@ BEGINNING: list[Record] = [
 
 def taken(*records: Record) -> list[int]:
     """Return the rounds of the last entries when *records* follow the beginning."""
-    fitting, entries = Fitting(), [Entry.of(record) for record in (*BEGINNING, *records)]
+    fitting, entries = LogValidator(), [Entry.of(record) for record in (*BEGINNING, *records)]
     placed = [entry.numbered(number) for number, entry in enumerate(entries, 1)]
     for entry in placed:
         fitting.take(entry)
@@ -141,7 +141,7 @@ def test_an_erasure_is_a_new_generation_of_every_role(first: tuple[Record, ...])
 
 def test_whatever_a_memory_writes_fits() -> None:
     """All kinds of entries of a session in which everything happened."""
-    store, fitting = InMemoryStore(), Fitting()
+    store, fitting = InMemoryStore(), LogValidator()
     eventful(store)
     for entry in store.read("s"):
         fitting.take(entry.numbered(entry.number))

@@ -17,7 +17,7 @@ from compactor.prompt.shorten import cut_beginning as preview
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, steps
 from memory import Memory, Recall
-from memory.references import LONGEST_GRAPHEME, beginning, cut_after, cut_before
+from memory.references import MAX_GRAPHEME, beginning, cut_after, cut_before
 
 FAMILY = "👨‍👩‍👧‍👦"
 #: What a reader sees as one character each.
@@ -75,7 +75,7 @@ def test_a_cut_of_any_text_is_stable_and_near(text: str, place: int) -> None:
     before, after = cut_before(text, place), cut_after(text, place)
 
     assert 0 <= before <= min(place, len(text)) <= after <= len(text) or place > len(text)
-    assert after - before <= LONGEST_GRAPHEME
+    assert after - before <= MAX_GRAPHEME
     assert (cut_before(text, before), cut_after(text, after)) == (before, after)
 
 

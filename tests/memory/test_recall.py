@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from recalled import body, pages
 
 from memory import Memory, Post, ToolCall
-from memory.recall import LONGEST_PAGE, LONGEST_PATTERN, MAX_HITS, PAGE, Recall
-from memory.references import folded
+from memory.recall import MAX_HITS, MAX_PAGE, MAX_PATTERN, PAGE, Recall
+from memory.references import fold
 from memory.search import RECALL_TOOLS
 
 LONGEST_ANSWER = 20_000
@@ -120,7 +120,7 @@ def test_no_page_is_longer_than_is_allowed() -> None:
     for more in ({"limit": 10**9}, {"limit": 1e300}, {"limit": 10**9, "pattern": "word"}):
         answer = recall.call("context_reload", {"ref": "r1.p0", **more})
         assert PAGE < len(answer) <= LONGEST_ANSWER
-    assert len(body(recall.call("read_rounds", {"start": 1, "limit": 10**9}))) == LONGEST_PAGE
+    assert len(body(recall.call("read_rounds", {"start": 1, "limit": 10**9}))) == MAX_PAGE
 
 
 def test_a_host_gives_places_other_names() -> None:
@@ -228,9 +228,9 @@ def test_short_lines_make_no_answer_longer_than_is_allowed() -> None:
     """Though each has a mark."""
     recall = recall_of("a\n" * 40_000)
     for more in ({}, {"pattern": "a\na"}):
-        answer = recall.call("context_reload", {"ref": "r1.p0", "limit": LONGEST_PAGE, **more})
+        answer = recall.call("context_reload", {"ref": "r1.p0", "limit": MAX_PAGE, **more})
         assert len(answer) <= LONGEST_ANSWER
-    assert "".join(pages(recall, "context_reload", ref="r1.p0", limit=LONGEST_PAGE)) == "a\n" * 40_000
+    assert "".join(pages(recall, "context_reload", ref="r1.p0", limit=MAX_PAGE)) == "a\n" * 40_000
 
 
 @pytest.mark.parametrize("role", [None, 7, b"Planner"])
@@ -304,7 +304,7 @@ def test_a_pattern_is_found_wherever_it_is(before: str, pattern: str, after: str
     text = before + pattern + after
     answer = recall_of(text).call("context_reload", {"ref": "r1.p0", "pattern": pattern})
     place = int(re.search(r"\[offset (\d+)", answer)[1])
-    assert folded(text[place : place + len(pattern)]) == folded(pattern)
+    assert fold(text[place : place + len(pattern)]) == fold(pattern)
     assert place <= len(before)
 
 
@@ -440,7 +440,7 @@ RELOAD, READ, SEARCH = RECALL_TOOLS
         (RELOAD, '{"ref": "r9"}', "there is no r9: rounds are numbered from 1, and this session has 3"),
         (RELOAD, '{"ref": "r1.p9"}', "there is no r1.p9 to see; give r1 for the whole round"),
         (RELOAD, '{"ref": "r1", "pattern": 5}', "pattern must be a string"),
-        (RELOAD, {"ref": "r1", "pattern": "x" * (LONGEST_PATTERN + 1)}, "pattern is at most 200 characters"),
+        (RELOAD, {"ref": "r1", "pattern": "x" * (MAX_PATTERN + 1)}, "pattern is at most 200 characters"),
         (RELOAD, '{"ref": "r1", "offset": "ten"}', "offset must be a whole number"),
         (RELOAD, '{"ref": "r1", "offset": true}', "offset must be a whole number"),
         (RELOAD, '{"ref": "r1", "offset": 1.5}', "offset must be a whole number"),
@@ -520,7 +520,7 @@ def test_every_post_of_the_real_dialogues_is_reloaded_and_found(data: list[dict[
             ref = f"r{round_.number}.p{post.number}"
             if original := memory.reload(ref):
                 assert "".join(pages(recall, "context_reload", ref=ref, limit=3_000)) == original
-    everything = "".join(pages(recall, "read_rounds", start=1, end=len(rounds), limit=LONGEST_PAGE))
+    everything = "".join(pages(recall, "read_rounds", start=1, end=len(rounds), limit=MAX_PAGE))
     assert everything == memory.reload(f"r1-r{len(rounds)}")
     answers = [recall.call("search_history", {"query": round_.user_query, "limit": 20}) for round_ in rounds[::10]]
     assert [f"\nr{round_.number}.p0 " in answer for round_, answer in zip(rounds[::10], answers, strict=True)] == [

@@ -12,9 +12,9 @@ from memory import Attachment, Memory, Post, Round, ToolCall, UnknownReference
 from memory.references import (
     Passage,
     Reference,
-    folded,
+    fold,
     messages_behind,
-    parsed,
+    parse_reference,
     passage_behind,
     place_reference,
     post_reference,
@@ -64,23 +64,23 @@ def test_references_say_which_posts_of_a_round() -> None:
 )
 def test_a_reference_is_read_without_looking_at_the_log(ref: str, meant: Reference) -> None:
     """What it names need not be there."""
-    assert parsed(ref) == meant
+    assert parse_reference(ref) == meant
 
 
 @given(st.integers(0, 10**12 - 1), st.integers(0, 10**12 - 1), st.integers(0, 10**12 - 1))
 def test_what_is_written_as_a_reference_is_read_as_it_was_meant(number: int, first: int, last: int) -> None:
     """Each way in which this library writes one."""
     round_ = Round(user_query="", number=number)
-    assert parsed(place_reference(number, first)) == Reference(number, number, first, first)
-    assert parsed(posts_reference(round_, first, last)) == Reference(number, number, first, last)
-    assert parsed(range_reference(first, last)) == Reference(first, last)
+    assert parse_reference(place_reference(number, first)) == Reference(number, number, first, first)
+    assert parse_reference(posts_reference(round_, first, last)) == Reference(number, number, first, last)
+    assert parse_reference(range_reference(first, last)) == Reference(first, last)
 
 
 @pytest.mark.parametrize("ref", ["", "12", "R1", "r1.p", "r1-", "r1.p1-r2.p2", "r1 ", "r" + "1" * 13])
 def test_what_is_not_written_like_a_reference_is_unknown(ref: str) -> None:
     """Whatever there is in the log."""
     with pytest.raises(UnknownReference, match="is not a reference"):
-        parsed(ref)
+        parse_reference(ref)
 
 
 def test_several_posts_are_reloaded_in_one() -> None:
@@ -159,7 +159,7 @@ def test_posts_of_a_failed_round_are_hidden_from_roles() -> None:
     memory = round_of_posts(3)
     memory.finish_round(memory.conversation.rounds[0], state="failed")
     assert memory.reload("r1.p1-p3")
-    with pytest.raises(UnknownReference, match="what failed is hidden"):
+    with pytest.raises(UnknownReference, match="failed rounds are hidden"):
         memory.reload("r1.p1-p3", role="Planner")
 
 
@@ -258,8 +258,8 @@ def test_a_page_is_a_slice_of_the_joined_text(pieces: list[str], start: int, sto
 @given(st.lists(LETTERS, max_size=8), LETTERS.filter(bool), st.integers(0, 30))
 def test_places_are_those_of_the_joined_text(pieces: list[str], pattern: str, start: int) -> None:
     """Each place in order, none overlapping, whatever piece it begins and ends in."""
-    whole, expected, at = folded("".join(pieces)), [], start
-    while (at := whole.find(folded(pattern), at)) >= 0:
+    whole, expected, at = fold("".join(pieces)), [], start
+    while (at := whole.find(fold(pattern), at)) >= 0:
         expected.append(at)
         at += len(pattern)
     assert list(Passage(pieces).places(pattern, start)) == expected
@@ -274,9 +274,9 @@ def test_a_pattern_is_literal() -> None:
 
 
 def test_folding_keeps_every_character_in_its_place() -> None:
-    """Over all of Unicode, in any neighbourhood: an offset in the folded text is one in the text itself."""
+    """Over all of Unicode, in any neighbourhood: an offset in the fold text is one in the text itself."""
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
-    assert len(folded(everything)) == len(everything)
-    assert [char for char in everything if len(folded(char)) != 1] == []
-    assert folded("ΟΔΟΣ") == folded("οδος") == folded("ΟΔΟΣΑ")[:4]
-    assert folded("ÀÉÎ STRASSE") == "àéî strasse"
+    assert len(fold(everything)) == len(everything)
+    assert [char for char in everything if len(fold(char)) != 1] == []
+    assert fold("ΟΔΟΣ") == fold("οδος") == fold("ΟΔΟΣΑ")[:4]
+    assert fold("ÀÉÎ STRASSE") == "àéî strasse"

@@ -99,7 +99,7 @@ def test_failed_rounds_are_hidden_from_roles(ref: str) -> None:
     """A model is not shown what the host has withdrawn; the host itself is."""
     memory = memory_of_agents()
     assert memory.reload(ref)
-    with pytest.raises(KeyError, match="what failed is hidden"):
+    with pytest.raises(KeyError, match="failed rounds are hidden"):
         memory.reload(ref, role="Planner")
 
 

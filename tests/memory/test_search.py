@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.search import MAX_WORDS, SNIPPET, hit_in, ranked, texts_of, words_of
+from memory.search import MAX_WORDS, SNIPPET, hit_in, rank_hits, texts_of, words_of
 
 
 def memory_of(*texts: str) -> Memory:
@@ -23,7 +23,7 @@ def found(memory: Memory, query: str, role: str = "", apart_from: tuple[str, ...
     rounds, words = memory.snapshot.rounds(), words_of(query)
     texts = [text for round_ in rounds for text in texts_of(round_, role, apart_from=apart_from)]
     hits = filter(None, (hit_in(text, words) for text in texts))
-    return [hit.ref for hit in ranked(hits, len(texts), sum(len(text.text) for text in texts))]
+    return [hit.ref for hit in rank_hits(hits, len(texts), sum(len(text.text) for text in texts))]
 
 
 def line(memory: Memory, query: str) -> str:

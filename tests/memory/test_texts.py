@@ -9,7 +9,7 @@ import pytest
 from memory import InMemoryStore, Memory, Recall, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from memory.entries import Entry, PostRedacted
 from memory.log.redaction import REDACTED
-from memory.search import BATCH, forgotten, found, in_step, words_of
+from memory.search import BATCH, find_hits, forget_texts, sync_index, words_of
 from memory.stores.base import FoundText, FoundTexts, StoredText
 
 
@@ -62,9 +62,9 @@ def test_texts_are_handed_over_in_batches_and_once() -> None:
     """Each search only hands over what is new."""
     store = Searchable()
     memory = memory_of(map(str, range(2 * BATCH + 5)), store)
-    assert in_step(store, "s", memory.snapshot, most_rounds=10) is False
+    assert sync_index(store, "s", memory.snapshot, most_rounds=10) is False
     assert refs(memory, str(2 * BATCH + 4)) == [f"r{2 * BATCH + 5}.p0"]
-    assert in_step(store, "s", memory.snapshot) is True
+    assert sync_index(store, "s", memory.snapshot) is True
     assert store.handed == [(1, 10), (11, 10 + BATCH), (11 + BATCH, 2 * BATCH + 5)]
 
 
@@ -72,7 +72,7 @@ def test_a_search_hands_over_a_bounded_number_and_finds_the_rest() -> None:
     """The first search in a long history need not wait for all of it."""
     store = Searchable()
     memory = memory_of(("seat 1", "seat 2", "seat 3"), store)
-    hits = found(store, "s", memory.snapshot, words_of("seat"), most_rounds=1)
+    hits = find_hits(store, "s", memory.snapshot, words_of("seat"), most_rounds=1)
     assert [hit.ref for hit in hits] == ["r3.p0", "r2.p0", "r1.p0"]
     assert store.handed == [(1, 1)]
 
@@ -102,7 +102,7 @@ def test_what_another_process_handed_over_is_not_found_twice() -> None:
     memory.finish_round("2")
     memory.finish_round(memory.create_round("seat 3"))
     assert memory.index_texts() is True
-    assert [hit.ref for hit in found(store, "s", stale, ("seat",))] == ["r2.p0", "r1.p0"]
+    assert [hit.ref for hit in find_hits(store, "s", stale, ("seat",))] == ["r2.p0", "r1.p0"]
 
 
 @pytest.mark.parametrize("fault", [StoreBusy, StoreFull, StoreReadOnly])
@@ -139,14 +139,14 @@ def test_an_erased_text_is_put_anew() -> None:
     """In the index before it is erased from the log; rounds that were not handed over are left alone."""
     store = Searchable()
     memory = memory_of(("swordfish 1", "swordfish 2", "swordfish 3"), store)
-    in_step(store, "s", memory.snapshot, most_rounds=2)
+    sync_index(store, "s", memory.snapshot, most_rounds=2)
     memory.redact("r2.p0")
     memory.redact("r3.p0")
     assert [text.text for texts in store.texts.values() for text in texts] == ["swordfish 1", REDACTED.lower()]
     assert (refs(memory, "swordfish"), refs(memory, "redacted")) == (["r1.p0"], ["r3.p0", "r2.p0"])
     plain = memory_of(("a",))
-    forgotten(InMemoryStore(), "s", plain.snapshot, [1])
-    assert in_step(InMemoryStore(), "s", plain.snapshot) is True
+    forget_texts(InMemoryStore(), "s", plain.snapshot, [1])
+    assert sync_index(InMemoryStore(), "s", plain.snapshot) is True
 
 
 def test_what_is_erased_while_texts_are_handed_over_is_not_left_in_the_index() -> None:
@@ -156,6 +156,6 @@ def test_what_is_erased_while_texts_are_handed_over_is_not_left_in_the_index() -
     before = memory.snapshot
     entry = Entry.of(PostRedacted(round_id="2", numbers=(0,)), round=2)
     store.before = lambda: (store.append("s", [entry], before.number), None)[1]  # noted, and the texts not yet here
-    assert in_step(store, "s", before) is True
+    assert sync_index(store, "s", before) is True
     assert [text.text for texts in store.texts.values() for text in texts] == ["swordfish 1", REDACTED.lower()]
     assert store.handed == [(1, 2), (2, 2)]

@@ -17,7 +17,7 @@ from memory.errors import ContextError, MessageError, StaleCompaction, StoreErro
 from memory.events import Event, Redacted
 from memory.messages import ASSISTANT, from_post, from_round, parse, query_message, repeats_query
 from memory.overlays import Reduction
-from memory.references import Reference, messages_behind, parsed, posts_reference, range_reference
+from memory.references import Reference, messages_behind, parse_reference, posts_reference, range_reference
 from memory.rounds import USER, Round, freeze, thaw
 from memory.visibility import sees
 
@@ -366,7 +366,7 @@ def _check_offloads(offloads: object, memory: Memory) -> None:
 
 def _is_reference(text: object) -> bool:
     try:
-        parsed(text)  # type: ignore[arg-type]
+        parse_reference(text)  # type: ignore[arg-type]
     except (UnknownReference, TypeError):
         return False
     return True
@@ -441,8 +441,10 @@ class CompressionEvents:
 
     def find_seconds(self, ref: str) -> float:
         """Return how long the compression at *ref* took; 0.0 if no event says."""
-        end = _find_end(parsed(ref))
-        newest = (event.time for event in reversed(self.events) if event.ref and _find_end(parsed(event.ref)) == end)
+        end = _find_end(parse_reference(ref))
+        newest = (
+            event.time for event in reversed(self.events) if event.ref and _find_end(parse_reference(event.ref)) == end
+        )
         return next(newest, 0.0)
 
     def _describe_reduction(self, event: Reduced) -> tuple[int, str | None, str | None, str]:
