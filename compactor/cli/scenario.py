@@ -1,7 +1,6 @@
 """The two demos: scripted conversations, and the engine that plays them on a Memory with real compactors.
 
-A script becomes turns, a turn a list of acts. The engine performs the acts as a host would, times its own calls, and
-checks every prompt.
+The engine plays rounds as a host would, times its own calls, and checks every prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from string import Template
@@ -43,80 +42,12 @@ from .savings import PromptFigures, Watch, count_open_calls, count_tokens_of, co
 BUDGET = 4_000
 PLANNER, INTERPRETER, RESPONDER, MONITOR = "Planner", "CodeInterpreter", "Responder", "Monitor"
 HEARTBEAT = "heartbeat"
-#: Stands for the id that the last ``LookUp`` found.
-FOUND = "$found"
 #: How many hits a search of the history asks for, and how many tool results among them are read.
 _MAX_HITS, _MAX_READS = 12, 4
 _RESULT = re.compile(r"^(r\d+\.p\d+) \(tool to ", re.MULTILINE)
 _REFERENCE = re.compile(r"\br(\d+)(?:-r(\d+)|\.p(\d+)(?:-p(\d+))?)(?![\w-])")
-
-
-# --- what scripts are made of ---
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """A message. ``attached``: its attachments by type."""
-
-    send_from: str
-    send_to: str
-    text: str
-    kind: str = "message"
-    attached: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Think:
-    """An agent gets its next prompt."""
-
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A tool call with its result."""
-
-    tool: str
-    arguments: str
-    result: str
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """An agent calls tools at once, and gets its next prompt."""
-
-    role: str
-    calls: tuple[Call, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """An agent needs an id that it has read before."""
-
-    role: str
-    what: str
-    #: Words to search the history for, and the text before the id where it was read.
-    search: str
-    pattern: str
-    #: The id's shape, as a regular expression.
-    find: str
-    #: The right answer. Only the checks use it, never the agent.
-    id: str
-
-
-Act = Say | Think | Use | LookUp
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One round: a user query and all that follows."""
-
-    user: str
-    acts: tuple[Act, ...]
-    #: Whether the query is pinned.
-    pin: bool = False
-    #: The plan's subtasks and their states, where they change.
-    plan: tuple[tuple[str, str], ...] = ()
+#: A made-up part of a text: a number from a range, one of several words, or an id.
+_MADE_UP = re.compile(r"<(?:(\d+)\.\.(\d+)|([^<>|]+(?:\|[^<>|]+)+)|hex)>")
 
 
 @dataclass(frozen=True)
@@ -129,35 +60,22 @@ class Scenario:
     length: int
     #: The system message of each agent.
     agents: Mapping[str, str]
-    #: Returns the names that one pass of the script is about, given the number of the pass.
-    names: Callable[[int, random.Random], Mapping[str, str]]
-    turn: Callable[[Mapping[str, Any], Mapping[str, str], random.Random], Turn]
+    #: Plays one round of the script.
+    play_round: Callable[[Demo, Round, Mapping[str, Any]], None]
     #: Returns a compactor's options for a role and the current plan.
     options: Callable[[str, Callable[[], Plan]], dict[str, Any]]
     #: When strategies run, for readers, and the figures of that.
     rule: str
     settings: Mapping[str, int]
-    #: Whether agents have a plan and tools to read back what prompts left out.
+    #: Whether agents have a plan, and tools to read back text that prompts omit.
     recalls: bool = False
-
-    def turns(self, count: int, seed: int = 0) -> Iterator[Turn]:
-        """Yield *count* turns. Equal seeds give equal turns."""
-        script = _load_script(self.file)
-        figures = random.Random(seed)  # noqa: S311  (figures in made-up output)
-        names: Mapping[str, str] = {}
-        for number in range(count):
-            passes, index = divmod(number, self.length)
-            if index == 0:
-                names = self.names(passes, figures)
-            yield self.turn(script[index], names, figures)
 
 
 @cache
-def _load_script(file: str) -> Sequence[Mapping[str, Any]]:
-    return tuple(yaml.safe_load(resources.files(__package__).joinpath(file).read_bytes()))
-
-
-# --- the engine ---
+def load_script(file: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """Return the two parts of a script: its names and kinds of lines, and its rounds."""
+    made_up, rounds = yaml.safe_load_all(resources.files(__package__).joinpath(file).read_bytes())
+    return made_up, rounds
 
 
 class SlowSummarizer:
@@ -197,7 +115,9 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class LookUpResult:
+class LookUp:
+    """An id that an agent had read before and needed again."""
+
     what: str
     #: Whether the prompt still showed the id.
     in_prompt: bool
@@ -221,20 +141,23 @@ class Demo:
     #: Seconds that the host's own calls took, for each finished round.
     held_up: list[float] = field(default_factory=list)
     longest_call: float = 0.0
-    #: The user's query and the newest act, for display.
+    #: The user's query and the newest message, for display.
     asked: str = ""
     doing: str = ""
     #: Prompts that lack a pinned text, and prompts that lack the plan while it has pending subtasks.
     pins_lost: int = 0
     plans_lost: int = 0
-    lookups: list[LookUpResult] = field(default_factory=list)
-    #: Each reference that prompts contained, and whether it gave back what was said there.
+    lookups: list[LookUp] = field(default_factory=list)
+    #: Each reference that prompts contained, and whether it gave back the original.
     references: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._closing = threading.Event()
+        self._pause: Callable[[], None] = lambda: None
         self._held = 0.0
         self._calls = 0
+        self._random = random.Random(self.seed)  # noqa: S311  (figures in made-up output)
+        self._names: dict[str, str] = {}
         self._plan = Plan("")
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
@@ -261,21 +184,26 @@ class Demo:
             agent.compactor.stop()
 
     def play(self, count: int, pause: Callable[[], None] = lambda: None) -> None:
-        """Play *count* rounds; call *pause* wherever a model would be thinking."""
-        for turn in self.scenario.turns(count, self.seed):
-            self.asked, self._held = turn.user, 0.0
-            if turn.plan:
-                self._plan = Plan("End the incident", subtasks=turn.plan)
+        """Play *count* rounds; call *pause* wherever a model would be thinking. Equal seeds give equal texts."""
+        self._pause = pause
+        made_up, rounds = load_script(self.scenario.file)
+        for number in range(count):
+            passes, index = divmod(number, len(rounds))
+            if index == 0:
+                names = made_up["names"][passes % len(made_up["names"])]
+                self._names = {name: self._make_up(text) for name, text in names.items()}
+            script = rounds[index]
+            self.asked, self._held = self.fill(script["user"]), 0.0
+            if self.scenario.recalls and "plan" in script:
+                self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
             with self._timed():
-                round_ = self.memory.create_round(turn.user)
-            self._said[round_.number, 0] = turn.user
-            if turn.pin:
+                round_ = self.memory.create_round(self.asked)
+            self._said[round_.number, 0] = self.asked
+            if script.get("pin"):
                 with self._timed():
                     self.memory.pin(f"r{round_.number}.p0")
-                self._pinned.append(turn.user)
-            found = ""
-            for act in turn.acts:
-                found = self._perform(act, round_, found, pause)
+                self._pinned.append(self.asked)
+            self.scenario.play_round(self, round_, script)
             with self._timed():
                 self.memory.finish_round(round_)
             self.held_up.append(self._held)
@@ -288,58 +216,80 @@ class Demo:
             self._compose(role)
         return all(idle)
 
-    def _perform(self, act: Act, round_: Round, found: str, pause: Callable[[], None]) -> str:
-        """Perform *act* and return the id that was looked up last: *found*, or a new one."""
-        match act:
-            case Say():
-                text = act.text.replace(FOUND, found)
-                attachments = tuple(Attachment(type=kind, content=one) for kind, one in act.attached.items() if one)
-                self._post(round_, act.send_from, act.send_to, text, kind=act.kind, attachment_list=attachments)
-            case Think():
-                self._compose(act.role)
-                pause()
-            case Use():
-                calls = [
-                    replace(one, arguments=one.arguments.replace(FOUND, found), result=one.result.replace(FOUND, found))
-                    for one in act.calls
-                ]
-                self._use(round_, act.role, calls, pause)
-            case LookUp():
-                return self._look_up(round_, act, pause)
-        return found
+    # --- the script's texts ---
 
-    def _use(self, round_: Round, role: str, calls: Sequence[Call], pause: Callable[[], None]) -> Prompt:
-        """Post *calls* and their results; return the next prompt."""
-        made = []
-        for call in calls:
-            self._calls += 1
-            made.append(ToolCall(id=f"call_{self._calls}", name=call.tool, arguments=call.arguments))
-        self._post(round_, role, "tool", tool_calls=tuple(made))
-        for one, call in zip(made, calls, strict=True):
-            self._post(round_, "tool", role, call.result, tool_call_id=one.id)
+    def fill(self, text: str) -> str:
+        """Return *text* with the names of this pass."""
+        return Template(text).safe_substitute(self._names).strip()
+
+    def make_line(self, kind: str, *, wanted: bool = False) -> str:
+        made_up = load_script(self.scenario.file)[0]["kinds"][kind]
+        return self.fill(made_up["wanted"]) if wanted and "wanted" in made_up else self._make_up(made_up["line"])
+
+    def make_result(self, script: Mapping[str, Any]) -> str:
+        """Return a tool's result. Its wanted line stands at three fifths, where no preview shows it."""
+        count, lines = script.get("lines", 0), [self._make_up(self.fill(script["result"]))]
+        if count and (header := load_script(self.scenario.file)[0]["kinds"][script["of"]].get("header")):
+            lines += ["", header]
+        lines += [self.make_line(script["of"], wanted=number == count * 3 // 5) for number in range(count)]
+        return "\n".join(lines)
+
+    def _make_up(self, text: str) -> str:
+        def replace(match: re.Match[str]) -> str:
+            first, last, words = match.groups()
+            if words:
+                return str(self._random.choice(words.split("|")))
+            if first:
+                return f"{self._random.randint(int(first), int(last)):0{len(first)}}"
+            return f"{self._random.getrandbits(40):010x}"
+
+        text, count = _MADE_UP.subn(replace, text)
+        return self._make_up(text) if count else text  # ranges may stand inside a choice
+
+    # --- what agents do ---
+
+    def say(
+        self, round_: Round, send_from: str, send_to: str, text: str, *, kind: str = "message", **attached: str
+    ) -> None:
+        attachments = tuple(Attachment(type=type_, content=content) for type_, content in attached.items() if content)
+        self._post(round_, send_from, send_to, text, kind=kind, attachment_list=attachments)
+
+    def think(self, role: str) -> Prompt:
+        """Give *role* its next prompt."""
         prompt = self._compose(role)
-        pause()
+        self._pause()
         return prompt
 
-    def _look_up(self, round_: Round, needed: LookUp, pause: Callable[[], None]) -> str:
+    def use(self, round_: Round, role: str, *calls: tuple[str, str, str]) -> Prompt:
+        """Make *calls* at once (each: tool, arguments, result), and give *role* its next prompt."""
+        made = []
+        for tool, arguments, _ in calls:
+            self._calls += 1
+            made.append(ToolCall(id=f"call_{self._calls}", name=tool, arguments=arguments))
+        self._post(round_, role, "tool", tool_calls=tuple(made))
+        for call, (_, _, result) in zip(made, calls, strict=True):
+            self._post(round_, "tool", role, result, tool_call_id=call.id)
+        return self.think(role)
+
+    def look_up(self, round_: Round, role: str, script: Mapping[str, str]) -> None:
         """Find an id as a model would: search, then read the hits, with only the prompts to go by."""
 
         def ask(tool: str, arguments: Mapping[str, object]) -> str:
             with self._timed():
                 answer = self._recall.call(tool, json.dumps(arguments))
-            prompt = self._use(round_, needed.role, (Call(tool, json.dumps(arguments), answer),), pause)
-            return str(prompt.messages[-1]["content"])
+            return str(self.use(round_, role, (tool, json.dumps(arguments), answer)).messages[-1]["content"])
 
-        in_prompt = needed.id in _text_of(self._compose(needed.role))
-        hits = ask("search_history", {"query": needed.search, "limit": _MAX_HITS})
+        right, pattern = self._names[script["look_up"]], self.fill(script["pattern"])
+        in_prompt = right in _text_of(self._compose(role))
+        hits = ask("search_history", {"query": self.fill(script["search"]), "limit": _MAX_HITS})
         found, source = "", ""
         for ref in _RESULT.findall(hits)[:_MAX_READS]:
-            answer = ask("context_reload", {"ref": ref, "pattern": needed.pattern})
-            if match := re.search(f"{re.escape(needed.pattern)}[^\\n]*?({needed.find})", answer):
+            answer = ask("context_reload", {"ref": ref, "pattern": pattern})
+            if match := re.search(f"{re.escape(pattern)}[^\\n]*?({script['find']})", answer):
                 found, source = match[1], ref
                 break
-        self.lookups.append(LookUpResult(needed.what, in_prompt, source, found, found == needed.id))
-        return found
+        self._names["found"] = found
+        self.lookups.append(LookUp(script["look_up"], in_prompt, source, found, found == right))
 
     def _post(self, round_: Round, send_from: str, send_to: str, message: str = "", **more: Any) -> None:
         calls: Sequence[ToolCall] = more.get("tool_calls", ())
@@ -433,56 +383,33 @@ def _text_of(prompt: Prompt) -> str:
     return "\n".join(str(message.get("content")) for message in prompt.messages)
 
 
-def _fill(text: str, names: Mapping[str, str]) -> str:
-    return Template(text).safe_substitute(names).strip()
-
-
 # --- the sales forecast: a planner and a code interpreter, for `compactor demo` ---
 
-_GROUPS = ("filter coffee", "espresso", "decaf", "cold brew", "cocoa", "loose tea")
-_PROMPTS = {PLANNER: "planner", INTERPRETER: "code_interpreter"}
 _THRESHOLD, _RETAIN = 8, 3
 
 
-def _sales_names(passes: int, _figures: random.Random) -> Mapping[str, str]:
-    group = _GROUPS[passes % len(_GROUPS)]
-    return {"group": group, "slug": group.replace(" ", "_")}
-
-
-def _sales_turn(script: Mapping[str, Any], names: Mapping[str, str], figures: random.Random) -> Turn:
-    user, answer, plan, ask, report = (
-        _fill(script.get(name, ""), names) for name in ("user", "answer", "plan", "ask", "report")
-    )
-    acts: list[Act] = [Say(USER, PLANNER, user), Think(PLANNER)]
+def _play_forecast(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None:
+    plan, ask, report, answer = (demo.fill(script.get(name, "")) for name in ("plan", "ask", "report", "answer"))
+    demo.say(round_, USER, PLANNER, demo.asked)
+    demo.think(PLANNER)
     if ask:
-        acts += [Say(PLANNER, INTERPRETER, ask, attached={"plan": plan}), Think(INTERPRETER)]
+        demo.say(round_, PLANNER, INTERPRETER, ask, plan=plan)
+        demo.think(INTERPRETER)
         code = result = plan = ""
         for run in script["runs"]:
-            code = _fill(run["python"], names)
-            result = _fill(run["result"], names) + _sales_rows(run.get("rows", 0), figures)
-            acts.append(Use(INTERPRETER, (Call("run_python", json.dumps({"code": code}), result),)))
-        attached = {"python": code, "execution_result": result}
-        acts += [Say(INTERPRETER, PLANNER, report, attached=attached), Think(PLANNER)]
-    return Turn(user, (*acts, Say(PLANNER, USER, answer, attached={"plan": plan})))
+            code, result = demo.fill(run["python"]), demo.make_result(run)
+            demo.use(round_, INTERPRETER, ("run_python", json.dumps({"code": code}), result))
+        demo.say(round_, INTERPRETER, PLANNER, report, python=code, execution_result=result)
+        demo.think(PLANNER)
+    demo.say(round_, PLANNER, USER, answer, plan=plan)
 
 
-def _sales_rows(count: int, figures: random.Random) -> str:
-    """Return *count* rows of weekly sales, printed as a data frame."""
-    if not count:
-        return ""
-    lines = ["\n       store_id         day  units    net_eur  promo_days"]
-    for _ in range(count):
-        units = figures.randint(90, 1400)
-        day = f"2025-{figures.randint(1, 10):02}-{figures.randint(1, 28):02}"
-        money = units * figures.uniform(6.1, 7.4)
-        index, store = figures.randint(10, 7103), figures.randint(1, 48)
-        lines.append(f"{index:<6} {store:>8}  {day}  {units:>5}  {money:>9.2f}  {figures.randint(0, 7):>10}")
-    return "\n".join(lines)
-
-
-def _sales_options(role: str, _plan: Callable[[], Plan]) -> dict[str, Any]:
+def _forecast_options(role: str, _plan: Callable[[], Plan]) -> dict[str, Any]:
     config = CompactorConfig(
-        threshold=_THRESHOLD, retain_recent=_RETAIN, target_tokens=600, prompt_template_path=_PROMPTS[role]
+        threshold=_THRESHOLD,
+        retain_recent=_RETAIN,
+        target_tokens=600,
+        prompt_template_path={PLANNER: "planner", INTERPRETER: "code_interpreter"}[role],
     )
     return {"config": config, "strategies": [compact_rounds]}
 
@@ -495,9 +422,8 @@ SALES_FORECAST = Scenario(
         PLANNER: "You plan the user's data project, hand single steps to CodeInterpreter and report to User.",
         INTERPRETER: "You write and run Python for Planner with the tool run_python, and report.",
     },
-    names=_sales_names,
-    turn=_sales_turn,
-    options=_sales_options,
+    play_round=_play_forecast,
+    options=_forecast_options,
     rule=f"Compactions were due after {_THRESHOLD} rounds and left the last {_RETAIN} as they are.",
     settings={"threshold": _THRESHOLD, "retain_recent": _RETAIN},
 )
@@ -505,121 +431,28 @@ SALES_FORECAST = Scenario(
 
 # --- the incident: one agent with huge results, for `compactor demo --pressure` ---
 
-_SERVICES = ("payments-api", "checkout-web", "wallet-api", "voucher-api")
 #: Strategies run while the prompt has more tokens than this.
 _MARK = 2_600
 _RETAIN_INCIDENT = 2
 
 
-def _incident_names(passes: int, figures: random.Random) -> Mapping[str, str]:
-    return {
-        "service": _SERVICES[passes % len(_SERVICES)],
-        "version": f"2.{41 + passes}.0",
-        "deployment": _id("dep", figures),
-        "trace": _id("trc", figures),
-    }
-
-
-def _incident_turn(script: Mapping[str, Any], names: Mapping[str, str], figures: random.Random) -> Turn:
-    user, answer = _fill(script["user"], names), _fill(script["answer"], names)
-    acts: list[Act] = [
-        Say(MONITOR, RESPONDER, _heartbeat(figures), kind=HEARTBEAT) for _ in range(script.get("status", 0))
-    ]
-    acts.append(Think(RESPONDER))
+def _play_incident(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None:
+    for _ in range(script.get("status", 0)):
+        demo.say(round_, MONITOR, RESPONDER, demo.make_line("heartbeats"), kind=HEARTBEAT)
+    demo.think(RESPONDER)
     for step in script["steps"]:
         if "look_up" in step:
-            texts = {name: _fill(step[name], names) for name in ("search", "pattern", "find")}
-            acts.append(LookUp(RESPONDER, step["look_up"], **texts, id=names[step["look_up"]]))
+            demo.look_up(round_, RESPONDER, step)
             continue
-        calls = [_tool_call(step, {**names, "n": str(n)}, figures) for n in range(1, step.get("times", 1) + 1)]
+        arguments = demo.fill(json.dumps(step["arguments"]))
+        calls = []
+        for number in range(1, step.get("times", 1) + 1):
+            result = demo.make_result(step | {"result": step["result"].replace("$n", str(number))})
+            calls.append((step["tool"], arguments.replace("$n", str(number)), result))
         together = step.get("together", 1)
-        acts += [Use(RESPONDER, tuple(calls[at : at + together])) for at in range(0, len(calls), together)]
-    acts.append(Say(RESPONDER, USER, answer))
-    plan = tuple((name, state) for name, state in script.get("plan", ()))
-    return Turn(user, tuple(acts), script.get("pin", False), plan)
-
-
-def _tool_call(step: Mapping[str, Any], names: Mapping[str, str], figures: random.Random) -> Call:
-    names = {
-        **names,
-        "waiting": str(figures.randint(3, 190)),
-        "uptime": str(figures.randint(900, 99_000)),
-        "attempts": str(figures.randint(1, 5)),
-    }
-    result = [_fill(step["result"], names)]
-    count = step.get("lines", 0)
-    for number in range(count):
-        make, wanted = _LINES[step["of"]]
-        # The line that matters stands at three fifths, where no preview shows it.
-        result.append(_fill(wanted, names) if number == count * 3 // 5 else make(figures))
-    return Call(step["tool"], _fill(json.dumps(step["arguments"]), names), "\n".join(result))
-
-
-def _id(prefix: str, figures: random.Random) -> str:
-    return f"{prefix}-{figures.getrandbits(40):010x}"
-
-
-def _clock(figures: random.Random, hour: int = 9) -> str:
-    return f"{hour:02}:{figures.randint(0, 59):02}:{figures.randint(0, 59):02}"
-
-
-def _heartbeat(figures: random.Random) -> str:
-    def describe(name: str) -> str:
-        state = figures.choice(("ok", "ok", "ok", "slow"))
-        return f"{name} {state}, {figures.randint(2, 98)} % busy, {figures.randint(9, 900)} ms"
-
-    parts = map(describe, ("edge", "gateway", "queue", "search", "stock", "mail"))
-    return f"Heartbeat {_clock(figures)}: {'; '.join(parts)}."
-
-
-def _deployment(figures: random.Random) -> str:
-    service = figures.choice(("stock-api", "mail-worker", "search-api", "edge-proxy", "price-feed", "admin-web"))
-    version = f"{figures.randint(1, 9)}.{figures.randint(0, 40)}.{figures.randint(0, 9)}"
-    day = f"2026-03-{figures.randint(8, 14):02} {_clock(figures, figures.randint(6, 20))}"
-    name = _id("dep", figures)
-    return f"{day}  {service}  {version}  {name}  {figures.choice(('release-bot', 'j.lind', 'm.okafor'))}"
-
-
-_LOG_LINES = (
-    "INFO  request done in {} ms, status 200",
-    "INFO  capture queued, {} waiting",
-    "WARN  no connection from pool in {} ms",
-    "ERROR gateway call given up after 3000 ms, waiting {}",
-    "DEBUG heartbeat sent, {} bytes",
-)
-
-
-def _log_line(figures: random.Random) -> str:
-    text = figures.choice(_LOG_LINES).format(figures.randint(10, 3000))
-    return f"{_clock(figures)}.{figures.randint(0, 999):03}  {text}  {_id('req', figures)}"
-
-
-def _setting(figures: random.Random) -> str:
-    group = figures.choice(("http", "pool", "retry", "cache", "auth", "queue", "trace"))
-    name = figures.choice(("timeout_ms", "size", "limit", "window", "burst", "backlog", "keep_alive"))
-    value = figures.randint(1, 60_000)
-    return f"{group}.{name}_{figures.randint(1, 99)}: {value}  # reviewed by {figures.choice('abcdefgh')}"
-
-
-def _order(figures: random.Random) -> str:
-    amount, number = figures.uniform(5, 400), figures.randint(50_000, 99_999)
-    return f"{number}      stuck  {amount:>10.2f}  {figures.randint(1, 5):>8}  {_id('trc', figures)}"
-
-
-def _job(figures: random.Random) -> str:
-    name = figures.choice(("reindex", "backup", "export", "mailing", "price import", "cleanup"))
-    start, team = _clock(figures, figures.randint(11, 23)), figures.choice("ABCDEF")
-    return f"{start}  {name} {figures.randint(1, 400)}  team {team}  nothing shared"
-
-
-#: For each kind of output, what makes a line of it, and the one line that the task is about.
-_LINES: Mapping[str, tuple[Callable[[random.Random], str], str]] = {
-    "deployments": (_deployment, "2026-03-14 09:04:11  $service  $version  $deployment  release-bot"),
-    "log": (_log_line, "09:11:20.004  WARN  pool.max is 64, was 256  (read from pool.yaml)"),
-    "settings": (_setting, "pool.max: 64  # for the test environment"),
-    "orders": (_order, "48121      stuck       84.90         2  $trace"),
-    "jobs": (_job, "22:00:00  settlement  team C  needs the pool"),
-}
+        for first in range(0, len(calls), together):
+            demo.use(round_, RESPONDER, *calls[first : first + together])
+    demo.say(round_, RESPONDER, USER, demo.fill(script["answer"]))
 
 
 def _incident_options(_role: str, plan: Callable[[], Plan]) -> dict[str, Any]:
@@ -649,8 +482,7 @@ INCIDENT = Scenario(
             f" with {', '.join(RECALL_TOOLS)}; what was done is not to be done again."
         )
     },
-    names=_incident_names,
-    turn=_incident_turn,
+    play_round=_play_incident,
     options=_incident_options,
     rule=(
         f"Strategies ran, from light to heavy, while a prompt was over {_MARK:,} tokens;\n"

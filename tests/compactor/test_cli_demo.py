@@ -11,13 +11,14 @@ import pytest
 from command_line import refusal, run
 
 from compactor import State
-from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, Say, Turn, Use
+from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
 from compactor.events import Published
 from compactor.summarizers.statements import Section
+from memory import Round
 from memory.events import Event
 
 PLANNER, INTERPRETER = AGENTS = tuple(SALES_FORECAST.agents)
-LENGTH, turns = SALES_FORECAST.length, SALES_FORECAST.turns
+LENGTH = SALES_FORECAST.length
 
 
 @pytest.fixture(autouse=True)
@@ -134,49 +135,49 @@ def test_hooks_see_each_roles_events() -> None:
 
 def test_the_script_is_long_and_whole() -> None:
     """At least 60 rounds, each with an answer; whoever is asked runs something and reports."""
-    script = list(turns(LENGTH))
-    assert len(script) >= 60
+    _, script = load_script(SALES_FORECAST.file)
+    assert len(script) == LENGTH >= 60
     for turn in script:
-        said = [(act.send_from, act.send_to) for act in turn.acts if isinstance(act, Say)]
-        asked, reported = (PLANNER, INTERPRETER) in said, (INTERPRETER, PLANNER) in said
-        assert turn.user
-        assert (said[0], said[-1]) == (("User", PLANNER), (PLANNER, "User"))
-        assert asked == reported == any(isinstance(act, Use) for act in turn.acts)
-        assert all(_texts(turn))
-    assert sum("Error" in text for turn in script for text in _texts(turn)) >= 8
-    assert any(isinstance(act, Say) and act.attached.get("plan") for act in script[0].acts)
-
-
-def _texts(turn: Turn) -> list[str]:
-    """Return all that is said and run in *turn*."""
-    calls = [call for act in turn.acts if isinstance(act, Use) for call in act.calls]
-    said = [act.text for act in turn.acts if isinstance(act, Say)]
-    return [turn.user, *said, *(text for call in calls for text in (call.arguments, call.result))]
+        assert turn["user"]
+        assert turn["answer"]
+        assert ("ask" in turn) == ("runs" in turn) == ("report" in turn)
+        assert all(run["python"] and run["result"] for run in turn.get("runs", ()))
+    assert sum("Error" in run["result"] for turn in script for run in turn.get("runs", ())) >= 8
+    assert script[0]["plan"]
 
 
 def test_the_script_goes_on_with_another_product_when_it_is_through() -> None:
     """More rounds are the next forecast, with its own files; nothing is left to fill in."""
-    script = list(turns(LENGTH + 1))
-    assert "filter coffee" in script[0].user
-    assert "espresso" in script[LENGTH].user
-    attached = [text for turn in script for act in turn.acts if isinstance(act, Say) for text in act.attached.values()]
-    assert not any("$" in text for text in [*attached, *(text for turn in script for text in _texts(turn))])
+    demo = Demo(SALES_FORECAST, latency=0.0)
+    demo.play(LENGTH + 1)
+    rounds = demo.memory.conversation.rounds
+    assert "filter coffee" in rounds[0].user_query
+    assert "espresso" in rounds[LENGTH].user_query
+    assert not any("$" in text or "<0" in text for round_ in rounds for text in texts_of(round_))
 
 
-def test_equal_seeds_give_equal_scripts() -> None:
-    assert list(turns(30, seed=1)) == list(turns(30, seed=1)) != list(turns(30, seed=2))
+def texts_of(round_: Round) -> list[str]:
+    """Return all that is said and run in a round."""
+    said = [(post.message, *(one.content for one in post.attachment_list)) for post in round_.post_list]
+    calls = [call.arguments for post in round_.post_list for call in post.tool_calls]
+    return [round_.user_query, *(text for texts in said for text in texts), *calls]
 
 
 def test_equal_seeds_give_equal_conversations() -> None:
-    """What everything said would cost does not depend on the pace."""
-    one, same, other = (
-        run("demo", "--fast", "--json", "--rounds", 14, "--latency", 0, "--seed", seed) for seed in (3, 3, 4)
-    )
+    """To the letter, whatever the pace."""
 
-    def raw(done: Any) -> list[int]:
-        return [role["raw_tokens"] for role in done.document["roles"].values()]
+    def texts(seed: int) -> list[str]:
+        demo = Demo(SALES_FORECAST, latency=0.0, seed=seed)
+        demo.play(14)
+        return [text for round_ in demo.memory.conversation.rounds for text in texts_of(round_)]
 
-    assert raw(one) == raw(same) != raw(other)
+    assert texts(3) == texts(3) != texts(4)
+
+
+def test_the_seed_is_an_option() -> None:
+    words = ("demo", "--pressure", "--fast", "--json", "--rounds", 4, "--latency", 0, "--seed")
+    one, same, other = (run(*words, seed).document["roles"]["Responder"]["raw_tokens"] for seed in (3, 3, 4))
+    assert one == same != other
 
 
 # -- how it looks -----------------------------------------------------------------------------------------------------

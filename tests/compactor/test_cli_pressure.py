@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +15,12 @@ from command_line import refusal, run
 from compactor import Prompt, Report, count_tokens
 from compactor.cli import scenario
 from compactor.cli.savings import Saving
-from compactor.cli.scenario import BUDGET, FOUND, INCIDENT, Call, Demo, LookUp, LookUpResult, Say, Think, Turn, Use
-from memory import Memory
+from compactor.cli.scenario import BUDGET, INCIDENT, Demo, LookUp, load_script
+from memory import Memory, Round
 from memory.events import Event
 
 (ROLE,) = INCIDENT.agents
-LENGTH, turns = INCIDENT.length, INCIDENT.turns
+LENGTH = INCIDENT.length
 STRATEGIES = [
     "offload_large",
     "drop(heartbeat)",
@@ -54,10 +54,9 @@ def played(rounds: int, *, seed: int = 0) -> Demo:
     return playing
 
 
-def playing_turns(monkeypatch: pytest.MonkeyPatch, *turns: Turn) -> Demo:
-    """Return a demo of these turns instead of the script's."""
-    monkeypatch.setattr(type(INCIDENT), "turns", lambda *_: iter(turns))
-    return Waited(INCIDENT, latency=0.0)
+def playing(script: Callable[[Demo, Round], object]) -> Demo:
+    """Return a demo whose rounds are played by *script* instead."""
+    return Waited(replace(INCIDENT, play_round=lambda demo, round_, _: script(demo, round_)), latency=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -179,16 +178,21 @@ def test_references_are_held_against_what_was_said(monkeypatch: pytest.MonkeyPat
     """A post's reference must give exactly that post; those of several, all of them."""
     refs = ("r1-r2", "r1.p0", "r1.p3", "r1.p3-p4", "r2.p4")
 
-    def references(said: str) -> dict[str, bool]:
-        """Return how the references in *said* are judged when a prompt shows them."""
-        told = tuple(Say("Monitor", ROLE, f"This is post {number}") for number in range(1, 5))
-        turns = (Turn("Which?", told), Turn("And then?", told), Turn(said, (Think(ROLE),)))
-        with playing_turns(monkeypatch, *turns) as playing:
-            playing.play(3)
-        return {ref: playing.references[ref] for ref in (*refs, "r7.p1")}
+    def references() -> dict[str, bool]:
+        """Return how the references are judged when a prompt shows them."""
 
-    said = f"Read {', '.join(refs)} and r7.p1."
-    assert references(said) == dict.fromkeys(refs, True) | {"r7.p1": False}
+        def tell(demo: Demo, round_: Round) -> None:
+            for number in range(1, 5):
+                demo.say(round_, "Monitor", ROLE, f"This is post {number}")
+            if round_.number == 3:
+                demo.say(round_, "Monitor", ROLE, f"Read {', '.join(refs)} and r7.p1.")
+                demo.think(ROLE)
+
+        with playing(tell) as demo:
+            demo.play(3)
+        return {ref: demo.references[ref] for ref in (*refs, "r7.p1")}
+
+    assert references() == dict.fromkeys(refs, True) | {"r7.p1": False}
     reload = Memory.reload
 
     def reload_half(*args: Any, **more: Any) -> str:
@@ -196,58 +200,55 @@ def test_references_are_held_against_what_was_said(monkeypatch: pytest.MonkeyPat
         return text[: len(text) // 2]
 
     monkeypatch.setattr(Memory, "reload", reload_half)
-    assert not any(references(said).values())
+    assert not any(references().values())
 
 
-def test_an_id_that_is_not_found_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_that_is_not_found_is_told() -> None:
     """A search that leads nowhere is no reason to stop, and no success."""
-    needed = LookUp(ROLE, "deployment", "zebra", "zebra", "dep-[0-9a-f]+", "dep-1")
-    acts = (
-        needed,
-        Use(ROLE, (Call("look", "{}", "zebra crossing"),)),
-        needed,
-        Use(ROLE, (Call("look", "{}", "zebra dep-1"),)),
-        needed,
-    )
-    with playing_turns(monkeypatch, Turn("Which one?", (*acts, Say(ROLE, "User", FOUND)))) as playing:
-        playing.play(1)
-    missed = LookUpResult("deployment", False, "", "", False)
-    assert playing.lookups[:2] == [missed, missed]
-    assert playing.lookups[2].right
-    assert playing.memory.conversation.rounds[0].post_list[-1].message == "dep-1"
+    needed = {"look_up": "deployment", "search": "zebra", "pattern": "zebra", "find": "dep-[0-9a-f]+"}
+
+    def look_up(demo: Demo, round_: Round) -> None:
+        demo.look_up(round_, ROLE, needed)
+        demo.use(round_, ROLE, ("look", "{}", "zebra crossing"))
+        demo.look_up(round_, ROLE, needed)
+        demo.use(round_, ROLE, ("look", "{}", demo.fill("zebra $deployment")))
+        demo.look_up(round_, ROLE, needed)
+        demo.say(round_, ROLE, "User", demo.fill("$found is $deployment"))
+
+    with playing(look_up) as demo:
+        demo.play(1)
+    missed = LookUp("deployment", False, "", "", False)
+    assert demo.lookups[:2] == [missed, missed]
+    assert demo.lookups[2].right
+    found = demo.lookups[2].found
+    assert demo.memory.conversation.rounds[0].post_list[-1].message == f"{found} is {found}"
 
 
 # -- the script -------------------------------------------------------------------------------------------------------
 
 
-def test_the_script_is_whole() -> None:
-    """Everything is filled in but what the agent has to find itself; what it looks up was in a result before."""
-    script = list(turns(LENGTH))
+def test_the_script_is_whole(whole: Demo) -> None:
+    """Everything is filled in, and ids that are looked up were in a tool's result before."""
+    _, script = load_script(INCIDENT.file)
     assert len(script) == LENGTH >= 20
-    assert script[0].pin
-    results = ""
-    for turn in script:
-        for act in turn.acts:
-            if isinstance(act, LookUp):
-                assert re.fullmatch(act.find, act.id)
-                assert act.id in results
-        calls = [call for act in turn.acts if isinstance(act, Use) for call in act.calls]
-        said = [act.text for act in turn.acts if isinstance(act, Say)]
-        texts = [turn.user, *said, *(text for call in calls for text in (call.arguments, call.result))]
-        assert said
-        assert all(texts)
-        assert not any("$" in text.replace(FOUND, "") for text in texts)
-        assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
-        results += "\n".join(call.result for call in calls)
-    assert any(state == "pending" for _, state in script[0].plan)
-    assert all(state == "done" for _, state in script[-1].plan)
+    assert script[0]["pin"]
+    posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
+    calls = [call for post in posts for call in post.tool_calls]
+    texts = [post.message for post in posts if not post.tool_calls]
+    texts += [round_.user_query for round_ in whole.memory.conversation.rounds]
+    assert all(texts)
+    assert not any(re.search(r"\$|<\w+[.|]|<hex>", text) for text in [*texts, *(call.arguments for call in calls)])
+    assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+    assert any(state == "pending" for _, state in script[0]["plan"])
+    assert all(state == "done" for _, state in script[-1]["plan"])
 
 
 def test_the_script_goes_on_with_another_service() -> None:
-    script = list(turns(LENGTH + 1))
-    assert "payments-api" in script[0].user
-    assert "checkout-web" in script[LENGTH].user
-    assert list(islice(turns(50, seed=1), 25)) == list(turns(25, seed=1)) != list(turns(25, seed=2))
+    demo = Demo(INCIDENT, latency=0.0)
+    demo.play(LENGTH + 1)
+    rounds = demo.memory.conversation.rounds
+    assert "payments-api" in rounds[0].user_query
+    assert "checkout-web" in rounds[LENGTH].user_query
 
 
 # -- how it looks -----------------------------------------------------------------------------------------------------
