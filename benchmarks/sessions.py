@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from compactor import CompactorConfig, SummaryRequest
-from compactor.journal import digest_of
+from compactor.summarize import digest_of
 from compactor.tokens import count_tokens
 from memory import Memory, Post, Round, Store, ToolCall, open_store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry, PostAdded, RoundOpened

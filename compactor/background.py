@@ -14,10 +14,10 @@ from typing import Any, Self
 from memory import Memory
 from memory.arguments import kind_of, require, require_callable, require_methods, require_role, takes
 from memory.events import Event, EventHook
-from memory.journal import CompactionRecord
+from memory.journal import CompactionRecord, Journal
 from memory.memory import RoundsGetter
 from memory.messages import from_post
-from memory.overlays import CompactedMessage, Journal
+from memory.overlays import CompactedMessage
 from memory.visibility import sees
 
 from .config import CompactorConfig, Settings, whole_number
@@ -26,7 +26,7 @@ from .cost.prices import Prices
 from .cycle import Cycle, Strategy
 from .events import EventLog, ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
-from .journal import FailuresKept, Keeping, LocalJournal
+from .journal import JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.groups import count_message
 from .publication import Deferral, Publication, budget_in, prices_in, publication_of
@@ -136,19 +136,17 @@ class ContextCompactor:
         role, getter, clock = self.role, self.rounds_getter, self._clock
         # A Memory returns rounds at once; another host's getter may block.
         rounds_now = getter if isinstance(getter, RoundsGetter) else None
-        self._journal: Journal = (
-            journal if journal is not None else LocalJournal(lambda: rounds_for(getter(), role), clock.now)
-        )
-        self._keeping = Keeping(self._journal, role, self._events.emit, rounds_now)
+        if journal is None:
+            journal = LocalJournal(lambda: rounds_for(getter(), role), clock.now)
+        self._journal = JournalWriter(journal, role, self._events.emit, rounds_now)
         self._forget_failures()
-        self._forget_failures = self._events.add_hook(FailuresKept(self._keeping))
+        self._forget_failures = self._events.add_hook(self._journal.record_failure)
         if rounds_now is not None:
             self._strategies = tuple(_for_memory(one, rounds_now.memory) for one in self._strategies)
         cycle = Cycle(
             config=self.config,
             rounds_getter=getter,
             journal=self._journal,
-            keeping=self._keeping,
             trigger=when(self._trigger).within(self.config) if self._trigger else default_trigger(self.config),
             strategies=self._strategies,
             ledger=self._ledger if self._ledger is not None else Ledger(role, self._count),
@@ -156,9 +154,7 @@ class ContextCompactor:
             monotonic=clock.monotonic,
             header_tokens=self._header_tokens,
             plan=self.current_plan,
-            holding=Deferral(self._publication, self._keeping, clock.now, self._events.emit)
-            if self._publication
-            else None,
+            deferral=Deferral(self._publication, clock.now, self._events.emit) if self._publication else None,
         )
         ask = as_summarizer(self.summarizer)
         self._runner = Runner(cycle, ask, self._events, clock, self._rng, self._executor, self._limits)
@@ -253,7 +249,7 @@ class ContextCompactor:
 
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; never blocks."""
-        return self._keeping.current()
+        return self._journal.current()
 
     def publish_deferred(self) -> bool:
         """Show the compaction that is prepared and held back, if it makes prompts shorter; return whether another one
@@ -288,7 +284,7 @@ class ContextCompactor:
         Another process may have published since, which is shown from then on.
         """
         before = self._journal.read()
-        current = self._keeping.revert(before.generation if generation is None else generation)
+        current = self._journal.revert(before.generation if generation is None else generation)
         after = self._journal.read()
         if after.generation != before.generation and after.held_round_id is not None:
             end = current.end_index if current else 0
@@ -298,7 +294,7 @@ class ContextCompactor:
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first: those of earlier processes too, where a Memory's
         store has kept them. ``compactor.difference.compared`` tells what is new in one."""
-        return self._keeping.history()
+        return self._journal.history()
 
     def status(self) -> CompactorStatus:
         generation, compaction, runner = self._journal.read().generation, self.get_compaction(), self._runner

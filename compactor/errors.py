@@ -93,5 +93,7 @@ class SummaryRejected(ContextError):
         self.tokens: int | None = None
         #: Of ``hollow``: whether there was hardly a word to sum up, so that whoever says so is right.
         self.had_nothing_to_say = False
-        #: What all attempts took, where that is known; set where the last of them is refused.
+        #: Asking again with the reason would not help.
+        self.is_final = False
+        #: What all attempts took, if that is known.
         self.usage: Mapping[str, int] | None = None

@@ -1,39 +1,35 @@
-"""What a compactor asks of its journal: publications, answers that were paid for, whose turn it is to ask, events."""
+"""Where a compactor publishes: its way to a journal, and the journal it uses where there is no Memory."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.hooks import renewed_after_fork
-from memory.journal import OVERTAKEN, CompactionRecord, LastingJournal, RoleJournal
-from memory.overlays import CompactedMessage, Journal, JournalState, Origin, Reduction, Reductions
+from memory.journal import OVERTAKEN, CompactionRecord, Journal, RoleJournal
+from memory.overlays import CompactedMessage, JournalState, Origin, Reduction, Reductions
 from memory.rounds import Clock, freeze_mapping, utc_now
 from memory.visibility import Rounds
 
-from .errors import LeasedElsewhere
 from .events import Discarded, Exhausted, Failed, PersistFailed, Published, StrategyFailed
 from .host_rounds import COVERED, HostRounds
-from .summarizers.base import SummaryRequest
 from .timers import interpreter_is_exiting
 
 #: A compaction is found again in a host's rounds as long as one of this many of the last it covers is still there.
 ANCHORS = 64
 
 
-class LocalJournal:
-    """A journal over whatever *read_rounds* returns; it keeps every compaction that was published and not reverted.
+class LocalJournal(Journal):
+    """A journal in memory, over the rounds that *read_rounds* returns.
 
-    ``read`` asks nobody: where rounds can fail after they were covered, whoever has read them calls ``withdraw_lost``.
-    ``end_round_id`` says where the present one ends; its ``end_index`` is that of its publication.
+    ``read`` asks nobody. If rounds can fail after they were covered, the caller that has read them calls
+    ``withdraw_lost``. The current compaction ends at its ``end_round_id``: its ``end_index`` may be out of date.
     """
 
     def __init__(self, read_rounds: Callable[[], Rounds | HostRounds], now: Clock = utc_now) -> None:
@@ -48,16 +44,13 @@ class LocalJournal:
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all that changes against two publications
 
-    #: Nobody would show them, for prompts are composed from a Memory's log.
-    keeps_reductions = False
-
     def read(self) -> JournalState:
         return self._state
 
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
-        """Take back what covers a round that has failed, as *rounds* tell; return whether there was anything."""
+        """Withdraw every compaction that covers a failed round of *rounds*; return whether there was any."""
         with self._lock:
-            generation, _, held_round_id = self._state
+            generation, _, held_round_id, _ = self._state
             while self._published and rounds.has_lost(self._published[-1]):
                 *before, lost = self._published
                 self._published, generation = tuple(before), self._state.generation + 1
@@ -67,7 +60,14 @@ class LocalJournal:
             self._state = JournalState(generation, self._published[-1] if self._published else None, held_round_id)
             return True
 
-    def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
+    def publish(
+        self,
+        compaction: CompactedMessage,
+        *,
+        base: int,
+        round_ids: Sequence[str],
+        origin: Origin | None = None,  # noqa: ARG002  (nobody looks here later)
+    ) -> CompactedMessage:
         rounds, end = self._read_rounds(), 0
         self.withdraw_lost(rounds)
         told: list[str] = []
@@ -78,7 +78,7 @@ class LocalJournal:
             if rounds[end - 1].state != "failed":  # a host may show those that have failed already
                 told.append(round_id)
         with self._lock:
-            generation, current, _ = self._state
+            generation, current, *_ = self._state
             if generation != base:
                 raise StaleCompaction("generation")
             anchored = rounds.anchored(current)
@@ -106,7 +106,7 @@ class LocalJournal:
         rounds = self._read_rounds()
         self.withdraw_lost(rounds)
         with self._lock:
-            generation, current, _ = self._state
+            generation, current, *_ = self._state
             if base is not None and generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if current is None:
@@ -145,29 +145,33 @@ class LocalJournal:
             )
         )
 
-    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:  # noqa: ARG002
-        return None
 
-    def withdraw(self, reduction: Reduction) -> bool:  # noqa: ARG002
-        return False
+# --- what a compactor writes: publications, answers that were paid for, leases, failures ---------------------------
 
 
-# --- what a compactor asks of its journal: publications, answers that were paid for, whose turn it is to ask, events
-
-
-#: So many answers that the journal did not take are kept in this process.
+#: How many answers that the journal did not take are kept in this process.
 MAX_UNWRITTEN = 8
-
+#: A lease outlasts the call that it is for by this many seconds, for checking and publishing the answer.
+LEASE_MARGIN = 30.0
+#: Events that no other entry of the log tells.
+_RECORDED = (Discarded, Exhausted, Failed, StrategyFailed)
 
 What = Literal["answer", "lease", "event"]
 
 
-class Keeping:
-    """All that a compactor asks of its journal beyond ``Journal``; of one that has no more than that, the least.
+class Overtaken(StaleCompaction):
+    """Another process wrote or published since a cycle looked: the cycle looks again."""
 
-    One a compactor; what a journal can do is decided here, once. What it fails at stops nothing where that can be done
-    without, whatever it raises: *tell* hears of it as ``PersistFailed``, when it begins and when the error is another.
-    *rounds_now* returns the visible rounds without blocking, where somebody can.
+    def __init__(self) -> None:
+        super().__init__("generation")
+
+
+class JournalWriter:
+    """A compactor's access to its journal.
+
+    Publishing raises what the journal raises. Answers, leases and events must not stop a cycle: whatever goes wrong
+    there is only told, as ``PersistFailed``, when it begins and when the error changes. *rounds_now* returns the
+    visible rounds without blocking, if anything can.
     """
 
     def __init__(
@@ -177,63 +181,44 @@ class Keeping:
         emit: Callable[[Event], object],
         rounds_now: Callable[[], Rounds] | None = None,
     ) -> None:
-        self._journal = journal
-        self._lasting = journal if isinstance(journal, LastingJournal) else None
-        self._recording = journal if isinstance(journal, (LastingJournal, LocalJournal)) else None
-        # A Memory's own journal counts as of now; of any other's compaction a round may have failed since.
+        self._journal = journal if _is_complete(journal) else _HostJournal(journal)
+        self._local = journal if isinstance(journal, LocalJournal) else None
+        # A Memory's own journal is up to date; a round that any other's compaction covers may have failed since.
         self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
-        #: Whether the journal keeps any: a host's own may know of compactions alone.
-        self.keeps_reductions = bool(getattr(journal, "keeps_reductions", False))
+        self.keeps_reductions = self._journal.keeps_reductions
+        self.keeps_answers = self._journal.keeps_answers
         self._role = role
         self._emit = emit
-        #: What the journal does not keep, or could not write.
+        #: Answers that the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
+        #: How often each failure was seen since the last publication.
+        self._times: dict[tuple[str, ...], int] = {}
         self._after_fork()
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()  # guards what can change; a late run and the next one may both be at it
+        self._lock = threading.RLock()  # guards what changes: a run that was given up may still write beside the next
         self._leased = False  # the parent's is not ours
         self._failing: dict[What, str] = {}  # what fails now, and the class of the error
 
-    # -- answers ------------------------------------------------------------------------------------------------------
-
-    def prepare(self, answer: CompactionPrepared) -> None:
-        """Keep *answer*: in the log, or in this process where that cannot be written. Not while the process exits."""
-        if interpreter_is_exiting():
-            return
-        if self._lasting is not None:
-            with self._told("answer"):  # whatever is wrong there, the answer is paid for
-                self._lasting.prepare(answer)
-                return
+    def read(self) -> JournalState:
+        """Return the present state, with the answers made from its generation wherever they are kept."""
+        state = self._journal.read()
+        if not self._unwritten:
+            return state
         with self._lock:
-            self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
+            self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= state.generation)
+        return state._replace(prepared=(*state.prepared, *(one for one in unwritten if one.base == state.generation)))
 
-    def answer(self, digest: str, kind: str, base: int) -> CompactionPrepared | None:
-        """Return the newest answer to the request of that *digest* that was made from generation *base*, if any."""
-        answers = reversed(self.prepared(base))
-        return next((one for one in answers if (one.digest, one.kind) == (digest, kind)), None)
-
-    def publishable(self, base: int) -> Sequence[CompactionPrepared]:
-        """Return the answers that could be published as they are. None where the journal knows nothing of rounds: there
-        nobody promises that they stay what they were, so each is found again by what was asked."""
-        return self.prepared(base) if self._lasting is not None else ()
-
-    def known(self, base: int) -> tuple[bool, Sequence[str]]:
-        """Return whether *base* is current, and which answers were made from it: what changes when others write."""
-        return self._journal.read().generation == base, [one.digest for one in self.prepared(base)]
-
-    def prepared(self, base: int) -> Sequence[CompactionPrepared]:
-        """Return the answers that were made from generation *base*, oldest first, wherever they are kept."""
-        written = self._lasting.prepared() if self._lasting is not None else ()
-        with self._lock:
-            self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= base)
-        return [one for one in (*written, *unwritten) if one.base == base]
+    def read_prepared(self, base: int) -> tuple[CompactionPrepared, ...]:
+        """Return the answers made from generation *base*, oldest first; none if that is not current."""
+        state = self.read()
+        return state.prepared if state.generation == base else ()
 
     # -- publications -------------------------------------------------------------------------------------------------
 
     def current(self) -> CompactedMessage | None:
-        """Return the published compaction, its indices those of the present where that is known; never blocks."""
+        """Return the published compaction with present indices, if they are known; never blocks."""
         if self._rounds_now is None:
             return self._journal.read().current
         self.withdraw_lost(self._rounds_now())
@@ -241,68 +226,90 @@ class Keeping:
         return self._rounds_now().anchored(current)
 
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
-        """Take back what covers a round of *rounds* that has failed, where nobody else does; return whether there was
-        anything."""
-        return isinstance(self._journal, LocalJournal) and self._journal.withdraw_lost(rounds)
+        """Withdraw what covers a failed round of *rounds*, if the journal does not do so itself; return whether there
+        was anything."""
+        return self._local is not None and self._local.withdraw_lost(rounds)
 
     def publish(
         self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin
     ) -> CompactedMessage:
-        if self._lasting is None:
-            return self._journal.publish(made, base=base, round_ids=round_ids)
-        return self._lasting.publish(made, base=base, round_ids=round_ids, origin=origin)
+        return self._journal.publish(made, base=base, round_ids=round_ids, origin=origin)
+
+    def reduce(self, made: Reduction, *, base: int) -> Reductions | None:
+        return self._journal.reduce(made, base=base) if self.keeps_reductions else None
 
     def revert(self, base: int) -> CompactedMessage | None:
-        """Take back the compaction of generation *base*. Raises ``StaleCompaction`` where that is not current."""
-        if self._recording is not None:
-            return self._recording.revert(base=base)
-        if self._journal.read().generation != base:
-            raise StaleCompaction("generation", OVERTAKEN)
-        return self._journal.revert()
+        """Take back the compaction of generation *base*. Raises ``StaleCompaction`` unless that is current."""
+        return self._journal.revert(base=base)
 
     def history(self) -> tuple[CompactionRecord, ...]:
-        return self._recording.history() if self._recording is not None else ()
+        return self._journal.history()
 
-    # -- whose turn it is ---------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, answer: CompactionPrepared) -> None:
+        """Keep *answer*: in the log, or in this process if the log cannot be written. Not while the process exits."""
+        if interpreter_is_exiting():
+            return
+        if self.keeps_answers:
+            with self._guard("answer"):  # whatever is wrong there, the answer is paid for
+                self._journal.prepare(answer)
+                return
+        with self._lock:
+            self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
+
+    # -- leases -------------------------------------------------------------------------------------------------------
 
     def lease(self, seconds: float) -> float:
-        """Take or renew the lease; where the journal cannot say, it is ours, for it saves money only."""
-        if self._lasting is None:
-            return 0.0
-        with self._told("lease"):
-            wait = self._lasting.lease(seconds)
+        """Take or renew the lease and return 0.0, or the seconds until another's expires. If the journal cannot say, it
+        is ours: it only saves money."""
+        with self._guard("lease"):
+            wait = self._journal.lease(seconds)
             with self._lock:
                 self._leased = self._leased or not wait > 0
             return wait
         return 0.0
 
     def release(self) -> None:
-        """Give the lease back; where that fails, it expires."""
+        """Give the lease back; if that fails, it expires."""
         with self._lock:
             leased, self._leased = self._leased, False
-        if leased and self._lasting is not None:
-            with self._told("lease"):
-                self._lasting.release()
+        if leased:
+            with self._guard("lease"):
+                self._journal.release()
 
     def refresh(self) -> bool:
         """Read what others wrote; return whether there was anything."""
-        return self._lasting is not None and self._lasting.refresh()
+        return self._journal.refresh()
 
     # -- beside -------------------------------------------------------------------------------------------------------
 
+    def record_failure(self, event: Event) -> None:
+        """Keep *event* in the log if it tells of a failure. An event hook.
+
+        Of events that say the same since the last publication, it keeps the 1st, 2nd, 4th, 8th...: an endpoint that
+        fails for weeks leaves a few lines. If the store fails, nothing is lost: the event was told.
+        """
+        if isinstance(event, Published) and not event.offline:  # folding in offline is no success
+            self._times.clear()
+        elif isinstance(event, _RECORDED):
+            same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
+            times = self._times[same] = self._times.get(same, 0) + 1
+            if times & (times - 1) == 0 and not interpreter_is_exiting():
+                self.note(event)
+
     def note(self, event: Event) -> None:
-        """Keep *event* in the log, where there is one: it was told to those who asked, so nothing is lost without."""
-        if self._lasting is not None:
-            facts = {key: value for key, value in event.facts().items() if key != "role"}
-            with self._told("event"):
-                self._lasting.note(event.name, facts)
+        """Keep *event* in the log, if there is one."""
+        facts = {key: value for key, value in event.facts().items() if key != "role"}
+        with self._guard("event"):
+            self._journal.note(event.name, facts)
 
     def index_texts(self) -> bool:
-        return self._lasting is not None and self._lasting.index_texts()
+        return self._journal.index_texts()
 
     @contextmanager
-    def _told(self, what: What) -> Iterator[None]:
-        """Tell of what goes wrong in here, once as long as the same does, and let it stop nothing."""
+    def _guard(self, what: What) -> Iterator[None]:
+        """Let nothing that goes wrong in here stop the caller; tell of it once for as long as it stays the same."""
         error = ""
         try:
             yield
@@ -315,72 +322,47 @@ class Keeping:
             self._emit(PersistFailed(role=self._role, what=what, error=error))
 
 
-def digest_of(request: SummaryRequest) -> str:
-    """Return what tells one request from another: the SHA-256 of its messages, in hexadecimal digits."""
-    return hashlib.sha256(json.dumps(request.messages, sort_keys=True, default=str).encode()).hexdigest()
+def _is_complete(journal: object) -> bool:
+    """Return whether *journal* has every method of ``Journal``, as a subclass has."""
+    return isinstance(journal, Journal) or all(
+        hasattr(journal, name) for name in vars(Journal) if not name.startswith("_")
+    )
 
 
-# --- events that belong in the log: what failed or was discarded, which nothing else in there tells ---------------
+class _HostJournal(Journal):
+    """A host's object that has ``read``, ``publish`` and ``revert``, and perhaps ``reduce`` and ``withdraw``."""
 
-
-_KEPT = (Discarded, Exhausted, Failed, StrategyFailed)
-
-
-class FailuresKept:
-    """A hook that keeps them. Of those that say the same since the last publication, the 1st, 2nd, 4th, 8th...: so an
-    endpoint that fails for weeks leaves a few lines. Where the store fails, nothing is kept and nothing is lost."""
-
-    def __init__(self, keeping: Keeping) -> None:
-        self._keeping = keeping
-        self._times: dict[tuple[str, ...], int] = {}
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Published) and not event.offline:  # that is no success
-            self._times.clear()
-        elif isinstance(event, _KEPT):
-            same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
-            times = self._times[same] = self._times.get(same, 0) + 1
-            if times & (times - 1) == 0 and not interpreter_is_exiting():
-                self._keeping.note(event)
-
-
-# --- whose turn it is to have a role's history summarised, where several processes could: so that one of them pays
-
-
-#: A lease lasts so many seconds longer than the call that it is for: to check the answer, and to publish it.
-MARGIN = 30.0
-
-
-class Overtaken(StaleCompaction):
-    """Others wrote something since a cycle looked, or did what it was about to do: the cycle looks again."""
-
-    def __init__(self) -> None:
-        super().__init__("generation")
-
-
-class Lease:
-    """One cycle's: taken before the first call, renewed before each."""
-
-    def __init__(self, keeping: Keeping, seconds: float) -> None:
-        self._keeping = keeping
-        self._seconds = seconds
-        self._held = False
-
-    def hold(self, is_current: Callable[[], bool]) -> None:
-        """Take or renew it. Raises ``LeasedElsewhere`` where another has it; ``Overtaken`` at most once, where there
-        was something to read when it was taken, or what the cycle has seen *is_current* no more."""
-        wait = self._keeping.lease(self._seconds)
-        if wait > 0:
-            raise LeasedElsewhere(wait)
-        if not self._held:
-            self._held = True
-            # Also what another thread of this process has read since: it has nothing left for us to read.
-            if self._keeping.refresh() or not is_current():
-                raise Overtaken
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
 
     @property
-    def is_held(self) -> bool:
-        return self._held
+    def keeps_reductions(self) -> bool:
+        return bool(getattr(self._journal, "keeps_reductions", False))
 
-    def release(self) -> None:
-        self._keeping.release()
+    def read(self) -> JournalState:
+        state: JournalState = self._journal.read()
+        return state
+
+    def publish(
+        self,
+        compaction: CompactedMessage,
+        *,
+        base: int,
+        round_ids: Sequence[str],
+        origin: Origin | None = None,  # noqa: ARG002
+    ) -> CompactedMessage:
+        published: CompactedMessage = self._journal.publish(compaction, base=base, round_ids=round_ids)
+        return published
+
+    def revert(self, *, base: int | None = None) -> CompactedMessage | None:
+        if base is not None and self._journal.read().generation != base:
+            raise StaleCompaction("generation", OVERTAKEN)
+        before: CompactedMessage | None = self._journal.revert()
+        return before
+
+    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
+        live: Reductions | None = self._journal.reduce(reduction, base=base)
+        return live
+
+    def withdraw(self, reduction: Reduction) -> bool:
+        return bool(self._journal.withdraw(reduction))

@@ -18,7 +18,6 @@ from .config import number, whole_number
 from .cost.prices import Prices
 from .events import Discarded, PublicationFailed
 from .host_rounds import HostRounds
-from .journal import Keeping
 from .prompt.accounting import calls_in
 from .view import View
 
@@ -223,12 +222,10 @@ class Deferral:
     def __init__(
         self,
         publication: Publication,
-        keeping: Keeping,
         now: Callable[[], datetime],
         emit: Callable[[Event], object],
     ) -> None:
         self._publication = publication
-        self._keeping = keeping
         self._now = now
         self._emit = emit
         self._after_fork()
@@ -239,9 +236,9 @@ class Deferral:
         self._furthest: CompactionPrepared | None = None  # when somebody looked last
         self._seen: tuple[tuple[str, int], datetime] | None = None  # the newest post, and when it was seen first
 
-    def look(self, view: View, base: int) -> tuple[Ahead, ...]:
-        """Return what is held, the furthest last, and tell where what was held before is lost."""
-        found = reaching_ahead(view, self._keeping.prepared(base))
+    def look(self, view: View, base: int, prepared: Iterable[CompactionPrepared]) -> tuple[Ahead, ...]:
+        """Return what of *prepared* is deferred, the furthest last; tell if what was deferred before is lost."""
+        found = reaching_ahead(view, prepared)
         furthest = found[-1].prepared if found else None
         with self._lock:
             before, self._furthest = self._furthest, furthest
@@ -274,7 +271,7 @@ class Deferral:
             idle=self._idle(view),
         )
 
-    def decision(self, view: View, base: int, moment: Moment, *, needed: bool) -> Decision:
+    def decide(self, view: View, base: int, moment: Moment, *, needed: bool) -> Decision:
         """Return what the policy says of *moment*; where it fails, that is told, and what makes prompts shorter is
         shown, for they must not grow for want of a policy. *needed*: a prompt is too long, which is as good a reason.
         """

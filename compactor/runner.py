@@ -67,6 +67,8 @@ class Run:
     reduced: bool = False
     #: What the summarizer was asked for last.
     asked: RequestKind | None = None
+    #: It has taken the lease.
+    leased: bool = False
     #: Seconds until a deferred compaction is looked at again, if nothing happens before.
     recheck_in: float | None = None
 
@@ -215,7 +217,7 @@ class Runner:
             self._pending = self._cycle.config.enabled
             run = self._claim()
         if not self._cycle.config.enabled:
-            self.emit(self._cycle.skipped_unseen(Skip.DISABLED))
+            self._cycle.tell_skipped(Skip.DISABLED, None, self._cycle.journal.read().generation)
         self._dispatch(run)
         return True
 
@@ -244,7 +246,7 @@ class Runner:
         cancel_look()
         self._leave_queue()
         if not at_rest:
-            self._cycle.keeping.release()  # the process may end here; a run that ends gives it back itself
+            self._cycle.journal.release()  # the process may end here; a run that ends gives it back itself
             return False
         return thread is None or thread.join(bounded(until - time.monotonic()))
 

@@ -1,11 +1,13 @@
-"""What a strategy asks with while a cycle lasts: answers are counted and told of, kept before use, and found again."""
+"""From a request to an accepted answer: how strategies ask the summarizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memory.entries import CompactionPrepared
 from memory.events import Event
@@ -16,17 +18,20 @@ from prompts import escape_tags
 from .acceptance.checks import CHECKS, AnswerParser, Source, check_summary
 from .acceptance.prohibitions import Heard, carried, in_force, lost, restored
 from .config import CompactorConfig
-from .errors import LimitReached, SummaryRejected
+from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
-from .journal import Keeping, digest_of
+from .journal import LEASE_MARGIN, JournalWriter, Overtaken
 from .prompt.last_prompt import LastPrompt, continued
 from .strategies.notes import INSTRUCTIONS, rendered, span_of, with_sentences
 from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from .tokens import TokenCounter
-from .triggers import Size, Verdict
-from .view import View
+from .triggers import Size
 
-#: Asks the summarizer, within its deadline; raises what the summarizer raises.
+if TYPE_CHECKING:
+    from .runner import Run
+    from .view import View
+
+#: Asks the summarizer and raises what the summarizer raises.
 Ask = Callable[[SummaryRequest], "str | Summary"]
 
 #: What a model is told of an answer that did not pass a check, by the check's name.
@@ -48,49 +53,34 @@ FAULTS = {
 }
 #: The checks that an answer fails by its length.
 TOO_LONG = frozenset({"larger", "no_progress", "oversized"})
-#: How the note begins, and how it ends.
+#: How the note to the model begins and ends.
 _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
-#: So many of them are named.
+#: The note names at most this many identifiers.
 _MAX_NAMED = 20
-#: What the heading of the user's instructions takes, at most.
+#: The most tokens that the heading of the user's instructions takes.
 _HEADING_TOKENS = 8
-#: So often an extract is made shorter, so that the user's prohibitions have room beside it.
+#: How often an extract is shortened to make room for the user's prohibitions.
 _SHORTER = 4
+#: Minimum tokens reserved for restoring prohibitions that the summary dropped, and their default without a target.
+_MIN_ROOM = 128
+_DEFAULT_ROOM = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What a summarizer says of itself."""
 
-    #: It would answer the same again, and for nothing.
+    #: It costs nothing, and would answer the same again.
     deterministic: bool = False
     #: It may be asked for changes of notes.
     takes_changes: bool = True
     #: It may ask behind the agent's last prompt: ``SummaryRequest.continued``.
     takes_continued: bool = True
 
-    def attempts(self, config: CompactorConfig) -> int:
-        """Return how often it is asked in all."""
-        return 1 if self.deterministic else config.summary_attempts
 
-
-#: Of one that says nothing: it costs something, and takes all that it may be asked.
+#: A summarizer that says nothing costs something and takes every request.
 DEFAULT_TRAITS = Traits()
-
-
-class Answer(NamedTuple):
-    """A summary that may be shown."""
-
-    #: With the sentences that it had lost, and with what all attempts took.
-    summary: Summary
-    tokens: int
-    #: How many sentences had been lost.
-    restored: int
-    #: Identifiers that stand nowhere in its source.
-    unknown: tuple[str, ...]
-    #: What was answered, without the tags around it and without those sentences.
-    said: str
 
 
 def traits_of(summarizer: object) -> Traits:
@@ -102,323 +92,213 @@ def traits_of(summarizer: object) -> Traits:
     )
 
 
-def accepted(
-    ask: Ask,
-    request: SummaryRequest,
-    source: Source,
-    count: TokenCounter,
-    *,
-    attempts: int,
-    prohibitions: Sequence[str] = (),
-    room: int = 0,
-    reading: AnswerParser | None = None,
-    length_setting: str = "target_tokens",
-    emit: Callable[[SummaryRejected, int, object], None] = lambda *_: None,
-) -> Answer:
-    """Return the first answer that passes all checks; below it, in *room* tokens, what of *standing* it has lost.
+@dataclass(kw_only=True)
+class Work:
+    """What a strategy asks a model with, during one pass of a cycle: ``View.work``.
 
-    A refused answer is asked for again at once, with the reason, up to *attempts* in all; *tell* hears of each: why,
-    its number from 1, and the answer. *reading* and *length_setting* are those of ``accept``. Raises what *ask* raises,
-    and the last ``SummaryRejected``, with what all of them took.
-    """
-    source = replace(source, beside=(*source.beside, *prohibitions))
-    asked, attempt = request, 1
-    usage: Mapping[str, int] | None = None
-    while True:
-        answer = ask(asked)
-        usage = added(usage, answer.usage if isinstance(answer, Summary) else None)
-        try:
-            made = check_summary(
-                answer,
-                source,
-                target_tokens=request.target_tokens,
-                count=count,
-                kind=request.kind,
-                reading=reading,
-                length_setting=length_setting,
-            )
-            break
-        except SummaryRejected as rejected:
-            emit(rejected, attempt, answer)
-            if attempt >= attempts:
-                rejected.usage = usage
-                raise
-            asked, attempt = with_feedback(request, rejected), attempt + 1
-    text, notes = made.summary.text, made.summary.notes
-    extracted = isinstance(answer, Summary) and answer.extracted
-    if not extracted and request.kind in ("rounds", "changes"):
-        # Only here is known who wrote it: from now on, what stands below the heading is the user's.
-        before = request.previous.summary if request.previous is not None else ""
-        heard = Heard(request.rounds, (*_instructions(request.previous), *prohibitions), before)
-        notes = heard.attribute_notes(notes)
-        text = rendered(notes) if notes else heard.attribute(text)
-    missing = lost(prohibitions, (text,))
-    text, back = restored(text, missing, room, count)
-    if back and notes:
-        span = span_of(request.rounds, request.start_index, request.end_index)
-        notes = with_sentences(notes, missing[-back:], span)
-        text = rendered(notes)
-    elif back and extracted:
-        text = _within(request, text, ask, prohibitions, room, count)
-    tokens = made.tokens if text == made.summary.text else count(text)
-    if back and tokens >= source.previous_tokens + source.tokens:
-        longer = SummaryRejected(
-            "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
-        )
-        longer.usage, longer.tokens = usage, source.tokens
-        emit(longer, attempt, answer)
-        raise longer
-    summary = Summary(text, usage, made.summary.model, notes, extracted)
-    return Answer(summary, tokens, back, made.unknown, made.said)
-
-
-def _within(
-    request: SummaryRequest, text: str, ask: Ask, prohibitions: Sequence[str], room: int, count: TokenCounter
-) -> str:
-    """Return *text*, extracted offline, or an extract that is shorter by what *standing* takes beyond the target."""
-    target = request.target_tokens or 0
-    all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
-    less = 0
-    for attempt in range(_SHORTER):
-        if not target or (over := count(text) - target) <= 0:
-            break
-        # At first by what is too much; where others are lost each time, by what all of them take.
-        less = less + over if attempt < _SHORTER - 1 else all_of_them
-        answer = ask(replace(request, target_tokens=max(1, target - less)))
-        shorter = answer.text if isinstance(answer, Summary) else str(answer)
-        text, _ = restored(shorter, lost(prohibitions, (shorter,)), room, count)
-    return text
-
-
-def _instructions(previous: CompactedMessage | None) -> tuple[str, ...]:
-    """Return the user's instructions that *previous* carries: of its list, and of its notes, of which each was looked
-    for in the user's words when it was new."""
-    notes = previous.notes if previous is not None else ()
-    return (*carried(previous), *(note.text for note in notes if note.section == INSTRUCTIONS))
-
-
-def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
-    """Return *request* with what was wrong with its answer at the end of its last user message, in both its forms.
-
-    No message is added: some providers refuse two of one role in a row, or a system message that is not the first. Who
-    replied to the conversation is not asked as a part of it again.
-    """
-    named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MAX_NAMED])
-    fault = FAULTS.get(rejected.check, "it was no usable summary")
-    is_told_length = rejected.check in TOO_LONG and request.target_tokens is not None
-    length = f", in at most {request.target_tokens} tokens" if is_told_length else ""
-    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}{length}.{_ANEW}"
-    continued = request.continued
-    if rejected.check == "greeting":
-        continued = None
-    elif continued is not None:
-        continued = replace(continued, messages=_with_note(continued.messages, note))
-    return replace(request, messages=_with_note(request.messages, note), continued=continued)
-
-
-def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:
-    """Return *messages* with *note* at the end of the last that is the user's; those given stay as they are."""
-    noted = list(messages)
-    for place in range(len(noted) - 1, -1, -1):
-        message = noted[place]
-        if message.get("role") == "user":
-            content = message.get("content")
-            said = (
-                [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
-            )
-            noted[place] = {**message, "content": said}
-            break
-    return noted
-
-
-def refusal_in(request: SummaryRequest) -> str:
-    """Return the note that ``with_feedback`` has put at the end of *request*; empty where it has not."""
-    said = str(request.messages[-1].get("content")) if request.messages else ""
-    return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""
-
-
-# --- what a strategy asks with while a cycle lasts: answers are counted and told of, kept before use, and found again
-
-
-#: At least so many tokens are there for sentences that a summary lost, however short it should be.
-_MIN_ROOM = 128
-#: And so many where no length is wished for.
-_USUAL_ROOM = 500
-
-
-@dataclass
-class CycleWork:
-    """The ``Work`` of one cycle.
-
-    An accepted answer is kept before anything else is done with it, and the same question is not asked again while it
-    is. Not those of a summarizer that would answer the same again for nothing: they would only fill the log.
+    An accepted answer is kept before it is used, and the same question is not asked again while it is kept. Answers of
+    a deterministic summarizer are not kept: they would only fill the log.
     """
 
-    config: CompactorConfig
-    mark: int | None
-    plan: str | None
-    _ask: Ask
-    _emit: Callable[[Event], None]
-    _monotonic: Callable[[], float]
-    #: What the summarizer says of itself.
+    ask: Ask
+    count: TokenCounter
+    config: CompactorConfig = field(default_factory=CompactorConfig)
     traits: Traits = DEFAULT_TRAITS
-    #: Where accepted answers are kept, and found again; None: nowhere.
-    keeping: Keeping | None = None
-    #: Called with this and each request before it is made; what it raises goes out.
-    before_asking: Callable[[CycleWork, SummaryRequest], object] = lambda _work, _request: None
-    #: The newest round's id and the number of its newest post, as they are when it is called.
-    newest_place: Callable[[], tuple[str, int]] = lambda: ("", 0)
-    #: The newest prompt of its role, where it is known and shows all of its tail.
-    last_prompt: LastPrompt | None = None
-    #: The sizes that are over their marks; None: nobody knows.
+    emit: Callable[[Event], object] = lambda _event: None
+    monotonic: Callable[[], float] = time.monotonic
+    #: The agent's plan as text, if there is one.
+    plan: str | None = None
+    #: The number of tokens that the prompt has passed, if that is why the trigger is due.
+    mark: int | None = None
+    #: The sizes that are over their marks: a strategy that lowers none of them need not run. None: unknown.
     exceeds: frozenset[Size] | None = None
-    #: How the answer that was accepted last came about.
-    origin: Origin = field(default=Origin(), init=False)
-    #: The generation that is current, and how many of the view's rounds its compaction covers.
+    #: The newest prompt of the role, if it is known and shows all of the tail.
+    last_prompt: LastPrompt | None = None
+    #: The run whose permit and lease each call needs; None: neither is needed.
+    run: Run | None = None
+    #: Keeps accepted answers; None: nothing does.
+    journal: JournalWriter | None = None
+    #: Returns the newest round's id and the number of its newest post.
+    newest_place: Callable[[], tuple[str, int]] = lambda: ("", 0)
+
+    #: The current generation, the number of rounds that its compaction covers, and the answers it had when last seen.
     base: int = field(default=0, init=False)
     covered: int = field(default=0, init=False)
-    #: The answers that there were then.
-    _known: Sequence[str] = field(default=(), init=False)
-    #: Whether that answer was found, and no request was made since the last publication.
-    reused: bool = field(default=False, init=False)
-    #: The strategy that runs, and since the last publication: when it began, and the requests that were made.
+    prepared: tuple[CompactionPrepared, ...] = field(default=(), init=False)
+
+    #: The strategy that runs, and since the last publication: when it began, the requests that were made, whether the
+    #: whole summary was written anew, the tokens of all rounds that were sent, and whether the answer was kept before.
     strategy: str = field(default="", init=False)
     began: float = field(default=0.0, init=False)
     requests: int = field(default=0, init=False)
-    #: Likewise: whether what stood before was written anew in full, and the tokens of all rounds that were sent.
     major: bool = field(default=False, init=False)
     sent_tokens: int = field(default=0, init=False)
-    _asked_at: float = field(default=0.0, init=False)
-
-    @property
-    def takes_changes(self) -> bool:
-        return self.traits.takes_changes
-
-    def look(self, verdict: Verdict) -> None:
-        """Take note of what is exceeded now."""
-        self.mark, self.exceeds = verdict.mark, verdict.exceeds
+    reused: bool = field(default=False, init=False)
+    #: How the last accepted answer came about.
+    origin: Origin = field(default=Origin(), init=False)
 
     def begin(self, strategy: str) -> None:
-        """Count requests and time from here on, for *strategy*."""
-        self.strategy, self.began, self.requests, self.reused = strategy, self._monotonic(), 0, False
+        """Count requests and time from now on, for *strategy*."""
+        self.strategy, self.began, self.requests, self.reused = strategy, self.monotonic(), 0, False
         self.major, self.sent_tokens = False, 0
         self.origin = Origin(strategy=strategy)
 
-    def go_on_from(self, base: int, covered: int) -> None:
-        """Take note of what is current now."""
-        self.base, self.covered = base, covered
-        self._known = self.keeping.known(base)[1] if self.keeping is not None else ()
-
-    def is_current(self) -> bool:
-        """Return whether nobody has published since, nor left an answer that need not be asked for again."""
-        return self.keeping is None or self.keeping.known(self.base) == (True, self._known)
-
     @property
     def seconds(self) -> float:
-        return self._monotonic() - self.began
-
-    def continued(
-        self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
-    ) -> Continued | None:
-        if not self.traits.takes_continued:
-            return None
-        limit, count = self.config.summarizer_input_tokens, view.ledger.count
-        return continued(self.last_prompt, previous, rounds, instruction, model=view.model, count=count, limit=limit)
+        return self.monotonic() - self.began
 
     def summarize(
         self,
         request: SummaryRequest,
         source: Source,
-        view: View,
+        view: View | None = None,
         prohibitions: Sequence[str] | None = None,
         becomes: Callable[[Summary], CompactedMessage] | None = None,
-        reading: AnswerParser | None = None,
+        parse: AnswerParser | None = None,
         *,
         major: bool = False,
+        room: int | None = None,
+        length_setting: str = "target_tokens",
     ) -> Summary:
-        """What all attempts took is in the answer. Changes are asked for once: who fails at them is better asked for
-        something else."""
-        before, began, sent = source.previous_tokens + source.tokens + source.frame, self._monotonic(), self.sent_tokens
-        generation = view.compaction.generation if view.compaction else 0
-        span = {"role": view.role, "generation": generation, "strategy": self.strategy}
-        span |= {"start": request.start_index, "end": request.end_index}
-        attempts = 1 if request.kind == "changes" else self.traits.attempts(self.config)
-        judged = self._judged(request, source, view, prohibitions, reading)
-        digest = digest_of(request) if self.keeping is not None else ""
-        made = found = self._found(digest, request, judged)
-        if made is None:
-            self.before_asking(self, request)
-            self._emit(Started(**span, tokens_before=before))
-            sending = view.ledger.count(source.text) if source.sent is None else source.sent
-            made = judged(
-                partial(self._counted, sending), attempts=attempts, emit=partial(self._refused, request, span, attempts)
-            )
+        """Return an accepted summary of *source*, with the usage of all attempts.
+
+        *prohibitions* are the sentences that the summary must not lose; None: those that *request* holds. Lost ones are
+        put back below it, within *room* tokens. *becomes* makes the compaction of a summary that can be published as
+        it is: it is kept until then. *parse* reads an answer in another form. *major*: the summary is written in full
+        although changes would have done. A refused answer is asked for again at once, with the reason; changes are
+        asked for once, because a request in full serves better then. *view* is None outside of a cycle.
+
+        Raises what the summarizer raises, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
+        """
+        began, sent, tokens_before = self.monotonic(), self.sent_tokens, source.previous_tokens + source.tokens
+        span: dict[str, Any] = {
+            "role": request.role,
+            "generation": view.compaction.generation if view is not None and view.compaction is not None else 0,
+            "strategy": self.strategy,
+            "start": request.start_index,
+            "end": request.end_index,
+        }
+        pinned = _pinned(request, view)
+        if prohibitions is None:
+            covers = request.kind in ("rounds", "changes")
+            prohibitions = in_force(request.previous, request.rounds) if covers else ()
+        prohibitions, target = lost(prohibitions, pinned), request.target_tokens
+        if room is None:
+            room = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
+        known = replace(
+            source,
+            beside=(*source.beside, request.plan or self.plan or "", *pinned, *prohibitions),
+            previous=source.previous or (request.previous.summary if request.previous is not None else ""),
+            sent=self.count(source.text) if source.sent is None else source.sent,
+        )
+        terms = _Terms(request, known, prohibitions, room, parse, length_setting)
+
+        digest = digest_of(request) if self.journal is not None else ""
+        accepted = self._find_kept(digest, terms)
+        is_kept = accepted is not None
+
+        if accepted is None:
+            self._take_turn(request)
+            self.emit(Started(**span, tokens_before=tokens_before + source.frame))
+            is_asked_once = self.traits.deterministic or request.kind == "changes"
+            attempts, attempt = 1 if is_asked_once else self.config.summary_attempts, 1
+            asked, usage = request, None
+            while True:
+                self.requests += 1
+                self.sent_tokens += known.sent or 0
+                asked_at = self.monotonic()
+                answer = self.ask(asked)
+                told = answer if isinstance(answer, Summary) else Summary("")
+                usage = added(usage, told.usage)
+                try:
+                    accepted = _accept(answer, terms, self)
+                    break
+                except SummaryRejected as rejected:
+                    rejected.usage = usage
+                    self.emit(
+                        Rejected(
+                            **span,
+                            check=rejected.check,
+                            attempt=attempt,
+                            attempts=attempts,
+                            unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
+                            seconds=self.monotonic() - asked_at,
+                            usage=told.usage,
+                            model=told.model,
+                        )
+                    )
+                    if attempt >= attempts or rejected.is_final:
+                        raise
+                    try:
+                        self._take_turn(request)
+                    except LimitReached:  # beginning anew when there is room would pay for the first attempt each time
+                        raise rejected from None
+                    asked, attempt = with_feedback(request, rejected), attempt + 1
+            if attempt > 1:
+                accepted = accepted._replace(summary=replace(accepted.summary, usage=usage))
             self.origin = Origin(digest, tuple(CHECKS), self.strategy)
-            compaction = becomes(made.summary) if becomes is not None and self.keeping is not None else None
-            self.keep(view, replace(made.summary, text=made.said), compaction, request.kind)
+            if self.journal is not None:
+                compaction = becomes(accepted.summary) if becomes is not None else None
+                self.keep(view, replace(accepted.summary, text=accepted.said), compaction, request.kind)
+
         self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
-        self.reused = found is not None and not self.requests
-        self._emit(
+        self.reused = is_kept and not self.requests
+        self.emit(
             Prepared(
                 **span,
-                tokens_before=before,
-                tokens_after=made.tokens + source.frame,
-                seconds=self._monotonic() - began,
-                usage=made.summary.usage,
-                model=made.summary.model,
-                restored=made.restored,
-                unknown_identifiers=made.unknown,
-                reused=found is not None,
+                tokens_before=tokens_before + source.frame,
+                tokens_after=accepted.tokens + source.frame,
+                seconds=self.monotonic() - began,
+                usage=accepted.summary.usage,
+                model=accepted.summary.model,
+                restored=accepted.restored,
+                unknown_identifiers=accepted.unknown,
+                reused=is_kept,
                 major=major,
                 sent_tokens=self.sent_tokens - sent,
             )
         )
-        return made.summary
+        return accepted.summary
 
-    def _judged(
-        self,
-        request: SummaryRequest,
-        source: Source,
-        view: View,
-        prohibitions: Sequence[str] | None,
-        reading: AnswerParser | None,
-    ) -> Callable[..., Answer]:
-        """Return ``accepted``, with all that an answer to *request* is judged by."""
-        pinned, previous = _pinned(request, view), request.previous.summary if request.previous else ""
-        prohibitions = in_force(request.previous, request.rounds) if prohibitions is None else prohibitions
-        return partial(
-            accepted,
-            request=request,
-            source=replace(
-                source,
-                beside=(*source.beside, request.plan or self.plan or "", *pinned),
-                previous=source.previous or previous,
-            ),
-            count=view.ledger.count,
-            prohibitions=lost(prohibitions, pinned) if request.kind in ("rounds", "changes") else (),
-            room=_USUAL_ROOM if request.target_tokens is None else max(_MIN_ROOM, request.target_tokens // 2),
-            reading=reading,
-        )
+    def _find_kept(self, digest: str, terms: _Terms) -> Accepted | None:
+        """Return the answer that was paid for before, if it passes today's checks."""
+        answers = self.journal.read_prepared(self.base) if self.journal is not None else ()
+        for kept in reversed(answers):
+            if (kept.digest, kept.kind) == (digest, terms.request.kind):
+                try:
+                    return _accept(Summary(kept.text, kept.usage, kept.model), terms, self)
+                except SummaryRejected:
+                    return None
+        return None
 
-    def _found(self, digest: str, request: SummaryRequest, judged: Callable[..., Answer]) -> Answer | None:
-        """Return what was answered to *request* before, if it passes the checks of today."""
-        kept = self.keeping.answer(digest, request.kind, self.base) if self.keeping is not None else None
-        if kept is None:
-            return None
-        try:
-            return judged(lambda _request: Summary(kept.text, kept.usage, kept.model), attempts=1)
-        except SummaryRejected:
-            return None
+    def _take_turn(self, request: SummaryRequest) -> None:
+        """Take the run's permit and lease for *request*, or renew them. Raises ``LimitReached``, ``LeasedElsewhere``,
+        and once in a run ``Overtaken``: if others wrote something before the lease was ours."""
+        run, journal = self.run, self.journal
+        # The lease of a run that was given up is that of its successor.
+        if run is None or journal is None or self.traits.deterministic or run.forbidden() == "late":
+            return
+        if run.permit is not None:
+            run.permit.hold(request, self.count)
+        wait = journal.lease(self.config.call_timeout + LEASE_MARGIN)
+        if wait > 0:
+            raise LeasedElsewhere(wait)
+        if not run.leased:
+            run.leased = True
+            # Another thread of this process may have read the news, so that there is nothing left to refresh.
+            is_news, state = journal.refresh(), journal.read()
+            if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
+                raise Overtaken
 
     def keep(
-        self, view: View, said: Summary, compaction: CompactedMessage | None, kind: RequestKind = "rounds"
+        self, view: View | None, said: Summary, compaction: CompactedMessage | None, kind: RequestKind = "rounds"
     ) -> None:
-        """Keep what was *said*, and the *compaction* that could be published of it, if answers are kept at all."""
-        if self.keeping is None:
+        """Keep the answer *said*, and the *compaction* of it that could be published, if answers are kept at all."""
+        if self.journal is None or view is None:
             return
         seen_round_id, seen_post = self.newest_place()
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
-        self.keeping.prepare(
+        self.journal.prepare(
             CompactionPrepared(
                 role=view.role,
                 digest=self.origin.digest,
@@ -436,47 +316,170 @@ class CycleWork:
             )
         )
 
-    def _counted(self, sending: int, request: SummaryRequest) -> str | Summary:
-        self.requests += 1
-        self.sent_tokens += sending
-        self._asked_at = self._monotonic()
-        return self._ask(request)
-
-    def _refused(
-        self,
-        request: SummaryRequest,
-        span: Mapping[str, Any],
-        attempts: int,
-        rejected: SummaryRejected,
-        attempt: int,
-        answer: object,
-    ) -> None:
-        self._emit(
-            Rejected(
-                **span,
-                check=rejected.check,
-                attempt=attempt,
-                attempts=attempts,
-                unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
-                seconds=self._monotonic() - self._asked_at,
-                usage=answer.usage if isinstance(answer, Summary) else None,
-                model=answer.model if isinstance(answer, Summary) else None,
-            )
+    def continued(
+        self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
+    ) -> Continued | None:
+        """Return *instruction* as a continuation of the agent's last prompt, if that shows *previous* and, behind it,
+        *rounds*."""
+        if self.last_prompt is None:
+            return None
+        limit = self.config.summarizer_input_tokens
+        return continued(
+            self.last_prompt, previous, rounds, instruction, model=view.model, count=self.count, limit=limit
         )
-        if attempt < attempts:
-            try:
-                self.before_asking(self, request)
-            except LimitReached:  # to begin anew when there is room would pay for the first attempt again and again
-                raise rejected from None
 
 
-def _pinned(request: SummaryRequest, view: View) -> tuple[str, ...]:
+class Accepted(NamedTuple):
+    """A summary that may be shown."""
+
+    #: With the sentences that it had lost.
+    summary: Summary
+    tokens: int
+    #: How many sentences had been lost.
+    restored: int
+    #: Identifiers that stand nowhere in its source.
+    unknown: tuple[str, ...]
+    #: The answer without the tags around it and without those sentences.
+    said: str
+
+
+class _Terms(NamedTuple):
+    """What an answer is judged by."""
+
+    request: SummaryRequest
+    #: With all that it may take identifiers from.
+    source: Source
+    #: Sentences that a summary must not lose, and the tokens that restoring them may take.
+    prohibitions: Sequence[str]
+    room: int
+    parse: AnswerParser | None
+    length_setting: str
+
+
+def _accept(answer: object, terms: _Terms, work: Work) -> Accepted:
+    """Return the summary that *answer* is, with the prohibitions that it lost put back.
+
+    Raises ``SummaryRejected`` where a summary is refused: by a check, or because the sentences put back make it longer
+    than what it replaces.
+    """
+    request, source, prohibitions, room, parse, length_setting = terms
+    count = work.count
+    checked = check_summary(
+        answer,
+        source,
+        target_tokens=request.target_tokens,
+        count=count,
+        kind=request.kind,
+        reading=parse,
+        length_setting=length_setting,
+    )
+    text, notes, previous = checked.summary.text, checked.summary.notes, request.previous
+    extracted = isinstance(answer, Summary) and answer.extracted
+    if not extracted and request.kind in ("rounds", "changes"):
+        # From here on, what stands below the heading counts as the user's words: keep only what he said.
+        instructions = carried(previous)
+        if previous is not None:
+            instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
+        before = previous.summary if previous is not None else ""
+        heard = Heard(request.rounds, (*instructions, *prohibitions), before)
+        notes = heard.attribute_notes(notes)
+        text = rendered(notes) if notes else heard.attribute(text)
+    missing = lost(prohibitions, (text,))
+    text, back = restored(text, missing, room, count)
+    if back and notes:
+        span = span_of(request.rounds, request.start_index, request.end_index)
+        notes = with_sentences(notes, missing[-back:], span)
+        text = rendered(notes)
+    elif back and extracted:
+        text = _shorten_extract(text, terms, work)
+    tokens = checked.tokens if text == checked.summary.text else count(text)
+    if back and tokens >= source.previous_tokens + source.tokens:
+        longer = SummaryRejected(
+            "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
+        )
+        longer.tokens, longer.is_final = source.tokens, True
+        raise longer
+    usage = answer.usage if isinstance(answer, Summary) else None
+    summary = Summary(text, usage, checked.summary.model, notes, extracted)
+    return Accepted(summary, tokens, back, checked.unknown, checked.said)
+
+
+def _shorten_extract(text: str, terms: _Terms, work: Work) -> str:
+    """Return *text*, extracted offline, or an extract shorter by as much as the prohibitions exceed the target."""
+    request, source, prohibitions, room, *_ = terms
+    target, count = request.target_tokens or 0, work.count
+    all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
+    less = 0
+    for attempt in range(_SHORTER):
+        if not target or (over := count(text) - target) <= 0:
+            break
+        # First by the excess. If each extract loses other sentences, in the end by the length of all of them.
+        less = less + over if attempt < _SHORTER - 1 else all_of_them
+        work.requests += 1
+        work.sent_tokens += source.sent or 0
+        answer = work.ask(replace(request, target_tokens=max(1, target - less)))
+        shorter = answer.text if isinstance(answer, Summary) else str(answer)
+        text, _ = restored(shorter, lost(prohibitions, (shorter,)), room, count)
+    return text
+
+
+def _pinned(request: SummaryRequest, view: View | None) -> tuple[str, ...]:
     """Return the texts that are shown word for word beside the summary."""
-    pins: frozenset[tuple[str, int]] = getattr(view.rounds, "pins", frozenset())
-    posts = [
-        text
-        for round_ in request.rounds
-        for number, text in ((0, round_.user_query), *((post.number, post.message) for post in round_.post_list))
-        if (round_.id, number) in pins
-    ]
-    return (*getattr(request.previous, "pinned", ()), *posts)
+    before = request.previous.pinned if request.previous is not None else ()
+    pins = view.rounds.pins if view is not None else frozenset()
+    if not pins:
+        return before
+    return (
+        *before,
+        *(
+            text
+            for round_ in request.rounds
+            for number, text in ((0, round_.user_query), *((post.number, post.message) for post in round_.post_list))
+            if (round_.id, number) in pins
+        ),
+    )
+
+
+def digest_of(request: SummaryRequest) -> str:
+    """Return the SHA-256 of the request's messages in hexadecimal digits: equal for equal requests."""
+    return hashlib.sha256(json.dumps(request.messages, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> SummaryRequest:
+    """Return *request* with the reason why its answer was refused, at the end of the last user message in both forms.
+
+    No message is added: some providers refuse two of one role in a row, or a system message that is not the first. A
+    model that replied to the conversation is not asked behind it again.
+    """
+    named = ", ".join(f'"{escape_tags(name)}"' for name in rejected.identifiers[:_MAX_NAMED])
+    fault = FAULTS.get(rejected.check, "it was no usable summary")
+    is_told_length = rejected.check in TOO_LONG and request.target_tokens is not None
+    length = f", in at most {request.target_tokens} tokens" if is_told_length else ""
+    note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}{length}.{_ANEW}"
+    continued = request.continued
+    if rejected.check == "greeting":
+        continued = None
+    elif continued is not None:
+        continued = replace(continued, messages=_with_note(continued.messages, note))
+    return replace(request, messages=_with_note(request.messages, note), continued=continued)
+
+
+def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:
+    """Return a copy of *messages* with *note* at the end of the last user message."""
+    noted = list(messages)
+    for place in range(len(noted) - 1, -1, -1):
+        message = noted[place]
+        if message.get("role") == "user":
+            content = message.get("content")
+            said = (
+                [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
+            )
+            noted[place] = {**message, "content": said}
+            break
+    return noted
+
+
+def refusal_in(request: SummaryRequest) -> str:
+    """Return the note that ``with_feedback`` put at the end of *request*, or an empty text."""
+    said = str(request.messages[-1].get("content")) if request.messages else ""
+    return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""

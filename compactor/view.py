@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.overlays import OFFLINE, CompactedMessage, Reductions
@@ -16,16 +16,17 @@ from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
 
-from .acceptance.checks import AnswerParser, Source
 from .acceptance.prohibitions import PROHIBITIONS, in_force, lost, restored
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import Ledger, PrefixSums, PromptPart, by_round, calls_in, is_pinned
 from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
-from .summarizers.base import Continued, Summary, SummaryRequest
+from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
-from .triggers import Size
+
+if TYPE_CHECKING:
+    from .summarize import Work
 
 #: Stands between the model's text and what was extracted. It never changes, so that the prompt's beginning does not.
 LINE = "[Extracted without a model, from the rounds since the summary above:]"
@@ -132,52 +133,6 @@ def _extracted(view: View, extracted: str, rounds: Sequence[Round], target: int 
 
 
 # --- a View: the log and its overlays as one role sees them, with token counts ------------------------------------
-
-
-class Work(Protocol):
-    """What a strategy that asks a model may use, for as long as one cycle lasts."""
-
-    @property
-    def config(self) -> CompactorConfig: ...
-
-    @property
-    def mark(self) -> int | None:
-        """The number of tokens that the prompt has passed, where that is why there is work."""
-
-    @property
-    def exceeds(self) -> frozenset[Size] | None:
-        """The sizes that are over their marks: a strategy that lowers none of them need not run. None: nobody knows."""
-
-    @property
-    def plan(self) -> str | None:
-        """The agent's plan as text, where there is one."""
-
-    @property
-    def takes_changes(self) -> bool:
-        """Whether there is use in asking the summarizer for changes of notes."""
-
-    def continued(
-        self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
-    ) -> Continued | None:
-        """Return the question that *instruction* asks as a continuation of the agent's last prompt, where that shows
-        *previous*, and *rounds* behind it."""
-
-    def summarize(
-        self,
-        request: SummaryRequest,
-        source: Source,
-        view: View,
-        prohibitions: Sequence[str] | None = None,
-        becomes: Callable[[Summary], CompactedMessage] | None = None,
-        reading: AnswerParser | None = None,
-        *,
-        major: bool = False,
-    ) -> Summary:
-        """Return an accepted summary of *source*, with what the user forbade: *standing*; None: what *request* says of
-        it. *becomes* makes the compaction of it, where it can be published as it is: it is kept until it was. *reading*
-        makes a summary of an answer that is none itself. *major*: it is written in full where changes would have done.
-
-        Raises what the summarizer raises, or ``SummaryRejected``."""
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from .errors import (
     UnknownRound,
 )
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
-from .journal import CompactionRecord, LastingJournal
+from .journal import CompactionRecord, Journal
 from .memory import Conversation, Memory
 from .overlays import (
     CompactedMessage,
     CompactionProvider,
-    Journal,
     JournalState,
     Note,
     Origin,
@@ -67,7 +66,6 @@ __all__ = [
     "InMemoryStore",
     "Journal",
     "JournalState",
-    "LastingJournal",
     "Memory",
     "MessageError",
     "NewerVersion",

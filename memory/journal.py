@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 from .entries import (
@@ -26,7 +26,6 @@ from .errors import StaleCompaction
 from .log.state import Snapshot, revert
 from .overlays import (
     CompactedMessage,
-    Journal,
     JournalState,
     Origin,
     Reduction,
@@ -185,49 +184,89 @@ OVERTAKEN = (
 )
 
 
-@runtime_checkable
-class LastingJournal(Journal, Protocol):
-    """A journal that outlives the process and has other writers. A compactor makes use of all this where it is there;
-    one that has the methods of ``Journal`` alone serves as well."""
+class Journal:
+    """Where one role's overlays are published and kept.
+
+    A journal of your own implements ``read``, ``publish`` and ``revert``; every other method has a default that keeps
+    nothing. An object that has those three methods without being a subclass serves a compactor as well.
+    """
+
+    @property
+    def keeps_reductions(self) -> bool:
+        """Whether ``reduce`` ever keeps any."""
+        return False
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether ``prepare`` ever keeps any."""
+        return False
+
+    def read(self) -> JournalState:
+        """Return the present state; must not block."""
+        raise NotImplementedError
 
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
     ) -> CompactedMessage:
-        """Publish as ``Journal`` does, and keep the *origin* beside it."""
+        """Make *compaction* current and return it with its generation; *round_ids* are the newly covered rounds.
+
+        Raises ``StaleCompaction`` unless *base* is the current generation, all of *round_ids* are still closed and
+        visible, no open round lies before the end, and the end moves forward.
+        """
+        raise NotImplementedError
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
-        """Revert as ``Journal`` does. Raises ``StaleCompaction`` where a *base* is given that is not current."""
+        """Make the compaction before the current one current again, and return it; None if there is none.
 
-    def prepare(self, answer: CompactionPrepared) -> bool:
+        Raises ``StaleCompaction`` if a *base* is given that is not the current generation.
+        """
+        raise NotImplementedError
+
+    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:  # noqa: ARG002
+        """Make *reduction* one of the role's, and return all of them; None if it is ignored, because it equals a live
+        one, lies inside it or partly overlaps it. It replaces those that it contains.
+
+        Raises ``StaleCompaction`` unless *base* is the current generation, the round is visible and behind the
+        compaction, the role sees the first and the last post, and no call is torn from its results.
+        """
+        return None
+
+    def withdraw(self, reduction: Reduction) -> bool:  # noqa: ARG002
+        """Take out the live reduction of the same posts, and return whether there was one."""
+        return False
+
+    def prepare(self, answer: CompactionPrepared) -> bool:  # noqa: ARG002
         """Keep an accepted answer until its role publishes; return False, and keep nothing, if its base is stale."""
+        return False
 
-    def prepared(self) -> Sequence[CompactionPrepared]:
-        """Return the answers that were made from the current generation, oldest first."""
-
-    def lease(self, seconds: float) -> float:
-        """Take or renew the sole right to have this role's history summarised, and return 0.0; where somebody else has
-        it, the seconds until that expires. It saves money: what is published never rests on it."""
+    def lease(self, seconds: float) -> float:  # noqa: ARG002
+        """Take or renew the sole right to have this role's history summarised, and return 0.0; if somebody else has
+        it, the seconds until that expires. It saves money: publishing never depends on it."""
+        return 0.0
 
     def release(self) -> None:
-        """Give that right back; where it is somebody else's, nothing changes."""
+        """Give that right back; nothing changes if it is somebody else's."""
 
     def refresh(self) -> bool:
         """Read what others wrote; return whether there was anything."""
+        return False
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         """Keep an event."""
 
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first."""
+        return ()
 
     def index_texts(self) -> bool:
-        """Do a step of what makes old rounds quick to search; return whether there is more to do."""
+        """Do one step of indexing old rounds for search; return whether there is more to do."""
+        return False
 
 
-class RoleJournal:
-    """One role's overlays in a Memory's log, as ``LastingJournal`` promises. Their indices are those of the present.
+class RoleJournal(Journal):
+    """One role's overlays in a Memory's log. Their indices are those of the present.
 
-    *holder* tells it from others where the store gives leases; a random one if there is none.
+    *holder* names it where the store gives leases; without one, it draws a random name.
     """
 
     def __init__(self, memory: Memory, role: str, *, holder: str = "") -> None:
@@ -244,8 +283,16 @@ class RoleJournal:
     def keeps_reductions(self) -> bool:
         return bool(self._role)  # the empty role sees everything, as it was
 
+    @property
+    def keeps_answers(self) -> bool:
+        return True
+
     def read(self) -> JournalState:
-        return self._state(self._memory.snapshot)
+        now = self._memory.snapshot
+        state = self._state(now)
+        if not (prepared := now.prepared.get(self._role)):
+            return state
+        return state._replace(prepared=tuple([one for one in prepared if one.base == state.generation]))
 
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
@@ -310,12 +357,6 @@ class RoleJournal:
 
         self._memory._write(records)
         return written
-
-    def prepared(self) -> Sequence[CompactionPrepared]:
-        now = self._memory.snapshot
-        answers, state = now.prepared.get(self._role, ()), now.journals.get(self._role)
-        generation = now.redactions if state is None else state.generation
-        return [one for one in answers if one.base == generation] if answers else ()
 
     def lease(self, seconds: float) -> float:
         store = self._store

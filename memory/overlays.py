@@ -12,10 +12,12 @@ from pydantic import AfterValidator, Field
 from .messages import paired, query_message, repeats_query
 from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze_mapping
 
+if TYPE_CHECKING:
+    from .entries import CompactionPrepared
+
 __all__ = [
     "CompactedMessage",
     "CompactionProvider",
-    "Journal",
     "JournalState",
     "Note",
     "Origin",
@@ -222,38 +224,8 @@ class JournalState(NamedTuple):
     current: CompactedMessage | None = None
     #: The newest round there was when the last revert happened; None unless the newest entry is a revert.
     held_round_id: str | None = None
-
-
-class Journal(Protocol):
-    """Where one role's overlays are published, and kept."""
-
-    @property
-    def keeps_reductions(self) -> bool:
-        """Whether ``reduce`` ever keeps any."""
-
-    def read(self) -> JournalState:
-        """Return the present state; must not block."""
-
-    def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str]) -> CompactedMessage:
-        """Make *compaction* current and return it with its generation; *round_ids* are the newly covered rounds.
-
-        Raises ``StaleCompaction`` unless *base* is the current generation, all of *round_ids* are still closed and
-        visible, no open round lies before the end, and the end moves forward.
-        """
-
-    def revert(self) -> CompactedMessage | None:
-        """Make the compaction before the current one current again, and return it; None where there is none."""
-
-    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
-        """Make *reduction* one of the role's, and return those there are then; None where it is ignored, because it
-        equals a live one, lies inside it or partly overlaps it. It takes the place of those that it contains.
-
-        Raises ``StaleCompaction`` unless *base* is the current generation, the round is visible and behind the
-        compaction, the role sees the first and the last post, and no call is torn from its results.
-        """
-
-    def withdraw(self, reduction: Reduction) -> bool:
-        """Take out the live reduction of the same posts, and return whether there was one."""
+    #: The answers that were paid for and made from this generation, oldest first.
+    prepared: tuple[CompactionPrepared, ...] = ()
 
 
 class Origin(NamedTuple):

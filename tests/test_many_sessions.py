@@ -11,7 +11,7 @@ import pytest
 from benchmarks import many_sessions
 from benchmarks.many_sessions import Measured
 from compactor import ContextCompactor
-from compactor.summarize import CycleWork
+from compactor.summarize import Work
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 
@@ -86,5 +86,5 @@ def test_what_a_cycle_worked_with_is_freed_when_it_ends() -> None:
         gc.enable()
 
 
-def works() -> list[CycleWork]:
-    return [one for one in gc.get_objects() if isinstance(one, CycleWork)]
+def works() -> list[Work]:
+    return [one for one in gc.get_objects() if isinstance(one, Work)]

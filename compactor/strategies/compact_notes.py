@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round, once
@@ -25,10 +26,13 @@ from ..journal import ANCHORS
 from ..prompt.groups import PROMPT_TOKENS, Message, count_message
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..transcript import MIN_ROOM, Room, Step, quote, steps
-from ..view import View, Work
+from ..view import View
 from .incremental import Saving, compaction_of, saving_of
 from .note_edits import SCHEMA, changed, changes_in, is_changes
 from .notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
+
+if TYPE_CHECKING:
+    from ..summarize import Work
 
 #: Under this key of its ``extra`` a compaction has the tokens of its notes when they were written in full.
 WRITTEN = "written_tokens"
@@ -104,7 +108,7 @@ class _Noting:
 
     def target_for(self, target: int | None, *, changes: bool) -> int | None:
         """Return how long they are asked to be. What is refused as oversized goes by the whole *target*."""
-        leave_room = target is not None and not changes and self.work.takes_changes
+        leave_room = target is not None and not changes and self.work.traits.takes_changes
         return max(1, int(WRITTEN_SHARE * target)) if target is not None and leave_room else target
 
     def asked(self, content: str, previous: str | None, *, changes: bool, target: int | None) -> list[Message]:
@@ -181,7 +185,7 @@ class _Before:
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
         fits = noting.view.ledger.count(rendered(notes)) <= most
         fits = fits and noting.room_for(rendered(notes), changes=True) >= MIN_ROOM
-        return cls(made, notes, changes=bool(notes) and fits and noting.work.takes_changes)
+        return cls(made, notes, changes=bool(notes) and fits and noting.work.traits.takes_changes)
 
     @property
     def text(self) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from memory.overlays import CompactedMessage, Reduction
 from memory.references import beginning, posts_reference
@@ -22,9 +22,12 @@ from ..errors import SummaryRejected
 from ..prompt.groups import MESSAGE_TOKENS, OVERLAY, MessageGroup, is_summary
 from ..prompt.shorten import is_result
 from ..transcript import answered_calls, quote
-from ..view import View, Work
+from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, summary_text
 from .tail import Place, Tail
+
+if TYPE_CHECKING:
+    from ..summarize import Work
 
 #: What a part of a round is to a stretch: a call with its results, what stands for such, what the role said of its own
 #: accord, or what ends the stretch.
@@ -256,17 +259,14 @@ class _Run:
         if self._cost("") + self.target > most:
             return None
         calls = self.logged.model_copy(update={"user_query": "", "post_list": tuple(self._quoted())})
-        made, _ = list(
-            fold(
-                self.view,
-                self.work,
-                self.asking,
-                [calls],
-                start=self.stretch.place,
-                previous=self.earlier,
-                calls=answered_calls(self.logged),
-            )
-        )[-1]
+        *_, made = fold(
+            self.view,
+            self.asking,
+            [calls],
+            start=self.stretch.place,
+            previous=self.earlier,
+            calls=answered_calls(self.logged),
+        )
         if self._cost(made.summary) > most:
             rejected = SummaryRejected(
                 "no_progress", f"the summary of tool calls that have {self.tokens} tokens saves under a tenth of them"
@@ -326,7 +326,7 @@ class _Run:
 
     def _quoted(self) -> Iterator[Post]:
         """Give the new posts as the model is to read them."""
-        room = self.asking.room(self.view, self.work, self.earlier)
+        room = self.asking.room(self.view, self.earlier)
         plans = {
             call.id
             for group in self.stretch.groups

@@ -21,7 +21,7 @@ from ..prompt.groups import ARGUMENTS, kind_named
 from ..prompt.shorten import OffloadRule, is_result, size_of
 from ..tokens import TokenCounter
 from ..transcript import answered_calls
-from ..view import View, Work
+from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, summary_text, with_sentences
 from .tail import Placed, Tail
 
@@ -83,7 +83,7 @@ def offload_large(
             if reduction is None:
                 continue
             if template is not None and work is not None and reduction.text != placed.text_of(post):
-                made = _summarised(view, work, template, placed, post)
+                made = _summarised(view, template, placed, post)
                 reduction = reduction if made is None else made.model_copy(update={"extra": reduction.extra})
             if sentences := lost(placed.forbids, [reduction.text]):
                 reduction = reduction.model_copy(update={"text": with_sentences(reduction.text, sentences)})
@@ -115,9 +115,7 @@ def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tupl
                 yield from ((placed, post) for post in placed.posts if placed.of(post) not in stays)
 
 
-def _summarised(
-    view: View, work: Work, template: PromptTemplate, placed: Placed, post: Post | None
-) -> Reduction | None:
+def _summarised(view: View, template: PromptTemplate, placed: Placed, post: Post | None) -> Reduction | None:
     """Return the reduction by which *post* reads as its summary; None where that is refused, or saves nothing, and
     where it would stand among the role's own words."""
     own = post is not None and post.send_from == view.role and not is_result(post)
@@ -129,9 +127,9 @@ def _summarised(
     # Without the calls of others, which stay as they are.
     alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
     try:
-        asking = SummaryQuestion(template, "large_post", target, "" if post is None else quote_query(placed.round_))
+        question = SummaryQuestion(template, "large_post", target, "" if post is None else quote_query(placed.round_))
         calls = answered_calls(placed.round_)
-        *_, (made, _) = fold(view, work, asking, [alone], start=placed.place, calls=calls)
+        *_, made = fold(view, question, [alone], start=placed.place, calls=calls)
     except SummaryRejected:
         return None
     stands_for = f"the {size_of(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"

@@ -39,7 +39,7 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
-from compactor.journal import Keeping
+from compactor.journal import JournalWriter
 from compactor.prompt.accounting import Ledger
 from compactor.runner import Run
 from compactor.summarize import DEFAULT_TRAITS, Traits
@@ -77,12 +77,11 @@ class Table:
         self.memory = memory
         self.events: list[Event] = []
         self.time = 100.0
-        journal = more.get("journal", memory.journal(ROLE))
+        journal = more.pop("journal", memory.journal(ROLE))
         options: dict[str, Any] = {
             "config": config,
             "rounds_getter": memory.rounds_getter(ROLE),
-            "journal": journal,
-            "keeping": Keeping(journal, ROLE, self.events.append),
+            "journal": JournalWriter(journal, ROLE, self.events.append),
             "trigger": after_rounds(config.threshold),
             "strategies": (compact_rounds,),
             "ledger": Ledger(ROLE, count_tokens),
@@ -254,11 +253,11 @@ def test_a_revert_holds_until_a_round_is_newer() -> None:
     """One that is open counts as newer; a forced cycle does not wait."""
     table = Table(memory_of(10))
     table.run()
-    table.cycle.journal.revert()
+    table.cycle.journal.revert(table.cycle.journal.read().generation)
     assert table.run() is None
     assert of_kind(table.events, Skipped)[-1].reason is Skip.REVERTED
     assert table.run(forced=True) is not None
-    table.cycle.journal.revert()
+    table.cycle.journal.revert(table.cycle.journal.read().generation)
     add_round(table.memory, close=False)
     published = table.run()
     assert published is not None
@@ -418,7 +417,7 @@ def test_a_reduction_is_told_of_with_its_neighbours_and_what_it_saved() -> None:
     memory = memory_of(5)
     posts = memory.conversation.rounds[1].post_list
     table = Table(memory, trigger=when(lambda view: not view.reductions.by_round), strategies=(dropping(1),))
-    whole = table.cycle.view(memory.journal(ROLE).read()).tokens
+    whole = table.cycle.look()[1].tokens
     assert table.run() is None
     (event,) = of_kind(table.events, Reduced)
     assert (event.strategy, event.kind, event.posts) == ("dropping", "dropped", 1)
@@ -430,7 +429,7 @@ def test_a_reduction_is_told_of_with_its_neighbours_and_what_it_saved() -> None:
     assert event.previous_post_id == (posts[-2].id if len(posts) > 1 else "")
     assert event.next_post_id == ""
     assert event.tokens_after == 0
-    assert table.cycle.view(memory.journal(ROLE).read()).tokens == whole - event.tokens_before
+    assert table.cycle.look()[1].tokens == whole - event.tokens_before
 
 
 def test_the_view_is_measured_again_after_each_strategy() -> None:
@@ -561,7 +560,7 @@ def test_a_model_is_not_asked_where_no_summary_can_make_prompts_shorter() -> Non
 def test_no_more_is_asked_for_than_makes_prompts_shorter() -> None:
     """Where prompts show little of the new rounds, the summary is asked to be shorter than ``target_tokens``."""
     table, summarizer = Table(memory_of(8)), ScriptedSummarizer()
-    full = replace(table.cycle.view(table.cycle.journal.read()))
+    full = replace(table.cycle.look()[1])
     table.run(summarizer, forced=True)
     (request,) = summarizer.requests
     assert request.target_tokens is not None

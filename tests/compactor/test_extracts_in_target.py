@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, lost, standing_sentences
-from compactor.summarize import accepted
+from compactor.events import Prepared
+from compactor.summarize import Work, traits_of
 from compactor.summarizers.base import SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
+from memory.events import Event
 from memory.rounds import USER, Post, Round
 
 RULES = [
@@ -46,17 +48,14 @@ def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round
     """Where these alone fit."""
     prohibitions = tuple(standing_sentences(rounds))
     text = "\n".join(map(quote, rounds))
-    made = accepted(
-        ExtractiveSummarizer(),
-        SummaryRequest(rounds=tuple(rounds), target_tokens=target, end_index=len(rounds)),
-        Source(text, 10**6),
-        count_tokens,
-        attempts=1,
-        prohibitions=prohibitions,
-        room=10**6,
-    )
+    events: list[Event] = []
+    summarizer = ExtractiveSummarizer()
+    work = Work(ask=summarizer, count=count_tokens, traits=traits_of(summarizer), emit=events.append)
+    request = SummaryRequest(rounds=tuple(rounds), target_tokens=target, end_index=len(rounds))
+    made = work.summarize(request, Source(text, 10**6), prohibitions=prohibitions, room=10**6)
     alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in prohibitions)]))
 
-    assert lost(prohibitions, (made.summary.text,)) == ()
-    assert made.tokens == count_tokens(made.summary.text)
-    assert made.tokens <= max(target, alone + 40)
+    assert lost(prohibitions, (made.text,)) == ()
+    (tokens,) = [event.tokens_after for event in events if isinstance(event, Prepared)]
+    assert tokens == count_tokens(made.text)
+    assert tokens <= max(target, alone + 40)

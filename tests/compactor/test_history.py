@@ -20,14 +20,13 @@ from compactor.events import (
     Reverted,
     StrategyFailed,
 )
-from compactor.journal import FailuresKept, Keeping
+from compactor.journal import JournalWriter
 from compactor.runner import State
 from compactor.testing import ScriptedSummarizer
 from memory import (
     CompactedMessage,
     CompactionRecord,
     InMemoryStore,
-    LastingJournal,
     Memory,
     StaleCompaction,
     Store,
@@ -224,7 +223,7 @@ def test_which_events_are_kept() -> None:
     """Those that no other entry tells; after a publication each counts anew."""
     store = InMemoryStore()
     memory, compactor = process(store, rounds=10)
-    note = FailuresKept(Keeping(memory.journal(ROLE), ROLE, print))
+    note = JournalWriter(memory.journal(ROLE), ROLE, print).record_failure
     kept = [
         Discarded(role=ROLE, reason="late"),
         Failed(role=ROLE, error="OSError", failures=1, retry_in=1.0),
@@ -402,8 +401,3 @@ def test_a_failing_index_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     executor.run_all()
     assert [event.error for event in of_kind(compactor.events, IndexingFailed)] == ["StoreFull"]
     assert (end_of(compactor), compactor.status().failures) == (7, 0)
-
-
-def test_a_memorys_journal_lasts() -> None:
-    """Which is how a compactor tells what it may ask of one."""
-    assert isinstance(Memory("session").journal(ROLE), LastingJournal)

@@ -47,6 +47,7 @@ class Asked:
     exceeds: frozenset[str] | None = None
     plan: str | None = None
     config: CompactorConfig = field(default_factory=CompactorConfig)
+    last_prompt: None = None
     requests: list[SummaryRequest] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
 

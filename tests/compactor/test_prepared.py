@@ -26,8 +26,8 @@ from compactor import (
 from compactor import journal as keeping_module
 from compactor.acceptance.checks import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
-from compactor.journal import Keeping, LocalJournal, digest_of
-from compactor.summarize import CycleWork
+from compactor.journal import JournalWriter, LocalJournal
+from compactor.summarize import Work, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
@@ -134,9 +134,9 @@ def test_what_was_made_before_a_redaction_or_a_publication_is_stale() -> None:
     crashed_before_publishing(store)
     memory = Memory("session", store=store)
     journal = memory.journal(ROLE)
-    (answer,) = journal.prepared()
+    (answer,) = journal.read().prepared
     memory.redact("r1.p2")
-    assert journal.prepared() == ()
+    assert journal.read().prepared == ()
     assert journal.prepare(answer) is False
     assert len(records(store, CompactionPrepared)) == 1, "a stale one is not even written"
     assert all(PAID.text not in entry.body for entry in store.read("session"))
@@ -193,7 +193,7 @@ def test_who_comes_late_with_an_answer_of_the_log_has_failed_at_nothing(monkeypa
         if not overtaken:
             overtaken = True
             journal = other.journal(ROLE)
-            (answer,) = journal.prepared()
+            (answer,) = journal.read().prepared
             assert answer.compaction is not None
             journal.publish(answer.compaction, base=0, round_ids=answer.round_ids)
             further = answer.compaction.model_copy(update={"summary": "The next one.", "end_round_id": "r8"})
@@ -316,7 +316,7 @@ def test_the_newest_answers_are_at_hand_and_no_more() -> None:
     journal = memory.journal(ROLE)
     for number in range(70):
         journal.prepare(CompactionPrepared(role=ROLE, digest=str(number), base=0, kind="tool_run", text="t"))
-    assert [one.digest for one in journal.prepared()] == [str(number) for number in range(6, 70)]
+    assert [one.digest for one in journal.read().prepared] == [str(number) for number in range(6, 70)]
     assert len(memory.snapshot.prepared_entries[ROLE]) == 64
 
 
@@ -372,7 +372,7 @@ def test_while_the_interpreter_exits_nothing_is_written(monkeypatch: pytest.Monk
 def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
     """A newer version may know more of what is wrong with one."""
     request = SummaryRequest(messages=[{"role": "user", "content": "Summarise."}])
-    kept, asked = Keeping(LocalJournal(lambda: None), "", print), []  # type: ignore[arg-type, return-value]
+    kept, asked = JournalWriter(LocalJournal(lambda: None), "", print), []  # type: ignore[arg-type, return-value]
     kept.prepare(CompactionPrepared(role="", digest=digest_of(request), base=0, text="Hello! How can I help you?"))
     view: Any = SimpleNamespace(
         compaction=None, role="", ledger=SimpleNamespace(count=count_tokens), rounds=SimpleNamespace(pins=frozenset())
@@ -382,7 +382,7 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
         asked.append(request)
         return "It was said fifty times."
 
-    work = CycleWork(CompactorConfig(), None, None, ask, lambda _: None, lambda: 0, keeping=kept)
+    work = Work(ask=ask, count=count_tokens, journal=kept)
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
     assert len(asked) == 1
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."

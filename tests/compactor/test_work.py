@@ -17,9 +17,8 @@ from compactor.events import CompactionEvent, Prepared, Rejected, Started
 from compactor.summarize import (
     DEFAULT_TRAITS,
     FAULTS,
-    CycleWork,
     Traits,
-    accepted,
+    Work,
     refusal_in,
     traits_of,
     with_feedback,
@@ -46,12 +45,18 @@ class Desk:
         self.time = 0.0
         self.view: Any = SimpleNamespace(
             compaction=None,
-            role="Planner",
             ledger=SimpleNamespace(count=count_tokens),
             rounds=SimpleNamespace(pins=frozenset(pins)),
         )
         settings = CompactorConfig(**config)
-        self.work = CycleWork(settings, None, None, self._ask, self.events.append, lambda: self.time, traits)
+        self.work = Work(
+            ask=self._ask,
+            count=count_tokens,
+            config=settings,
+            traits=traits,
+            emit=self.events.append,
+            monotonic=lambda: self.time,
+        )
 
     def _ask(self, request: SummaryRequest) -> Any:
         self.time += 2.0
@@ -67,7 +72,12 @@ class Desk:
 
 def request_of(*queries: str, **more: Any) -> SummaryRequest:
     rounds = [Round(id=f"r{place}", user_query=query) for place, query in enumerate(queries, 1)]
-    values: dict[str, Any] = {"rounds": rounds, "end_index": 1, "messages": [{"role": "user", "content": "Summarise."}]}
+    values: dict[str, Any] = {
+        "role": "Planner",
+        "rounds": rounds,
+        "end_index": 1,
+        "messages": [{"role": "user", "content": "Summarise."}],
+    }
     return SummaryRequest(**values | more)
 
 
@@ -137,9 +147,8 @@ def test_after_the_last_attempt_the_refusal_goes_out(attempts: int) -> None:
 
 
 def test_one_that_would_answer_the_same_is_not_asked_again() -> None:
-    """A summarizer without a model says so; its number of attempts goes before the configuration's."""
-    config = CompactorConfig(summary_attempts=5)
-    assert [traits_of(each).attempts(config) for each in (ExtractiveSummarizer(), ScriptedSummarizer())] == [1, 5]
+    """A summarizer without a model says so; the configuration's number of attempts does not matter then."""
+    assert [traits_of(each).deterministic for each in (ExtractiveSummarizer(), ScriptedSummarizer())] == [True, False]
     desk = Desk([""], traits=Traits(deterministic=True), summary_attempts=5)
     with pytest.raises(SummaryRejected):
         desk.summarize()
@@ -203,11 +212,9 @@ def test_the_reason_is_read_back_where_it_was_put() -> None:
 def test_whoever_has_no_cycle_asks_the_same_way() -> None:
     """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
     summarizer = ScriptedSummarizer(["", Summary(FLIES, USAGE)])
-    made = accepted(
-        summarizer, request_of(), Source(TEXT, 300), count_tokens, attempts=2, prohibitions=("Never pay.",), room=50
-    )
-    assert made.summary == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
-    assert (made.restored, made.tokens) == (1, count_tokens(made.summary.text))
+    work = Work(ask=summarizer, count=count_tokens)
+    made = work.summarize(request_of(), Source(TEXT, 300), prohibitions=("Never pay.",), room=50)
+    assert made == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
     assert "it held no text" in said_last(summarizer.requests[1])
 
 

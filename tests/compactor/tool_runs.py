@@ -12,7 +12,7 @@ from views import reduced
 from compactor import CompactorConfig, SummaryRequest, View, compose
 from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.strategies.compress_tool_runs import compress_tool_runs
-from compactor.summarize import CycleWork
+from compactor.summarize import Work
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory, Reduction
@@ -47,8 +47,8 @@ def work_of(
     *,
     mark: int | None = None,
     plan: str | None = None,
-) -> CycleWork:
-    return CycleWork(config, mark, plan, ask, lambda _event: None, lambda: 0.0)
+) -> Work:
+    return Work(ask=ask, count=count_tokens, config=config, mark=mark, plan=plan, monotonic=lambda: 0.0)
 
 
 def apply(

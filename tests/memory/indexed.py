@@ -130,7 +130,7 @@ def shown(memory: Memory, *roles: str) -> object:
                 [rounds.number_at(place) for place in range(len(rounds))],
                 compaction,
                 journal.read(),
-                journal.prepared(),
+                journal.read().prepared,
                 rounds.reductions.version,
                 dict(rounds.reductions.by_round),
                 [rounds.end_of(round_.id) for round_ in memory.conversation.rounds],

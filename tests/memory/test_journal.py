@@ -268,7 +268,7 @@ def test_answers_about_single_posts_do_not_push_out_a_compaction_that_is_held() 
     journal = memory_of(3, store).journal("A")
     for text in ("held", *map(str, range(MAX_PREPARED + 2)), "held again"):
         journal.prepare(prepared(text, made(2, text) if "held" in text else None))
-    for kept in (journal.prepared(), Memory("s", store=store).journal("A").prepared()):
+    for kept in (journal.read().prepared, Memory("s", store=store).journal("A").read().prepared):
         assert [one.text for one in kept] == ["held", *map(str, range(2, MAX_PREPARED + 2)), "held again"]
 
 
@@ -278,7 +278,7 @@ def test_of_compactions_that_are_held_only_the_newest_are_at_hand() -> None:
     journal.prepare(prepared("answer"))
     for number in range(MAX_PREPARED + 1):
         journal.prepare(prepared(f"held {number}", made(2)))
-    assert [one.text for one in journal.prepared()] == [
+    assert [one.text for one in journal.read().prepared] == [
         "answer",
         *(f"held {number}" for number in range(1, MAX_PREPARED + 1)),
     ]
@@ -288,7 +288,7 @@ def test_what_is_published_does_not_carry_along_which_of_its_fields_were_set() -
     """Nobody asks for that, and it is as large as all else of it but its text: once for each compactor there is."""
     memory = memory_of(3)
     memory.journal("Planner").prepare(prepared("text", made(2)))
-    (answer,) = memory.journal("Planner").prepared()
+    (answer,) = memory.journal("Planner").read().prepared
     assert answer.compaction is not None
     assert answer.model_fields_set | answer.compaction.model_fields_set == set()
     assert answer.compaction == made(2)

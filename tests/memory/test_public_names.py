@@ -11,7 +11,7 @@ import memory
 
 #: For who writes a store or a journal of their own, in ``memory.entries`` and ``memory.stores``.
 OF_STORES = {"Entry", "CompactionPrepared", "Checkpoint", "Extent", "FoundTexts", "StoredText"}
-#: What is known by another name: ``LastingJournal``, a callable, and what ``Rounds`` shows.
+#: What is known by another name: ``Journal``, a callable, and what ``Rounds`` shows.
 KNOWN = {"RoleJournal", "RoundsGetter", "Snapshot"}
 
 

@@ -36,10 +36,11 @@ from ...acceptance.checks import Source
 from ...acceptance.prohibitions import standing_sentences
 from ...config import CompactorConfig, ConfigError, whole_number
 from ...errors import SummaryRejected
+from ...events import Rejected
 from ...prompt.groups import PROMPT_TOKENS, Message, count_message
 from ...strategies import compact_rounds, compress_tool_runs
 from ...strategies.incremental import Saving
-from ...summarize import TOO_LONG, accepted, refusal_in, traits_of
+from ...summarize import TOO_LONG, Work, refusal_in, traits_of
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Summary, SummaryRequest, as_summarizer
 from ...summarizers.answers import strip_tags, unfenced
 from ...tokens import count_tokens
@@ -522,18 +523,20 @@ class MemoryWithCompress:
             frame=count_message(_make_message("", part, references), count_tokens),
             previous=count_tokens(previous),
         )
-        answer = accepted(
-            summarizer,
+        work = Work(
+            ask=summarizer,
+            count=count_tokens,
+            traits=traits_of(summarizer),
+            emit=lambda event: failed_checks.append(event.check) if isinstance(event, Rejected) else None,
+        )
+        summary = work.summarize(
             request,
             Source("\n".join(map(quote, rounds)), saving.new, saving.previous, previous=previous),
-            count_tokens,
-            attempts=traits_of(summarizer).attempts(CompactorConfig()),
             prohibitions=prohibitions,
             room=max(target // 2, _MIN_ROOM),
             length_setting="max_token",
-            emit=lambda rejected, *_: failed_checks.append(rejected.check),
         )
-        return _make_message(answer.summary.text, part, references)
+        return _make_message(summary.text, part, references)
 
     async def _measure(self, shown: Sequence[WindowMessage]) -> int:
         return await count_words(self.token_counter, _copy_messages(shown))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from weakref import finalize
 
@@ -26,7 +26,7 @@ from ...errors import SummaryRejected
 from ...prompt.groups import PROMPT_TOKENS, Message, count_message
 from ...prompt.shorten import cut_beginning, is_result, only_text, size_of
 from ...strategies.incremental import Saving
-from ...summarize import accepted, traits_of
+from ...summarize import Work, traits_of
 from ...summarizers import ExtractiveSummarizer
 from ...summarizers.answers import as_summarizer
 from ...summarizers.base import Summarizer, SummaryRequest
@@ -182,7 +182,6 @@ def offload_context(
             prompt=config.prompt,
             target_tokens=target_tokens,
             group_tokens=group_token_threshold or config.summarizer_input_tokens,
-            attempts=traits_of(ask).attempts(config),
         )
         compressed, failure = _compress(chat, ask, options, payloads)
         if compressed is not chat:
@@ -190,7 +189,7 @@ def offload_context(
         failures = _failures.add(summarizer, chat_id) if failure is not None else 0
         if chat.tokens > most and failures >= config.circuit_breaker_failures:
             extractive = ExtractiveSummarizer(count=chat.count)
-            compressed, _ = _compress(chat, extractive, replace(options, attempts=1), payloads)
+            compressed, _ = _compress(chat, extractive, options, payloads)
             offline = compressed is not chat
         chat = compressed
     over = max(chat.tokens - most, 0)
@@ -408,7 +407,6 @@ class _CompressOptions:
     prompt: PromptTemplate
     target_tokens: int
     group_tokens: int
-    attempts: int
 
 
 def _compress(
@@ -499,7 +497,8 @@ def _summarize(
     # An accepted summary has only the user's words below its heading. Extracted ones are extracted again; those that a
     # model quoted stay, in any language.
     prohibitions: tuple[str, ...] = instructions_in(earlier)
-    if traits_of(summarizer).deterministic:
+    work = Work(ask=summarizer, count=count, traits=traits_of(summarizer))
+    if work.traits.deterministic:
         prohibitions = tuple(filter(is_prohibition, prohibitions))
     for step in steps(rounds, Room(options.group_tokens), count):
         tokens += step.tokens
@@ -520,7 +519,7 @@ def _summarize(
         # Only the last summary is shown, and has to be shorter than all messages.
         new_tokens = saving.new if step.whole == len(rounds) else tokens
         source = Source(step.text, new_tokens, saving.previous, previous=summary)
-        answer = accepted(summarizer, request, source, count, attempts=options.attempts).summary
+        answer = work.summarize(request, source, prohibitions=())
         summary, prohibitions = answer.text, carry((*prohibitions, *standing_sentences(step.rounds)), answer)
     spare = max(min(target, room - count(summary)), MIN_TARGET)
     return restored(summary, lost(prohibitions, [summary]), spare, count)[0]

@@ -25,7 +25,7 @@ from compactor.acceptance.prohibitions import (
 )
 from compactor.presets import offload_context
 from compactor.strategies.notes import rendered
-from compactor.summarize import accepted
+from compactor.summarize import Traits, Work
 from compactor.summarizers.base import Summary, SummaryRequest
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
@@ -53,7 +53,9 @@ def made_of(text: str, *said: str, previous: CompactedMessage | None = None, too
     """Return the summary that a model's *text* becomes."""
     request = SummaryRequest(previous=previous, rounds=rounds(*said, tool=tool))
     source = Source(" ".join((*said, tool)), 10_000, 10_000)
-    return accepted(lambda _request: text, request, source, count_tokens, attempts=1).summary
+    return Work(ask=lambda _request: text, count=count_tokens, traits=Traits(deterministic=True)).summarize(
+        request, source, prohibitions=()
+    )
 
 
 # -- a model's quotes ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
 from compactor.events import PersistFailed, Published
-from compactor.journal import FailuresKept, Keeping, LocalJournal
+from compactor.journal import JournalWriter, LocalJournal
 from compactor.testing import ScriptedSummarizer
 from memory import StoreFull, StoreUnreachable
 from memory.entries import CompactionPrepared
@@ -54,39 +54,37 @@ class Failing:
         self._inner.note(name, facts)
 
 
-def scene() -> tuple[Keeping, Failing, list[Any]]:
+def scene() -> tuple[JournalWriter, Failing, list[Any]]:
     told: list[Any] = []
     journal = Failing()
-    return Keeping(journal, ROLE, told.append), journal, told
+    return JournalWriter(journal, ROLE, told.append), journal, told
 
 
 def test_what_fails_is_told_when_it_begins_and_when_it_is_another_error() -> None:
     """By its class; the tenth time says no more than the first, and what worked in between may say so again."""
-    keeping, journal, told = scene()
+    writer, journal, told = scene()
     full, gone = StoreFull("no room; make some"), StoreUnreachable("the server is gone; start it")
     journal.raises = [full, full, gone, gone, None, gone, TypeError("a host's own")]
     for _ in range(7):
-        keeping.prepare(answer())
+        writer.prepare(answer())
     assert {(event.role, event.what) for event in told} == {(ROLE, "answer")}
     assert [event.error for event in told] == ["StoreFull", "StoreUnreachable", "StoreUnreachable", "TypeError"]
 
 
 def test_each_thing_that_fails_is_told_by_itself() -> None:
     """A lease that cannot be had is ours, one that cannot be given back expires, and an answer is there all the same."""
-    keeping, journal, told = scene()
+    writer, journal, told = scene()
     gone = StoreUnreachable("the server is gone; start it")
-    assert keeping.lease(60.0) == 0.0
+    assert writer.lease(60.0) == 0.0
     journal.raises = [gone] * 4
-    keeping.release()
-    assert keeping.lease(60.0) == 0.0
-    keeping.prepare(answer("Paid for."))
-    keeping.note(Published(role=ROLE, start=1, end=2, tokens_before=9, tokens_after=1, seconds=1.0))
+    writer.release()
+    assert writer.lease(60.0) == 0.0
+    writer.prepare(answer("Paid for."))
+    writer.note(Published(role=ROLE, start=1, end=2, tokens_before=9, tokens_after=1, seconds=1.0))
     assert [(event.what, event.error) for event in told] == [
         (what, "StoreUnreachable") for what in ("lease", "answer", "event")
     ]
-    found = keeping.answer("Paid for.", "rounds", 0)
-    assert found is not None
-    assert found.text == "Paid for."
+    assert [found.text for found in writer.read_prepared(0)] == ["Paid for."]
 
 
 def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
@@ -94,7 +92,7 @@ def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
     journal, heard = Failing(), list[Event]()
     compactor, _, _ = on_command(memory_of(1), ScriptedSummarizer(), journal=journal, on_event=heard.append)
     journal.raises = [StoreFull("no room; make some")]
-    compactor._runner._cycle.keeping.prepare(answer())
+    compactor._journal.prepare(answer())
     assert [event.error for event in of_kind(heard, PersistFailed)] == ["StoreFull"]
     assert of_kind(compactor.events, PersistFailed) == of_kind(heard, PersistFailed)
 
@@ -102,14 +100,13 @@ def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
 def test_a_compactor_has_one() -> None:
     """So what a run has leased, stop() gives back, and what it could not write, the next run finds."""
     compactor, _, _ = on_command(memory_of(1), ScriptedSummarizer())
-    (noted,) = (hook for _, hook in compactor._events._hooks if isinstance(hook, FailuresKept))
-    assert compactor._keeping is compactor._runner._cycle.keeping is noted._keeping
+    assert compactor._journal is compactor._runner._cycle.journal
 
 
 def test_an_answer_that_comes_while_others_are_looked_through_is_not_lost() -> None:
     """A late run may keep one while the next run looks for those that are still of use."""
-    keeping = Keeping(LocalJournal(lambda: None), "", lambda _: None)  # type: ignore[arg-type, return-value]
-    late = Thread(target=keeping.prepare, args=(answer("late"),), daemon=True)
+    writer = JournalWriter(LocalJournal(lambda: None), "", lambda _: None)  # type: ignore[arg-type, return-value]
+    late = Thread(target=writer.prepare, args=(answer("late"),), daemon=True)
 
     class Early:
         digest, kind = "early", "rounds"
@@ -121,27 +118,27 @@ def test_an_answer_that_comes_while_others_are_looked_through_is_not_lost() -> N
                 late.join(0.1)  # it waits for its turn
             return 0
 
-    keeping._unwritten = (Early(),)  # type: ignore[assignment]
-    assert keeping.answer("early", "rounds", 0) is not None
+    writer._unwritten = (Early(),)  # type: ignore[assignment]
+    assert "early" in [found.digest for found in writer.read_prepared(0)]
     late.join()
-    assert keeping.answer("late", "rounds", 0) is not None
+    assert "late" in [found.digest for found in writer.read_prepared(0)]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_gives_back_no_lease_of_its_parents() -> None:
     """Nor does it wait for a lock that a thread of the parent held."""
-    keeping, journal, _ = scene()
-    keeping.lease(60.0)
-    with keeping._lock:
+    writer, journal, _ = scene()
+    writer.lease(60.0)
+    with writer._lock:
         child = os.fork()
         if child == 0:
             try:
                 signal.alarm(10)
-                keeping.release()
+                writer.release()
                 os._exit(journal.released)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    keeping.release()
+    writer.release()
     assert journal.released == 1

@@ -15,13 +15,13 @@ from scene import CONFIG, PRICES, ROLE, ManualExecutor, add_round, end_of, of_ki
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, ExtractiveSummarizer, SummaryRequest
 from compactor.errors import LeasedElsewhere
 from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skipped, Started
-from compactor.journal import MARGIN
+from compactor.journal import LEASE_MARGIN
 from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 
 #: How long a lease lasts.
-LASTS = CONFIG.call_timeout + MARGIN
+LASTS = CONFIG.call_timeout + LEASE_MARGIN
 
 
 class Leases(InMemoryStore):
