@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -138,31 +140,16 @@ def thaw(value: Any) -> Any:
     return value
 
 
-# --- a property that is worked out when it is first asked for, and kept -------------------------------------------
+class once(functools.cached_property[T]):  # noqa: N801  (read as @property is)
+    """``functools.cached_property`` without its lock.
 
-
-class once(Generic[T]):  # noqa: N801  (read as @property is)
-    """What *make* gives of an instance that has a ``__dict__``, frozen or not.
-
-    ``functools.cached_property`` without its lock, which it takes before Python 3.12 for all instances together: two
-    threads that ask at once may both work it out, so it must give each the same. Once 3.12 is the oldest Python that
-    is supported, this may go, and that one take its place.
+    Before Python 3.12, one lock serves all instances, and a child that is forked while a thread holds it would wait for
+    ever. Without it, two threads that ask at once may both compute the value, so it must be the same for both.
     """
 
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make = make
-        self._name = make.__name__
-        self.__doc__ = make.__doc__
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | T:
-        if instance is None:
-            return self
-        made = instance.__dict__[self._name] = self._make(instance)  # found there from now on, before this is
-        return made
+    def __init__(self, func: Callable[[Any], T]) -> None:
+        super().__init__(func)
+        self.lock = nullcontext()
 
 
 # --- the records of what happened: rounds, their posts, and what posts carry. Frozen, all the way down ------------
