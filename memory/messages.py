@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from .errors import MessageError
-from .rounds import USER, FrozenMapping, Post, Round, ToolCall, create_unchecked, freeze_mapping, thaw
+from .rounds import EMPTY, USER, FrozenMapping, Post, Round, ToolCall, copy_with, create_unchecked, freeze_mapping, thaw
 
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"
@@ -193,12 +193,12 @@ def results_apart(post: Post) -> tuple[Post, ...]:
     others = _text_in(tuple(part for part in blocks if not _is_result(part)), TOOL)
     said = [(_text_in_result(part), _result_id(part) or post.tool_call_id) for part in results]
     said += [(others, None)] if others else []
-    bare = post.model_copy(update={"extra": {}, "attachment_list": ()})
+    bare = copy_with(post, extra=EMPTY, attachment_list=())
     *first, last = (
-        bare.model_copy(update={"id": f"{post.id}/{place}", "message": text, "tool_call_id": call_id})
+        copy_with(bare, id=f"{post.id}/{place}", message=text, tool_call_id=call_id)
         for place, (text, call_id) in enumerate(said, 1)
     )
-    return (*first, last.model_copy(update={"attachment_list": post.attachment_list}))
+    return (*first, copy_with(last, attachment_list=post.attachment_list))
 
 
 def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import math
@@ -291,14 +292,20 @@ def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str
 
 
 M = TypeVar("M", bound=BaseModel)
+C = TypeVar("C")
+#: Told apart by the class of the class: isinstance(record, BaseModel) is slow.
+_RecordType = type(BaseModel)
 
 
-def copy_with(record: M, /, **changes: Any) -> M:
-    """Return a copy of *record* with *changes*. Nothing is checked: pass values that were checked when they came in.
+def copy_with(record: C, /, **changes: Any) -> C:
+    """Return a copy of *record*, a ``Record`` or a dataclass, with *changes*.
 
-    Takes a fraction of the time of ``model_copy``.
+    Fields of a ``Record`` are not checked, so pass values that were checked when they came in. Takes a fraction of the
+    time of ``model_copy``.
     """
-    return create_unchecked(type(record), record.__dict__ | changes)
+    if isinstance(type(record), _RecordType):
+        return create_unchecked(type(record), record.__dict__ | changes)  # type: ignore[type-var]
+    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
 
 
 def create_unchecked(kind: type[M], fields: dict[str, Any]) -> M:

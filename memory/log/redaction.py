@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -138,7 +137,7 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
     if not number:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
     after = now.without_pins(record.round_id, record.numbers).copy_with(
-        usages={role: replace(usage, input_tokens=None) for role, usage in now.usages.items()},
+        usages={role: copy_with(usage, input_tokens=None) for role, usage in now.usages.items()},
         prepared={},  # nobody knows which rounds went into a step
         prepared_entries={},
         redactions=now.redactions + 1,

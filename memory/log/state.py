@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from ..entries import (
@@ -518,7 +518,7 @@ class Snapshot:
         usage = self.usages.get(role)
         if usage is None or usage.input_tokens is None:
             return self
-        return self.copy_with(usages={**self.usages, role: replace(usage, input_tokens=None)})
+        return self.copy_with(usages={**self.usages, role: copy_with(usage, input_tokens=None)})
 
     def without_stale(self, role: str) -> Snapshot:
         """Return the snapshot without *role*'s prepared answers, which were made from another generation."""
