@@ -1,4 +1,4 @@
-"""The tables of ``docs/coming-from.md`` that say of each thing there what it is here, and prove it by a line of code."""
+"""The tables of ``docs/coming-from.md``: each row names a thing of another system, its counterpart here, and a proof."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fenced import ROOT, Block, blocks
 
 PAGE = "docs/coming-from.md"
 HEADER = ["there", "here", "code"]
-#: What stands in place of code where there is no counterpart, and how the reason begins.
+#: The third cell without a counterpart, and the beginning of the reason.
 NO_CODE, NOT_HERE = "–", "Not here:"
 
 _CELL = re.compile(r"(?<!\\)\|")
@@ -51,10 +51,10 @@ class Row:
 
 
 def _cannot_fail(tree: ast.Module) -> str:
-    """Return the first claim in *tree* that is true whatever the code does; empty where there is none.
+    """Return the first claim in *tree* that is always true; empty if there is none.
 
-    That a call gives None, which most methods do, with nothing else beside it; that something holds for ``all`` of what may be nothing at
-    all; that a constructor makes what it is the constructor of.
+    Such as: a call returns None, as most methods do; ``all`` of a list that may be empty; a constructor's result is of
+    its class.
     """
     claims = [node.value for node in tree.body if isinstance(node, ast.Expr)]
     claims += [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
@@ -75,7 +75,7 @@ def _cannot_fail(tree: ast.Module) -> str:
 
 
 def _is_constructor(node: ast.expr) -> bool:
-    """Return whether *node* calls a class, or takes something off what that has just made."""
+    """Return whether *node* calls a class, or reads an attribute of the new object."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id[:1].isupper()

@@ -1,4 +1,4 @@
-"""Whoever comes from another system finds each of its things in a table, and the code beside it does what it says."""
+"""Users of another system find each of its features in a table, with a line of code that proves its counterpart."""
 
 from __future__ import annotations
 
