@@ -1,4 +1,4 @@
-"""Two compactions side by side: what the later one dropped, what came in, and which names are gone."""
+"""Compares two compactions: what the later one dropped, what came in, and which names are gone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from .summarizers.statements import sentences
 
 __all__ = ["Change", "Difference", "compared"]
 
-#: A sentence is cut there, in characters; and a longer word is data, whose line stays whole.
-_LONGEST, _WORD = 1_000, 160
+#: Maximum characters of a sentence; longer ones are cut there. A line with a longer word is data and stays whole.
+_MAX_SENTENCE, _MAX_WORD = 1_000, 160
+_MARKS = {"dropped": "-", "came in": "+", "stayed": " "}
 
 
 class Change(NamedTuple):
-    """One sentence or line, and what became of it."""
+    """One sentence or line, and its fate."""
 
     what: Literal["dropped", "came in", "stayed"]
     text: str
@@ -29,13 +30,13 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is new in a compaction, compared with an earlier one. ``str()`` of it is for people."""
+    """The difference between a compaction and an earlier one. ``str()`` formats it for reading."""
 
-    #: Every sentence of both in the order of reading, each once where it stayed.
+    #: Every sentence of both in reading order; those that stayed appear once.
     changes: tuple[Change, ...]
-    #: Identifiers (numbers, codes, paths, addresses) of the earlier one that the later one no longer has.
+    #: Identifiers (numbers, codes, paths, addresses) of the earlier one that the later one lacks.
     gone: tuple[str, ...]
-    #: The first and the last round that only the later one covers, by their numbers in the log; None: it covers none.
+    #: First and last round that only the later one covers, by their numbers in the log; None if there is none.
     rounds: tuple[int, int] | None
 
     @property
@@ -62,61 +63,64 @@ class Difference:
         return "\n".join(lines)
 
 
-_MARKS = {"dropped": "-", "came in": "+", "stayed": " "}
-
-
 def compared(before: CompactedMessage | None, after: CompactedMessage | None) -> Difference:
-    """Return what *after* has dropped of *before*, what came in and what stayed; None is a compaction of nothing.
+    """Return the sentences that *after* dropped from *before*, those that came in, and those that stayed.
 
-    Sentences are the same where their letters and digits are, in any order: one that only moved has stayed.
+    Two sentences are the same if their letters and digits are; a sentence that only moved has stayed. None stands for a
+    compaction of nothing.
     """
     old, new = (one.summary if one is not None else "" for one in (before, after))
     first, last = ((one.last_round if one is not None else 0) for one in (before, after))
     return Difference(
-        changes=_changes(tuple(_statements(old)), tuple(_statements(new))),
+        changes=tuple(_find_changes(list(_split(old)), list(_split(new)))),
         gone=unknown(identifiers(old), (new,)),
         rounds=(first + 1, last) if last > first else None,
     )
 
 
-def _statements(summary: str) -> Iterator[str]:
+def _split(summary: str) -> Iterator[str]:
+    """Yield the sentences of *summary*, and its lines of data."""
     for line in filter(None, summary.splitlines()):
-        is_data = any(len(word) > _WORD for word in line.split())
-        found = [] if is_data else list(sentences(line, _LONGEST))
+        is_data = any(len(word) > _MAX_WORD for word in line.split())
+        found = [] if is_data else list(sentences(line, _MAX_SENTENCE))
         if found:
             yield from found
         elif any(map(str.isalnum, line)):
             yield " ".join(line.split())
 
 
-def _changes(old: Sequence[str], new: Sequence[str]) -> tuple[Change, ...]:
+def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
     before, after = [bare(text) for text in old], [bare(text) for text in new]
-    changes: list[tuple[Change, str]] = []
+    changes: list[tuple[Change, str]] = []  # each with its key: the bare text
     old_at = new_at = 0
-    for old_place, new_place in (*_alike(before, after), (len(before), len(after))):
-        changes.extend((Change("dropped", old[place]), before[place]) for place in range(old_at, old_place))
-        changes.extend((Change("came in", new[place]), after[place]) for place in range(new_at, new_place))
-        if new_place < len(after):
-            changes.append((Change("stayed", new[new_place]), after[new_place]))
-        old_at, new_at = old_place + 1, new_place + 1
-    return tuple(_without_moves(changes))
+    for old_index, new_index in (*_match(before, after), (len(before), len(after))):
+        changes.extend((Change("dropped", old[index]), before[index]) for index in range(old_at, old_index))
+        changes.extend((Change("came in", new[index]), after[index]) for index in range(new_at, new_index))
+        if new_index < len(after):
+            changes.append((Change("stayed", new[new_index]), after[new_index]))
+        old_at, new_at = old_index + 1, new_index + 1
+    # A sentence that was dropped in one place and came in at another has moved: it stayed, at its new place.
+    dropped = Counter(key for change, key in changes if change.what == "dropped")
+    came_in = Counter(key for change, key in changes if change.what == "came in")
+    moved = {"dropped": dropped & came_in, "came in": dropped & came_in}
+    for change, key in changes:
+        if change.what == "stayed" or moved[change.what][key] == 0:
+            yield change
+            continue
+        moved[change.what][key] -= 1
+        if change.what == "came in":
+            yield Change("stayed", change.text)
 
 
-def _alike(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the places of what both have in one order, as many as can be where nothing is said twice. What is said
-    several times is taken for the same by its turn: n log n, also where all are alike."""
-    numbers: Counter[str] = Counter()
-    places: dict[tuple[str, int], int] = {}
-    for place, key in enumerate(before):
-        numbers[key] += 1
-        places[key, numbers[key]] = place
-    numbers.clear()
-    pairs: list[tuple[int, int]] = []
-    for place, key in enumerate(after):
-        numbers[key] += 1
-        if (found := places.get((key, numbers[key]))) is not None:
-            pairs.append((found, place))
-    # The longest run of rising places in the old one; each pair knows the one before it.
+def _match(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the indexes of the sentences that both have in the same order: the most possible, if none is repeated.
+
+    The nth occurrence of a sentence matches the nth in the other text. This keeps the cost at n log n even if all
+    sentences are alike.
+    """
+    old_index = {key: index for index, key in enumerate(_number(before))}
+    pairs = [(old_index[key], index) for index, key in enumerate(_number(after)) if key in old_index]
+    # Longest increasing subsequence of the old indexes; each pair knows its predecessor.
     ends: list[int] = []
     last: list[int] = []
     earlier: list[int] = []
@@ -133,16 +137,9 @@ def _alike(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]
     return chosen[::-1]
 
 
-def _without_moves(changes: Sequence[tuple[Change, str]]) -> Iterator[Change]:
-    """Give *changes*, with what was dropped in one place and came in at another as stayed, where it stands now."""
-    dropped = Counter(key for change, key in changes if change.what == "dropped")
-    came_in = Counter(key for change, key in changes if change.what == "came in")
-    moved = dropped & came_in
-    left = {"dropped": Counter(moved), "came in": Counter(moved)}
-    for change, key in changes:
-        if change.what != "stayed" and left[change.what][key] > 0:
-            left[change.what][key] -= 1
-            if change.what == "came in":
-                yield Change("stayed", change.text)
-        else:
-            yield change
+def _number(keys: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield each key with the number of its occurrences so far."""
+    seen: Counter[str] = Counter()
+    for key in keys:
+        seen[key] += 1
+        yield key, seen[key]

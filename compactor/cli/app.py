@@ -123,7 +123,7 @@ def demo(
     thread and its own prompt. Summaries are extracted offline, after a wait as long as a model would take.
 
     With --pressure, one agent investigates an outage: results of thousands of tokens, dozens of calls in a round, an id
-    that it has to read back, and never a prompt of more than 4,000 tokens. Shows what each strategy saved.
+    that it has to read back, and never a prompt of more than 4,000 tokens. Shows the savings of each strategy.
     """
     console = screen()
     live = not as_json and can_redraw(console, log)
@@ -173,7 +173,7 @@ def replay(
     as_json: AsJson = False,
     log: LogEvents = None,
 ) -> None:
-    """Replay a transcript of yours through a Memory and a compactor, and see what is saved.
+    """Replay a transcript of yours through a Memory and a compactor, and see the savings.
 
     The file holds one conversation or many: a list of messages, {"messages": [...]}, a list of these, or one message or
     conversation a line. --joined keeps every message, also the system messages of later conversations.
@@ -182,7 +182,7 @@ def replay(
     --budget; a --preset has its own strategies and triggers. The replay waits for the compactor after each message, so
     that with the extractive summarizer all figures but times are the same at every run.
 
-    Shows what each strategy saved, and what prompts still had to have shortened to fit. All prompts are counted anew,
+    Shows the savings of each strategy, and how prompts still had to be shortened to fit. All prompts are counted anew,
     and checked for tool calls without results and for the newest user message.
     """
     if preset is not None:
@@ -209,7 +209,7 @@ def replay(
     replays.print_report(results, console)
 
 
-@app.command(short_help="Chat with a model, and see what is compacted.")
+@app.command(short_help="Chat with a model, and watch the compaction.")
 def chat(
     model: Annotated[str, typer.Option(metavar="NAME", help="Model that answers and summarises.")] = DEFAULT_MODEL,
     base_url: BaseUrl = None,
@@ -225,7 +225,7 @@ def chat(
     ] = None,
     log: LogEvents = None,
 ) -> None:
-    """Chat with any OpenAI-compatible endpoint, and see what is compacted as it happens.
+    """Chat with any OpenAI-compatible endpoint, and watch its compaction as it happens.
 
     Reads the key from OPENAI_API_KEY; a server of your own needs none. In the chat, /help lists the commands.
 

@@ -169,7 +169,7 @@ def add_system_message(memory: Memory, system: str) -> None:
 
 
 def describe_resumed(memory: Memory) -> str:
-    """Return a line with the session's name and what it already contains."""
+    """Return a line with the session's name and its present length."""
     text = f"session {one_line(memory.session_id)}"
     rounds, compaction = memory.get_role_rounds(ASSISTANT)
     if not len(rounds):

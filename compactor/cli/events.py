@@ -1,4 +1,4 @@
-"""What happened to a stored session's history, in order: facts only, and no text of the conversation."""
+"""The events in a stored session's history, in order: facts only, and no text of the conversation."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Happening:
 def read_happenings(
     store: Store, session: str, *, role: str | None = None, after: int = 0, limit: int | None = None
 ) -> Iterator[Happening]:
-    """Yield what happened after entry *after*, at most *limit*; with *role*, only to that role or to no single one.
+    """Yield at most *limit* happenings after entry *after*; with *role*, only those of that role or of no single one.
 
     An indexed store reads only entries of the kinds that are shown.
     """

@@ -342,7 +342,7 @@ def sum_results(results: Sequence[Replayed]) -> dict[str, Any]:
 
 
 def _savings(results: Sequence[Replayed]) -> tuple[dict[str, Saving], dict[str, LevelSaving]]:
-    """Return what strategies and levels saved in all *results*."""
+    """Return the savings of strategies and levels in all *results*."""
     strategies = sum_by_name(result.watch.savings for result in results)
     return strategies, sum_by_name(result.prompts.levels for result in results)
 
@@ -365,7 +365,7 @@ def make_document(file: str, results: Sequence[Replayed], setup: Setup, *, joine
 
 
 def print_report(results: Sequence[Replayed], console: Console) -> None:
-    """Print a row for each result if there are few, the totals, and what was saved."""
+    """Print a row for each result if there are few, the totals, and the savings."""
     if 1 < len(results) <= _MAX_ROWS:
         console.print(_result_table(results))
     sums = sum_results(results)

@@ -1,4 +1,4 @@
-"""The figures of demo and replay: what a compactor's events add up to, and what prompts really hold.
+"""The figures of demo and replay: sums over a compactor's events, and counts and checks of its prompts.
 
 Prompts are counted and checked from their messages alone; the report of ``compose`` is used for its savings only.
 """
@@ -56,7 +56,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class Saving(_Sums):
-    """What one strategy saved: tokens before and after, as counted when each overlay was published.
+    """The savings of one strategy: tokens before and after, as counted when each overlay was published.
 
     For a compaction these are the tokens of the covered rounds and the previous summary; for a reduction, of its round.
     """
@@ -81,7 +81,7 @@ class Saving(_Sums):
 
 @dataclass(frozen=True, slots=True)
 class LevelSaving(_Sums):
-    """What one level of shortening did. It stores nothing, so it repeats the same work for each prompt."""
+    """The work of one level of shortening. It stores nothing, so it repeats the same work for each prompt."""
 
     prompts: int = 0
     #: Shortened texts, or rounds left out entirely or in part.
@@ -90,7 +90,7 @@ class LevelSaving(_Sums):
 
 
 def count_levels(prompt: Prompt) -> dict[str, LevelSaving]:
-    """Return what each level did for *prompt*. A text counts for the heaviest level applied to it."""
+    """Return the work of each level for *prompt*. A text counts for the heaviest level applied to it."""
     report = prompt.report
     saved: dict[str, list[int]] = {name: [] for name in LEVELS}
     for reduced in report.reductions:
@@ -127,7 +127,7 @@ def saving_figures(strategies: Mapping[str, Saving], levels: Mapping[str, LevelS
 
 @dataclass
 class PromptFigures:
-    """What all prompts of one role add up to."""
+    """Sums over all prompts of one role."""
 
     #: Tokens of the last prompt, and of the same messages with nothing compacted.
     prompt_tokens: int = 0
@@ -246,7 +246,7 @@ class Watch:
 
     @property
     def savings(self) -> dict[str, Saving]:
-        """What each strategy has saved so far."""
+        """The savings of each strategy so far."""
         with self._changed:
             return {name_of(strategy): Saving() for strategy in self.strategies} | self._savings
 
@@ -336,7 +336,7 @@ def level_table(levels: Mapping[str, LevelSaving]) -> Table:
 
 
 def _fold_name(name: str) -> str:
-    """Break *name* after underscores into lines of at most ``_MAX_NAME`` characters where possible."""
+    """Break *name* after underscores into lines of at most ``_MAX_NAME`` characters if possible."""
     lines = [""]
     for word in re.findall(r"[^_]*_+|[^_]+", name):
         if lines[-1] and len(lines[-1] + word) > _MAX_NAME:

@@ -184,7 +184,7 @@ class Demo:
             agent.compactor.stop()
 
     def play(self, count: int, pause: Callable[[], None] = lambda: None) -> None:
-        """Play *count* rounds; call *pause* wherever a model would be thinking. Equal seeds give equal texts."""
+        """Play *count* rounds; call *pause* in place of each model call. Equal seeds give equal texts."""
         self._pause = pause
         made_up, rounds = load_script(self.scenario.file)
         for number in range(count):
@@ -227,7 +227,7 @@ class Demo:
         return self.fill(made_up["wanted"]) if wanted and "wanted" in made_up else self._make_up(made_up["line"])
 
     def make_result(self, script: Mapping[str, Any]) -> str:
-        """Return a tool's result. Its wanted line stands at three fifths, where no preview shows it."""
+        """Return a tool's result. Its wanted line stands at three fifths: no preview shows it."""
         count, lines = script.get("lines", 0), [self._make_up(self.fill(script["result"]))]
         if count and (header := load_script(self.scenario.file)[0]["kinds"][script["of"]].get("header")):
             lines += ["", header]
@@ -324,7 +324,7 @@ class Demo:
         return prompt
 
     def _gives_back(self, match: re.Match[str]) -> bool:
-        """Return whether a reference reloads what was said there: exactly, if it names one message; else all of it."""
+        """Return whether a reference reloads the original: exactly, if it names one message; else all of it."""
         try:
             text = self.memory.reload(match[0], role=next(iter(self.agents)))
         except UnknownReference:
@@ -342,7 +342,7 @@ class Demo:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Charge the time spent inside to the current turn: it is what a chat has to wait for."""
+        """Charge the time spent inside to the current turn: a chat would have to wait that long."""
         began = time.perf_counter()
         try:
             yield

@@ -65,7 +65,7 @@ def show(
     ] = "",
     summary: Annotated[bool, typer.Option("--summary", help="Also print the summaries.")] = False,
     rounds: Annotated[
-        str | None, typer.Option(metavar="FROM-TO", help="Also print what was said in these rounds.")
+        str | None, typer.Option(metavar="FROM-TO", help="Also print the messages of these rounds.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +91,7 @@ def show(
         sessions.print_session(shown, size, screen())
 
 
-@app.command("events", short_help="List what happened to a session's history.")
+@app.command("events", short_help="List the events in a session's history.")
 def events(
     session: Session,
     store: Store = None,
@@ -100,9 +100,9 @@ def events(
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List in order what happened to a session's history: what was summarised, reduced, reverted, pinned or erased.
+    """List the events in a session's history in order: rounds summarised, posts reduced, pinned or erased, reverts.
 
-    Includes models, tokens and checks, but no text of the conversation.
+    Includes models, tokens, checks and recorded failures, but no text of the conversation.
 
     JSON: {"session", "events": [{"number", "at", "what", "role", "generation", "rounds", "strategy", "tokens_before",
     "tokens_after", "model", "usage", "checks", "facts"}]}. The number is that of the log entry. Rounds are written as
@@ -125,7 +125,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --to: print the result as JSON.")] = False,
 ) -> None:
-    """Write a whole session as JSONL: what was said, all summaries, and what happened. "import" reads it.
+    """Write a whole session as JSONL: messages, summaries, and events. "import" reads it.
 
     The file appears only when it is complete.
 
@@ -163,7 +163,7 @@ def import_(
 
 @app.command("purge", short_help="Erase a session.")
 def purge(session: Session, store: Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Erase a session for good: what was said, all that was made from it, what happened, and its offloaded files.
+    """Erase a session for good: its messages, all that was made from them, its events, and its offloaded files.
 
     Asks for confirmation.
 
@@ -223,8 +223,8 @@ def revert(
 
     Nothing is lost: the rounds are unchanged, and the reverted summary stays in the log.
 
-    JSON: {"session", "role", "generation", "summary_generation", "last_covered_round"}, of what is current then; the
-    last two are null if no summary is left.
+    JSON: {"session", "role", "generation", "summary_generation", "last_covered_round"}. The last two are
+    those of the summary that is current now, or null.
     """
     with open_named(store, write=True) as opened:
         require_session(opened, session)
@@ -267,12 +267,12 @@ def diff(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a role's summary with the previous one, sentence by sentence: what it dropped, and what came in.
+    """Compare a role's summary with the previous one, sentence by sentence: those it dropped, and those that came in.
 
     "events" lists the generations. This prints texts of the summaries.
 
     JSON: {"session", "role", "from": {"generation", "last_covered_round"}, "to": likewise, "rounds": [first, last],
-    "dropped": [], "came_in": [], "stayed": [], "gone": []}. "rounds" are those that only the later summary covers,
+    "dropped": [], "came_in": [], "stayed": [], "gone": []}. "rounds" are covered by the later summary only,
     "gone" the names and numbers that it no longer has.
     """
     with open_named(store) as opened:

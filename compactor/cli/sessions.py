@@ -1,4 +1,4 @@
-"""Stored sessions: the store that a command names, the size of each session, and what its next prompts are made of."""
+"""Stored sessions: the store that a command names, the size of each session, and the parts of its next prompts."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-# --- one session: what each role's next prompt is made of ---
+# --- one session: the parts of each role's next prompt ---
 
 
 def describe_session(
@@ -161,7 +161,7 @@ def describe_session(
     summary: bool = False,
     rounds: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Return what ``show`` shows, as one JSON document. Texts are included only for *summary* and *rounds*."""
+    """Return the JSON document of ``show``. Texts are included only for *summary* and *rounds*."""
     now, every = memory.snapshot, memory.conversation.rounds
     roles = _find_roles(memory) if role is None else [role]
     shown = size.figures() | {
@@ -183,7 +183,7 @@ def describe_session(
 
 
 def _find_roles(memory: Memory) -> list[str]:
-    """Return the roles for which something was published, and those in the newest rounds."""
+    """Return the roles with publications, and the roles in the newest rounds."""
     now, rounds = memory.snapshot, memory.conversation.rounds
     found = {*now.journals, *now.reductions, *now.usages, *now.prepared}
     for round_ in rounds[-_ROUNDS_SEARCHED:]:
@@ -193,7 +193,7 @@ def _find_roles(memory: Memory) -> list[str]:
 
 
 def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> dict[str, Any]:
-    """Return what *role*'s next prompt is made of, with tokens as *model* counts them.
+    """Return the parts of *role*'s next prompt, with tokens as *model* counts them.
 
     Rounds are counted as the role sees them, without failed ones; ``last_covered_round`` is a number in the log.
     """

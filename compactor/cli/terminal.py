@@ -20,7 +20,7 @@ _PROMPT = "you> "
 
 
 class CannotRun(ContextError):
-    """A command cannot do what it was asked to do. The message is the one line that the user reads."""
+    """The command cannot run. The message is the one line that the user reads."""
 
 
 def one_line(text: str, limit: int = 10_000) -> str:
