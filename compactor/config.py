@@ -1,4 +1,4 @@
-"""What can be set: one compactor's configuration, and the settings that give each role its own."""
+"""The configuration of one compactor, and settings that give each role its own."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number
 
 
 class ConfigError(ContextError, ValueError):
-    """A setting cannot be used; the message names it, what is wrong with it and the remedy."""
+    """A setting is invalid; the message names it, the fault and the remedy."""
 
     def __init__(self, *problems: tuple[str, str]) -> None:
         super().__init__(*problems)
-        #: What was set, by name, and what is wrong with it.
+        #: Name and fault of each invalid setting.
         self.problems = problems
 
     def __str__(self) -> str:
@@ -47,14 +47,14 @@ class ConfigError(ContextError, ValueError):
 
 
 def whole_number(name: str, value: object, least: int = 0) -> int:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number from *least* on."""
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *least*."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError((name, f"must be a whole number from {least} on, not {value!r}"))
     return value
 
 
 def number(name: str, value: object, least: float = 0.0) -> float:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from *least* on, or infinity."""
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number of at least *least* (or inf)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
         raise ConfigError((name, f"must be a number from {least:g} on, not {value!r}"))
     return value
@@ -65,8 +65,7 @@ Seconds = Annotated[float, Field(gt=0, le=4_000_000)]
 
 
 def _path_text(value: Any) -> Any:
-    """Return a ``Path`` as text that is read as a path again: one without suffix and separator would name a shipped
-    prompt."""
+    """Return a ``Path`` as text that is a path again: without suffix and separator, it would name a shipped prompt."""
     if not isinstance(value, os.PathLike):
         return value
     text = os.fspath(value)
@@ -76,18 +75,18 @@ def _path_text(value: Any) -> Any:
 PathText = Annotated[str, BeforeValidator(_path_text)]
 
 
-def _listed(value: Any) -> Any:
-    """Return names as settings have them: in a list, or in one text with commas."""
+def _split_names(value: Any) -> Any:
+    """Return names as a tuple, from a list or from one text with commas."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     return tuple(value) if isinstance(value, list | set | frozenset) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 
 
 class CompactorConfig(BaseModel):
-    """How one compactor works. Frozen and valid: nonsense raises ``ConfigError`` when it is made."""
+    """How one compactor works. Frozen; invalid values raise ``ConfigError`` when it is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -134,7 +133,7 @@ class CompactorConfig(BaseModel):
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
 
         def __init__(self, *leading: Any, **values: Any) -> None:
-            """Take the first three settings by place, too, as TaskWeaver's dataclass does."""
+            """Accept the first three settings by position, too, as TaskWeaver's dataclass does."""
             given = by_name(("threshold", "retain_recent", "prompt_template_path"), leading, values)
             try:
                 super().__init__(**given)
@@ -159,27 +158,27 @@ class CompactorConfig(BaseModel):
 
     @property
     def prompt(self) -> PromptTemplate:
-        """The template at ``prompt_template_path``, as it was when this was made."""
+        """The template at ``prompt_template_path``, as it was when the configuration was made."""
         return self._prompt
 
     def merged(self, **changes: Any) -> CompactorConfig:
-        """Return a configuration with *changes* made, checked as if it were new."""
+        """Return a copy with *changes*, validated like a new configuration."""
         made = type(self)(**(dumped(partial(self.model_dump, exclude_unset=True)) | changes))
         return made if "prompt_template_path" in changes else made.asking(self.prompt)
 
     def filled(self, **defaults: Any) -> CompactorConfig:
-        """Return a configuration with *defaults* for what nobody has set in this one."""
+        """Return a copy with *defaults* for the fields that were not set."""
         return self.merged(**{name: value for name, value in defaults.items() if name not in self.model_fields_set})
 
     def asking(self, prompt: PromptTemplate) -> CompactorConfig:
-        """Return the same configuration with *prompt*, which need not be a file, in the place of its own."""
+        """Return a copy with *prompt* instead of its own; it need not be a file."""
         made = self.model_copy()
         made._prompt = prompt
         return made
 
 
 def _problem(details: Any) -> tuple[str, str]:
-    """Return the field that pydantic refused, and why, in our words."""
+    """Return the name of the field that pydantic refused, and the fault in our words."""
     name = ".".join(map(str, details["loc"]))
     if details["type"] == "extra_forbidden":  # its value may be a secret that was put here by mistake
         known = list(CompactorConfig.model_fields)
@@ -188,7 +187,7 @@ def _problem(details: Any) -> tuple[str, str]:
     if details["type"] == "value_error":
         return name, str(details["ctx"]["error"])
     wanted = details["msg"].removeprefix("Input ")
-    name = name.partition(".")[0]  # the field whose part it is
+    name = name.partition(".")[0]  # the field that holds it
     default = CompactorConfig.model_fields[name].default
     return name, f"{wanted}, not {reprlib.repr(details['input'])}; leave it out for the default, {default!r}"
 
@@ -207,21 +206,21 @@ class Settings:
 
     ``compaction.FIELD`` sets a field of ``CompactorConfig`` for every role and ``ROLE.compaction.FIELD`` for one;
     ``ROLE.compaction_prompt_path`` is short for ``ROLE.compaction.prompt_template_path``. A role is written in snake
-    case: ``code_interpreter`` for ``CodeInterpreter``. What is set for a role comes before what is set for all. A role
-    that a shipped prompt is named after gets that one where none is set. Prompt paths are relative to the file's folder
-    first.
+    case: ``code_interpreter`` for ``CodeInterpreter``. A role's own setting overrides the one for every role. A role
+    with the name of a shipped prompt gets that prompt if none is set. Prompt paths are looked up relative to the file's
+    folder first.
 
-    Environment variables come before the file: ``COMPACTOR_`` and the key in capitals, with two underscores for each
-    dot, as in ``COMPACTOR_COMPACTION__THRESHOLD=20`` and ``COMPACTOR_PLANNER__COMPACTION_PROMPT_PATH=planner.yaml``;
-    ``none`` stands for no limit. Pass ``env={}`` to have none of them.
+    Environment variables override the file: ``COMPACTOR_`` and the key in capitals, with two underscores for each dot,
+    as in ``COMPACTOR_COMPACTION__THRESHOLD=20`` and ``COMPACTOR_PLANNER__COMPACTION_PROMPT_PATH=planner.yaml``;
+    ``none`` means no limit. Pass ``env={}`` to ignore the environment.
 
-    Unknown keys are errors, in the environment too. A host with keys of its own in the file says what they begin with:
-    ``ignore=("llm.", "planner.")``, or ``ignore=""`` for whatever they are. Keys that begin with ``compaction``, or
-    have it after the role, are ours and never ignored.
+    Unknown keys are errors, in the environment too. A host with keys of its own in the file passes their prefixes,
+    ``ignore=("llm.", "planner.")``, or ``ignore=""`` to ignore all unknown keys. Keys that begin with ``compaction``,
+    or have it after the role, are ours and never ignored.
     """
 
-    #: What a role without settings of its own has, but for its prompt.
     base: CompactorConfig = field(default_factory=CompactorConfig)
+    """The configuration of roles without settings of their own, except for their prompt."""
     _by_role: tuple[tuple[str, CompactorConfig], ...] = ()
 
     def __post_init__(self) -> None:
@@ -235,10 +234,10 @@ class Settings:
         *,
         ignore: str | Iterable[str] = (),
     ) -> Settings:
-        """Return the settings in the JSON file at *path*; raises ``ConfigError`` where they cannot be used."""
+        """Return the settings in the JSON file at *path*. Raises ``ConfigError`` if they are invalid."""
         require("path", path, (str, os.PathLike), "that of a JSON file")
         file = Path(path)
-        return cls._made(_read_json(file), f"{file}: ", file.absolute().parent, env, ignore)
+        return cls._from_values(_read_json(file), f"{file}: ", file.absolute().parent, env, ignore)
 
     @classmethod
     def from_dict(
@@ -249,11 +248,11 @@ class Settings:
         env: Mapping[str, str] | None = None,
         ignore: str | Iterable[str] = (),
     ) -> Settings:
-        """Return the settings in *data*, keyed as the file is; prompt paths are relative to *base_dir* first."""
-        return cls._made(data, "", None if base_dir is None else Path(base_dir).absolute(), env, ignore)
+        """Return the settings in *data*, with the keys of the file. Prompt paths are looked up in *base_dir* first."""
+        return cls._from_values(data, "", None if base_dir is None else Path(base_dir).absolute(), env, ignore)
 
     @classmethod
-    def _made(
+    def _from_values(
         cls,
         data: Any,
         where: str,
@@ -275,11 +274,11 @@ class Settings:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that have settings of their own, in snake case."""
+        """The roles with settings of their own, in snake case."""
         return tuple(role for role, _ in self._by_role)
 
     def for_role(self, role: str) -> CompactorConfig:
-        """Return the configuration of *role*, named as the agent is or in snake case."""
+        """Return the configuration of *role*, which is the agent's name or its snake case."""
         require_role(role)
         name = _snake(role)
         own = dict(self._by_role).get(name)
@@ -292,13 +291,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What a setting was set to, and what whoever set it calls it."""
+    """A setting's value, and the name that the user gave it."""
 
     name: str
     value: Any
 
 
-#: By role ("" for all) and field.
+#: Values by role ("" for all roles) and field.
 _Values = dict[tuple[str, str], _Value]
 
 _PREFIX = "COMPACTOR_"
@@ -323,11 +322,11 @@ def _from_env(env: Mapping[str, str]) -> _Values:
         if (name.startswith(_PREFIX) and "__" in name) or name.startswith(f"{_PREFIX}COMPACTION")
     )
     found = _known(entries, lambda key: _PREFIX + key.upper().replace(".", "__"))
-    return {target: _Value(text.name, _typed(target[1], text.value)) for target, text in found.items()}
+    return {target: _Value(text.name, _parse(target[1], text.value)) for target, text in found.items()}
 
 
 def _known(entries: Iterable[tuple[str, _Value]], spelled: Callable[[str], str], foreign_hint: str = "") -> _Values:
-    """Return the values by what they set; raises for all the keys that set nothing, or the same thing."""
+    """Return the values by role and field. Raises for all keys that are unknown or set the same field."""
     found: _Values = {}
     problems: list[tuple[str, str]] = []
     for key, value in entries:
@@ -367,7 +366,7 @@ def _is_ours(key: str) -> bool:
     return first == "compaction" or rest.startswith("compaction")
 
 
-#: In characters. What is longer is no misspelt key of ours, and would take long to compare.
+#: Maximum characters of a key to suggest a correction for: a longer one is no misspelt key and slow to compare.
 _MAX_KEY = 200
 
 
@@ -389,7 +388,7 @@ def _snake(role: str) -> str:
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested objects by dotted keys, no deeper than ours go."""
+    """Yield the values in nested objects by dotted keys, no deeper than our keys go."""
     for key, value in data.items():
         dotted = f"{prefix}{key}"
         if isinstance(value, Mapping) and dotted.count(".") < 3:
@@ -398,8 +397,8 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield dotted, value
 
 
-def _typed(name: str, text: str) -> Any:
-    """Return *text*, from the environment, as the field's type; as it is where it is not of that type."""
+def _parse(name: str, text: str) -> Any:
+    """Return *text*, from the environment, as the field's type; unchanged if it cannot be converted."""
     kind: Any = CompactorConfig.model_fields[name].annotation
     try:
         return TypeAdapter(kind).validate_python(None if text.strip().lower() in {"none", "null"} else text)
@@ -408,7 +407,7 @@ def _typed(name: str, text: str) -> Any:
 
 
 def _of_role(role: str, values: _Values, base_dir: Path | None) -> dict[str, _Value]:
-    """Return what is set for *role*, by field, with its prompt found."""
+    """Return the values set for *role*, by field, with the path of its prompt resolved."""
     own = {name: value for (other, name), value in values.items() if other == role}
     path = own.get("prompt_template_path")
     if path is not None and path.value and isinstance(path.value, str | os.PathLike):
@@ -420,7 +419,7 @@ def _of_role(role: str, values: _Values, base_dir: Path | None) -> dict[str, _Va
 
 
 def _config(role: str, values: Mapping[str, _Value], where: str) -> CompactorConfig:
-    """Return the configuration that *values* make; its errors name what the user wrote, where the user wrote it."""
+    """Return the configuration of *values*; errors name the setting as the user wrote it, and where."""
     fields = {name: value.value for name, value in values.items()}
     if "prompt_template_path" not in fields and role in shipped():
         fields["prompt_template_path"] = role
@@ -440,7 +439,7 @@ def _read_json(path: Path) -> Any:
             raise ConfigError((f"{path}: {twice}", "stands twice in one object; keep one"))
         return keys
 
-    # None of these is kept as a cause: they carry the whole text, and what else is in it may be secret.
+    # None of these is kept as a cause: they carry the whole text, which may hold secrets.
     try:
         return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=unique)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What can go wrong in compaction and composing, on the branch that begins at ``ContextError``."""
+"""Errors of compaction and composing, all of them ``ContextError``."""
 
 from __future__ import annotations
 
@@ -26,48 +26,51 @@ class BudgetExceeded(ContextError):
             f"system messages, pinned posts and newest user message need {needed} tokens, and the budget is {budget};"
             " raise the budget, shorten the system prompt or the message, or unpin posts"
         )
+        #: Tokens of the shortest legal prompt.
         self.needed = needed
+        #: The budget, in tokens.
         self.budget = budget
 
 
 class CompactionFailed(ContextError):
-    """``compact_now`` did not get a compaction; the published one, if any, still stands."""
+    """``compact_now`` got no compaction; the published one, if any, still stands."""
 
 
 class CompactionTimeout(CompactionFailed, TimeoutError):
-    """A summarizer, or the wait for one, took longer than it may."""
+    """A summarizer, or the wait for one, exceeded its timeout."""
 
 
 class LeasedElsewhere(CompactionFailed):
-    """Another process has this role's history summarised just now, or had when it ended: nobody can tell which."""
+    """Another process holds the lease on this role's history: it compacts it, or ended while it did."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            "another process is compacting this role's history, or ended while it was, and the same is not paid for"
-            f" twice; ask again when it is through, in {seconds:.0f} seconds at the latest"
+            "another process compacts this role's history, or ended while it did, and nothing is paid for twice;"
+            f" try again in {seconds:.0f} seconds at the latest"
         )
-        #: Until its lease expires.
+        #: Seconds until its lease expires.
         self.seconds = seconds
 
 
 class LimitReached(CompactionTimeout):
-    """The shared limits have no room for another call now. The compactor waits for its turn, and compacts then."""
+    """The shared limits have no room for another call now. The compactor queues, and compacts when its turn comes."""
 
     def __init__(self, seconds: float | None, cost: float = 0.0, *, first: bool = False) -> None:
         when = "a call has ended" if seconds is None else f"{math.ceil(seconds)} seconds have passed"
         super().__init__(
-            f"the shared limits have no room for a call until {when}, and others may be before it; it is compacted when"
-            " its turn comes: give it more time, or raise concurrent= or max_spend_per_hour= of the Limits"
+            f"the shared limits have no room for a call until {when}, and others may be first in the queue; it is"
+            " compacted when its turn comes: give it more time, or raise max_concurrency= or max_spend_per_hour="
         )
-        #: Until there is room for the first that waits; None: until a call has ended, which may be any time.
+        #: Seconds until there is room for the first in the queue; None: until a call has ended, which may be any time.
         self.seconds = seconds
-        #: What the call would cost, as estimated, and whether it comes before all others that wait.
+        #: Estimated cost of the call.
         self.cost = cost
+        #: Whether it goes to the front of the queue.
         self.first = first
 
 
 class SpendExceeded(CompactionFailed):
-    """A single call would cost more than may be spent in an hour."""
+    """A single call would cost more than the limit of an hour."""
 
     def __init__(self, cost: float, limit: float, unit: str) -> None:
         super().__init__(
@@ -75,25 +78,27 @@ class SpendExceeded(CompactionFailed):
             " or lower summarizer_input_tokens or target_tokens"
             + ("" if unit == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)")
         )
+        #: Estimated cost of the call.
         self.cost = cost
+        #: The limit of an hour.
         self.limit = limit
 
 
 class SummaryRejected(ContextError):
-    """A summarizer's answer did not pass a check; it is never shown, and the summarizer is asked again later."""
+    """A summarizer's answer failed a check. It is never shown, and the summarizer is asked again later."""
 
     def __init__(self, check: str, message: str, identifiers: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         #: The name of the check, one of ``acceptance.CHECKS``.
         self.check = check
-        #: What the answer made up, for ``invented``; what it lacks, for ``partial`` and ``hollow``. Not in the message:
-        #: it may hold what was said.
+        #: Names that the answer made up (``invented``) or lacks (``partial``, ``hollow``). Not in the message: they may
+        #: quote the conversation.
         self.identifiers = identifiers
-        #: How many tokens it was to say in less, where that is known.
+        #: Tokens of the source that was to be shortened, if known.
         self.tokens: int | None = None
-        #: Of ``hollow``: whether there was hardly a word to sum up, so that whoever says so is right.
+        #: For ``hollow``: whether the source had hardly a word to summarize, so the answer was right to say so.
         self.had_nothing_to_say = False
         #: Asking again with the reason would not help.
         self.is_final = False
-        #: What all attempts took, if that is known.
+        #: Token usage of all attempts, if known; set when the last one is rejected.
         self.usage: Mapping[str, int] | None = None

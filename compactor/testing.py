@@ -1,7 +1,6 @@
-"""For tests of hosts as well as ours: a summarizer that does as it is told, a clock that stands still, and what a store
-promises.
+"""Test doubles for hosts: a scripted summarizer, a clock that moves only when told, and the contract of a store.
 
-The last is for whoever writes a store of his own: a class of pytest tests to subclass, which asks for one method.
+The contract is a class of pytest tests for authors of a store. Subclass it and implement one method:
 
     from compactor.testing import DurableStoreContract
 
@@ -13,10 +12,10 @@ The last is for whoever writes a store of his own: a class of pytest tests to su
         def open(self):
             return MyStore(self.path)
 
-``StoreContract`` is for a store that forgets all when it is closed. ``IndexedStoreContract``,
-``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract`` and ``MeasuredStoreContract`` are
-further base classes, for a store that is one of those as well. With
-``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py`` failures show their values.
+``StoreContract`` is for a store that forgets everything when it is closed. Add ``IndexedStoreContract``,
+``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract`` and ``MeasuredStoreContract`` as base
+classes for the capabilities that the store has. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in
+``conftest.py``, failures show their values.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ __all__ = [
     "summarize_by_terms",
 ]
 
-#: What ``summarize_by_terms`` names in all, and of each request; and characters of conversation to one that it adds.
-_MAX_TERMS, _MAX_NEW_TERMS, _CHARACTERS = 24, 8, 60
+#: Maximum terms that ``summarize_by_terms`` names in all and adds per request; characters of conversation per new term.
+_MAX_TERMS, _MAX_NEW_TERMS, _CHARACTERS_PER_TERM = 24, 8, 60
 _NAMED = " Named: "
 
 
 def summarize_by_terms(request: SummaryRequest) -> str:
-    """Return the shortest summary that passes the checks: a few terms of the previous one, and of the new rounds."""
+    """Return a short summary that passes the checks: a few terms of the previous summary and of the new rounds."""
     said = [
         text
         for round_ in request.rounds
@@ -70,7 +69,7 @@ def summarize_by_terms(request: SummaryRequest) -> str:
     ]
     before = request.previous.summary if request.previous else ""
     known = [*find_telling_terms(before.partition(_NAMED)[2] or before)]
-    most = min(_MAX_NEW_TERMS, max(2, sum(map(len, said)) // _CHARACTERS))
+    most = min(_MAX_NEW_TERMS, max(2, sum(map(len, said)) // _CHARACTERS_PER_TERM))
     new = (term for text in said for term in find_telling_terms(text[:10_000]) if term not in known)
     terms = [*known[-(_MAX_TERMS - most) :], *itertools.islice(dict.fromkeys(new), most)]
     return f"Summary of rounds 1-{request.end_index}." + (f"{_NAMED}{', '.join(terms)}." if terms else "")
@@ -86,10 +85,10 @@ Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summa
 
 
 class ScriptedSummarizer:
-    """Gives *answers* in turn (texts, exceptions to raise, or functions of the request), then *default*: None is
-    ``summarize_by_terms``, which passes every check.
+    """Returns *answers* in turn (texts, exceptions to raise, or functions of the request), then *default*. None: the
+    answer of ``summarize_by_terms``, which passes every check.
 
-    It remembers every request, and how many calls were in flight at once. After ``hold()`` calls wait until
+    It records every request, and how many calls were in flight at once. After ``hold()`` calls wait until
     ``release()``; ``started`` is set as soon as one has begun.
     """
 
@@ -124,14 +123,14 @@ class ScriptedSummarizer:
                 self.in_flight -= 1
 
     def hold(self) -> Self:
-        """Let calls wait from now on. Where they do already, nothing changes."""
+        """Let calls wait from now on, if they do not already."""
         if self._gate.is_set():
             self.started.clear()
             self._gate.clear()
         return self
 
     def release(self) -> None:
-        """Let all that wait, and all that come, go on."""
+        """Let waiting and later calls go on."""
         self._gate.set()
 
     def __enter__(self) -> Self:
@@ -142,7 +141,7 @@ class ScriptedSummarizer:
 
 
 class FakeClock:
-    """A ``Clock`` that moves only by ``advance``, in whose thread the calls that are due are made, in order."""
+    """A ``Clock`` that moves only by ``advance``, which makes the calls that are due, in order, in its own thread."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -172,14 +171,14 @@ class FakeClock:
 
     @property
     def waiting(self) -> list[float]:
-        """How many seconds each call that is to be made is away, the next one first."""
+        """Seconds until each pending call, the next one first."""
         with self._lock:
             return [at - self._elapsed for at, _, _ in sorted(self._calls, key=lambda call: call[:2])]
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and make the calls that come due."""
+        """Let *seconds* pass, and make the calls that fall due."""
         if seconds < 0:
-            raise ValueError(f"time does not go back, by {-seconds:g} seconds or any other")
+            raise ValueError(f"time does not go back, by {-seconds:g} seconds")
         until = self._elapsed + seconds
         while True:
             with self._lock:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.plan import LONGEST, Plan, is_pending, plan_text
+from compactor.plan import MAX_CHARACTERS, Plan, is_pending, plan_text
 
 TRIP = Plan(
     "Book the trip",
@@ -155,14 +155,14 @@ def test_a_long_plan_says_how_much_of_it_is_left_out() -> None:
     assert len(shown) > 15
     assert lines[-1].startswith("Done (500): old 0; old 1;")
     assert len(lines[-1]) == 300
-    assert 3_800 < len(str(plan)) <= LONGEST
+    assert 3_800 < len(str(plan)) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize("length", range(1, 200, 7))
 def test_a_plan_is_within_its_bound_whatever_the_length_of_its_lines(length: int) -> None:
     """The line that counts what is left out included."""
     text = str(Plan("p" * length, "d", [("x" * length, "pending")] * 1_000 + [("done", "done")]))
-    assert LONGEST - length - 40 < len(text) <= LONGEST
+    assert MAX_CHARACTERS - length - 40 < len(text) <= MAX_CHARACTERS
 
 
 texts = st.text(st.characters(codec=None) | st.sampled_from("{}%\n\ud800 "), max_size=300) | st.sampled_from(
@@ -174,9 +174,9 @@ plans = st.builds(Plan, texts, texts, st.lists(st.tuples(texts, states), max_siz
 
 @given(plans)
 def test_a_plans_text_is_bounded_and_its_content_is_data(plan: Plan) -> None:
-    """Whatever stands in it: never over ``LONGEST``, never formatted, and each subtask on one line at most."""
+    """Whatever stands in it: never over ``MAX_CHARACTERS``, never formatted, and each subtask on one line at most."""
     text = str(plan)
-    assert len(text) <= LONGEST
+    assert len(text) <= MAX_CHARACTERS
     assert plan_text(plan) == (text if text.strip() else None)
     lines = text.split("\n")
     opened = [name for wanted in ("in_progress", "pending") for name, state in plan.subtasks if state == wanted]
@@ -192,4 +192,6 @@ def test_a_plans_text_is_bounded_and_its_content_is_data(plan: Plan) -> None:
 def test_a_text_is_the_plan_as_it_is_unless_it_is_too_long(text: str) -> None:
     """Bounded: it stands in every compaction's prompt."""
     found = plan_text(text)
-    assert found == (text[: LONGEST - 6] + " [...]" if len(text) > LONGEST else text if text.strip() else None)
+    assert found == (
+        text[: MAX_CHARACTERS - 6] + " [...]" if len(text) > MAX_CHARACTERS else text if text.strip() else None
+    )
