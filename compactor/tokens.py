@@ -44,9 +44,12 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     A run of more than ``MAX_EXACT_RUN`` characters with no white space among them counts a token for each of its bytes,
     which is more than it has, and never less: such a run takes a thousand times as long to count as prose does.
     """
+    if len(text) <= MAX_EXACT_RUN:  # as most are
+        try:
+            return _truncate()(text, sys.maxsize, encoding)[1]
+        except UnicodeEncodeError:
+            return _exactly(text, encoding)
     runs = _long_runs(text)
-    if not runs:
-        return _exactly(text, encoding)
     total, end = 0, 0
     for start, stop in runs:
         total += _exactly(text[end:start], encoding) + len(text[start:stop].encode("utf-8", "surrogatepass"))

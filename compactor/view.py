@@ -19,8 +19,16 @@ from memory.visibility import Rounds
 from .acceptance.prohibitions import PROHIBITIONS, in_force, lost, restored
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .prompt.accounting import Ledger, PrefixSums, PromptPart, by_round, calls_in, is_pinned
-from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, MessageGroup, apply_overlays, group_messages, tells_of_drops
+from .prompt.accounting import Ledger, PrefixSums, by_round, calls_in, is_pinned
+from .prompt.groups import (
+    MESSAGE_TOKENS,
+    PROMPT_TOKENS,
+    MessageGroup,
+    apply_overlays,
+    count_message,
+    group_messages,
+    tells_of_drops,
+)
 from .prompt.shorten import is_result
 from .summarizers.base import Summary, SummaryRequest
 from .tokens import DEFAULT_WINDOW, window_of
@@ -337,21 +345,12 @@ class View:
         """Return the message groups of one round as it reads now, each with the round."""
         if place >= max(self.closed, self.end):
             return list(self._open_groups().get(place, ()))
-        parts = self.kept_parts(place) if self._sums is not None else None
+        sums = self._sums
+        kept = sums is not None and sums.start <= place < self.closed
+        parts = sums.accounts[place - sums.start].parts if sums is not None and kept else None
         if parts is not None:
             return [(part.round_, part.group) for part in parts]
         return self._make_groups(place)
-
-    def _make_groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
-        round_ = self.round(place)
-        return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
-
-    def kept_parts(self, place: int) -> tuple[PromptPart, ...] | None:
-        """Return a closed round of the tail in parts, where it is known from the prompt before. Its messages are
-        shared: nobody may change them."""
-        sums = self.sums
-        known = sums.start <= place < min(self.closed, sums.stop)
-        return sums.accounts[place - sums.start].parts if known else None
 
     @property
     def growing(self) -> list[tuple[Round, MessageGroup]]:
@@ -366,6 +365,11 @@ class View:
             object.__setattr__(self, "_growing", groups)
         return groups
 
+    def _make_groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
+        raw = self.rounds[place]
+        round_ = apply_overlays(raw, self.reductions.by_round.get(raw.id, ()), self.role)
+        return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
+
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
         from its results."""
@@ -375,7 +379,8 @@ class View:
         """Return the tokens of each message of a group."""
         if isinstance(self.rounds, Rounds):
             return self.ledger.costs(round_, group)
-        return self.ledger.count_messages(group)  # nobody promises that another host's posts stay as they are
+        # Nobody promises that another host's posts stay as they are.
+        return tuple([count_message(message, self.ledger.count) for message in group.messages])
 
     def is_pinned(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether one of a group's posts is pinned."""

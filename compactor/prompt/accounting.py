@@ -164,11 +164,8 @@ class PrefixSums:
         self.totals = list(totals)
         self.accounts = list(accounts)
         self._numbers = [account.number for account in self.accounts]
-
-    @property
-    def stop(self) -> int:
-        """The place up to which rounds are counted."""
-        return self.start + len(self.totals) - 1
+        #: The place up to which rounds are counted.
+        self.stop = start + len(self.accounts)
 
     def __getitem__(self, place: int) -> RunningTotals:
         """Return the totals before *place*. Raises ``IndexError`` for one before ``start``."""
@@ -189,10 +186,10 @@ class PrefixSums:
 
     def add(self, account: RoundAccount) -> None:
         last = self.totals[-1]
-        asked = self.start + len(self.accounts) if account.from_user else last.asked
+        asked = self.stop if account.from_user else last.asked
         self.accounts.append(account)
         self._numbers.append(account.number)
-        self.totals.append(  # last: readers, who hold no lock, go by its length
+        self.totals.append(
             RunningTotals(
                 last.tokens + account.tokens,
                 last.messages + account.messages,
@@ -203,6 +200,7 @@ class PrefixSums:
                 last.calls + account.calls,
             )
         )
+        self.stop += 1  # last: readers hold no lock, and go by it
 
     def part(self, start: int, stop: int | None = None) -> PrefixSums:
         """Return sums of their own over the places *start* to *stop*."""
@@ -370,7 +368,7 @@ class Ledger:
             summed = self._summed
         if summed.seen == seen and origin == summed.origin and summed.sums.stop >= settled:  # as most of the time
             return summed.sums
-        pinned, erased, is_ours = by_round(pins) if pins else {}, rounds.erased, isinstance(rounds, Rounds)
+        pinned, erased = by_round(pins) if pins else {}, rounds.erased
 
         def overlays_of(round_id: str) -> OverlayKey:
             over, gone = reductions.by_round.get(round_id, ()), erased.get(round_id, ())
@@ -383,14 +381,18 @@ class Ledger:
             if known is not None and overlays_of(known.round_id) == known.overlays:
                 return known
             round_ = rounds[place]
-            return self._account_of(round_, overlays_of(round_.id))
+            account = self._account_of(round_, overlays_of(round_.id))
+            if not isinstance(rounds, Rounds):  # nobody promises that another host's rounds stay as they are
+                account.parts = None
+            return account
 
         # Worked out once: whoever counts another moment's rounds meanwhile puts others in the place of these sums, and
         # what is counted here is still right.
         if summed.seen != seen:
             sums = _reuse(summed.sums, rounds, range(origin, settled), overlays_of, account_at)
         else:
-            sums = _move_start(summed.sums, origin, summed.origin, settled, account_at)
+            moved = origin != summed.origin
+            sums = _move_start(summed.sums, origin, summed.origin, settled, account_at) if moved else summed.sums
         if sums is summed.sums and sums.stop >= settled and origin == summed.origin:
             return sums
         while True:
@@ -408,19 +410,19 @@ class Ledger:
                 try:
                     for account in fresh:
                         sums.add(account)
-                        if not is_ours:  # nobody promises that another host's rounds stay as they are
-                            account.parts = None
-                        elif self._accounts.get(account.number) is not account:
+                        if account.parts is not None and self._accounts.get(account.number) is not account:
                             self._keep(account)
                     if sums.stop >= settled:
-                        self._let_go(_Summed(sums, seen, origin), overlays_of)
+                        self._summed = _Summed(sums, seen, origin)
+                        self._let_go(summed, overlays_of)
                         return sums
                 finally:
                     self._adding = False
 
     def _keep(self, account: RoundAccount) -> None:
         """Keep *account* and its parts in the place of an older one of the round. Called with the lock."""
-        self._drop_parts([account.number])
+        if account.number in self._kept:
+            self._drop_parts([account.number])
         self._accounts[account.number] = self._kept[account.number] = account
         self._kept_tokens += account.kept_tokens
         while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
@@ -433,11 +435,10 @@ class Ledger:
                 account.parts = None
                 self._kept_tokens -= account.kept_tokens
 
-    def _let_go(self, summed: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
-        """Make *summed* what the next call goes on from; let go of what is of no more use. Called with the lock."""
-        before, self._summed = self._summed, summed
-        sums, origin = summed.sums, summed.origin
-        if before.seen.redactions != summed.seen.redactions:  # nothing that was erased is kept
+    def _let_go(self, before: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
+        """Let go of what was kept for the sums *before* and is of no more use. Called with the lock."""
+        sums, seen, origin = self._summed
+        if before.seen.redactions != seen.redactions:  # nothing that was erased is kept
             self._shortened = {}
             accounts = [*self._accounts.items(), *self._kept.items()]
             gone = {number for number, one in accounts if overlays_of(one.round_id) != one.overlays}
@@ -459,8 +460,8 @@ class Ledger:
         for group in group_messages(round_, self.role):
             key = _key_of(round_, group)
             # What was counted while the round was open is not counted again.
-            costs = self._open.pop(key, ()) or self.count_messages(group)
-            cost, pinned = sum(costs), is_pinned(group, overlays.pinned)
+            costs = self._open.pop(key, ()) or tuple([count_message(message, self.count) for message in group.messages])
+            cost, pinned = sum(costs), bool(overlays.pinned) and is_pinned(group, overlays.pinned)
             levels = self._shortened.pop(key, None)
             if pinned or group.pending or group.from_user:
                 levels = ()
@@ -490,18 +491,14 @@ class Ledger:
             kept_tokens,
         )
 
-    def count_messages(self, group: MessageGroup) -> tuple[int, ...]:
-        """Return the tokens of each of *group*'s messages."""
-        return tuple([count_message(message, self.count) for message in group.messages])
-
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
-        """Return the same for a group of a round of the log that may still grow, and remember it."""
+        """Return the tokens of each message of a group in a round of the log, which may still grow; and remember it."""
         key = _key_of(round_, group)
         costs = self._open.get(key)
         if costs is None:
             if len(self._open) >= MAX_OPEN_GROUPS:
                 self._open = {}
-            costs = self._open[key] = self.count_messages(group)
+            costs = self._open[key] = tuple([count_message(message, self.count) for message in group.messages])
         return costs
 
     def levels(self, part: PromptPart) -> tuple[Level, ...]:
@@ -537,19 +534,14 @@ def ledger_of(memory: Memory, role: str, count: TokenCounter) -> Ledger:
     """Return the one ledger that all who read *memory* as *role* share, so that a round is counted once in all."""
     # No lock: the worst that two threads can do is to count a round twice.
     ledgers = _ledgers.setdefault(memory, {}).setdefault(role, {})
-    key = _counter_key(count)
+    try:
+        hash(count)
+        key: object = count  # equal counters share one: a bound method is another object each time it is named
+    except TypeError:
+        key = id(count)  # the ledger keeps the counter, so the number stays its own
     found = ledgers.get(key)
     if found is None:
         for oldest in list(ledgers)[: max(len(ledgers) + 1 - MAX_COUNTERS, 0)]:
             ledgers.pop(oldest, None)
         found = ledgers.setdefault(key, Ledger(role, count))
     return found
-
-
-def _counter_key(count: TokenCounter) -> object:
-    """Return what two equal counters have in common: a bound method is another object each time it is named."""
-    try:
-        hash(count)
-    except TypeError:
-        return id(count)  # the ledger keeps the counter, so the number stays its own
-    return count

@@ -79,7 +79,7 @@ def fits_entirely(view: View, head: Head, limit: int, tool_tokens: int) -> Fitte
         asked = asked or group.from_user
     if not asked or tokens > limit:
         return None
-    messages = head.messages()
+    messages = [*head.system, *([head.compaction] if head.compaction is not None else [])]
     for account in sums.accounts[start - sums.start : closed - sums.start]:
         shown = account.own_messages()
         if shown is None:
@@ -120,6 +120,7 @@ class _Tail:
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self._sums = view.sums
         #: The newest round, or the first open one: from here on there are no sums.
         self.newest = max(view.end, min(view.closed, view.total - 1))
         #: The place of the newest round in which the user speaks; -1: in none.
@@ -138,8 +139,8 @@ class _Tail:
         parts = self._parts.get(place)
         if parts is not None:
             return parts
-        view = self.view
-        kept = view.kept_parts(place)
+        view, sums = self.view, self._sums
+        kept = sums.accounts[place - sums.start].parts if sums.start <= place < view.closed else None
         parts = list(kept) if kept is not None else []
         for round_, group in view.groups(place) if kept is None else ():
             costs = view.costs(round_, group)
@@ -239,27 +240,28 @@ def fit(view: View, head: Head, limit: int, step: int) -> tuple[Fitted, int]:
 def _messages_of(frame: _Frame, tail: _Tail, draft: _Draft) -> list[Message]:
     """Return all messages; the plan stands before the newest thing that the user said."""
     view, note = frame.view, frame.note(draft)
-    messages = [*frame.head.messages(), *([note] if note is not None else [])]
-    plan_at = len(messages)
+    in_front = [*frame.head.messages(), *([note] if note is not None else [])]
+    shared: list[Message] = []
+    plan_at = len(in_front)
 
     def add(parts: Iterable[PromptPart]) -> None:
         nonlocal plan_at
         for part in parts:
             if part.fixed:
-                plan_at = len(messages)
-            messages.extend([own(message) for message in part.messages])
+                plan_at = len(in_front) + len(shared)
+            shared.extend(part.messages)
 
     add(draft.ahead)
     for place in draft.counted:
         account = view.sums.account(place)
-        shown = account.own_messages() if place != tail.asked else None
-        if shown is not None:
-            messages += shown
-        elif place == tail.asked:
+        if place == tail.asked:
             add(tail.parts_of(place))
+        elif (kept := account.parts) is not None:
+            add(kept)
         elif account.messages:  # else all of it was dropped
-            messages += [own(message) for _, group in view.groups(place) for message in group.messages]
+            shared += [message for _, group in view.groups(place) for message in group.messages]
     add(draft.parts)
+    messages = [*in_front, *[own(message) for message in shared]]
     if frame.head.plan is not None:
         messages.insert(plan_at, frame.head.plan)
     return messages

@@ -103,7 +103,7 @@ TOLD = "told"
 
 def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
     """Return *round_* as *role* reads it now; the same object where nothing covers any of it."""
-    if not reductions and not _any_ephemeral(round_.post_list):
+    if not reductions and not [post for post in round_.post_list if post.kind.startswith(EPHEMERAL)]:
         return round_
     shown = _with_query(round_, reductions)
     # What stands for the query stands before all else; so does what stands for the post that repeats it alone.
@@ -191,7 +191,7 @@ def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
 
 def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
     """Return *posts* without those that the role has seen once, as it has when it has spoken since."""
-    if not _any_ephemeral(posts):
+    if not [post for post in posts if post.kind.startswith(EPHEMERAL)]:
         return posts
     # In the log: what it said counts though it is left out.
     said = max((post.number for post in round_.post_list if post.send_from == role), default=0)
@@ -208,10 +208,6 @@ def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post
             line = f"[Was to be seen once, and is left out now; reload {post_reference(round_, post)}]"
             shown.append(_reading(post, line, "ephemeral"))
     return shown[::-1]
-
-
-def _any_ephemeral(posts: Sequence[Post]) -> bool:
-    return bool([post for post in posts if post.kind.startswith(EPHEMERAL)])
 
 
 def _kept(post: Post) -> int:
@@ -279,14 +275,15 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
     taken = {place for found in answers.values() for place in found.values()}
     newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
     unapproved: list[int] = []
-    if not round_.closed:  # the first request belongs to the first response
+    is_open = round_.state == "created"
+    if is_open:  # the first request belongs to the first response
         requests = [place for place, post in enumerate(posts) if post.kind == APPROVAL_REQUEST]
         unapproved = requests[len([post for post in posts if post.kind == APPROVAL_RESPONSE]) :] if requests else []
     for place, post in enumerate(posts):
         pending = place in unapproved
         if place in answers:
             results = {number: posts[at] for number, at in answers[place].items()}
-            waits = last and not round_.closed and place == newest
+            waits = last and is_open and place == newest
             groups.append(_group_call(post, results, role, waits=waits, pending=pending))
         elif place in taken:
             continue

@@ -128,7 +128,8 @@ def remember(
     plan, found = head.plan, None
     if plan is not None:
         found = next(((n, dict(message)) for n, message in enumerate(messages) if message is plan), None)
-    first = messages[: len(head.messages()) + MAX_BETWEEN + 1]
+    in_front = len(head.system) + (head.compaction is not None)
+    first = messages[: in_front + MAX_BETWEEN + 1]
     prompts[view.role] = LastPrompt(
         replace(view),  # the same, without what it has worked out: the messages of the open round
         first=tuple([dict(message) for message in first if message is not plan]),

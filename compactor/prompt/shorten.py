@@ -360,7 +360,10 @@ def shorten_group(round_: Round, group: MessageGroup, costs: tuple[int, ...], co
     No text is replaced by a longer one.
     """
     for post in group.posts:  # of most, no rule need be asked
-        if post is not None and (len(post.message) > _LARGE.threshold or post.attachment_list or is_result(post)):
+        if post is None:
+            continue
+        may_be_result = post.tool_call_id is not None or post.send_from == FUNCTION
+        if may_be_result or post.attachment_list or len(post.message) > _LARGE.threshold:
             break
     else:
         return ()

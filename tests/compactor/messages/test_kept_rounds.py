@@ -84,7 +84,7 @@ def test_closed_rounds_of_the_tail_are_kept_and_covered_ones_let_go() -> None:
     memory = talked(8)
     composed(memory)
     view = view_of(memory)
-    assert [view.kept_parts(place) is not None for place in range(9)] == [True] * 8 + [False]
+    assert [account.parts is not None for account in view.sums.accounts] == [True] * 8
     end = memory.conversation.rounds[5]
     made = {"start_index": 1, "end_index": 6, "summary": "six", "end_round_id": end.id}
     memory.journal(ROLE).publish(CompactedMessage(**made), base=0, round_ids=[end.id])
