@@ -183,7 +183,7 @@ class View:
     #: Worked out when first asked for, each by the property of its name.
     _sums: PrefixSums | None = field(init=False, repr=False, compare=False, default=None)
     _asked: int | None = field(init=False, repr=False, compare=False, default=None)
-    _growing: dict[int, list[tuple[Round, MessageGroup]]] | None = field(
+    _open_groups: dict[int, list[tuple[Round, MessageGroup]]] | None = field(
         init=False, repr=False, compare=False, default=None
     )
     _pinned: Mapping[str, frozenset[int]] | None = field(init=False, repr=False, compare=False, default=None)
@@ -344,7 +344,9 @@ class View:
     def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         """Return the message groups of one round as it reads now, each with the round."""
         if place >= max(self.closed, self.end):
-            return list(self._open_groups().get(place, ()))
+            if self._open_groups is None:
+                _ = self.growing  # makes them
+            return list((self._open_groups or {}).get(place, ()))
         sums = self._sums
         kept = sums is not None and sums.start <= place < self.closed
         parts = sums.accounts[place - sums.start].parts if sums is not None and kept else None
@@ -355,15 +357,11 @@ class View:
     @property
     def growing(self) -> list[tuple[Round, MessageGroup]]:
         """The message groups of the tail's rounds from the first open one on, each with its round."""
-        return [placed for groups in self._open_groups().values() for placed in groups]
-
-    def _open_groups(self) -> dict[int, list[tuple[Round, MessageGroup]]]:
-        """Return the same by place: they are both counted and shown."""
-        groups = self._growing
+        groups = self._open_groups
         if groups is None:
             groups = {place: self._make_groups(place) for place in range(max(self.closed, self.end), self.total)}
-            object.__setattr__(self, "_growing", groups)
-        return groups
+            object.__setattr__(self, "_open_groups", groups)
+        return [placed for open_round in groups.values() for placed in open_round]
 
     def _make_groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         raw = self.rounds[place]

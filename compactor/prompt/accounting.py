@@ -89,15 +89,6 @@ class RoundAccount:
     #: Tokens of the parts and of what stands for them on each level.
     kept_tokens: int = field(default=0, repr=False, compare=False)
 
-    def own_messages(self) -> list[Message] | None:
-        """Return copies of its messages, which the receiver may change; None where it must be made anew."""
-        parts = self.parts
-        if parts is None:
-            return None
-        if self.plain:
-            return [message.copy() for part in parts for message in part.messages]
-        return [own(message) for part in parts for message in part.messages]
-
 
 def own(message: Mapping[str, Any]) -> Message:
     """Return a copy of *message* that its receiver may change, however deep."""
@@ -410,23 +401,25 @@ class Ledger:
                 try:
                     for account in fresh:
                         sums.add(account)
-                        if account.parts is not None and self._accounts.get(account.number) is not account:
-                            self._keep(account)
+                    self._keep(fresh)
                     if sums.stop >= settled:
-                        self._summed = _Summed(sums, seen, origin)
-                        self._let_go(summed, overlays_of)
+                        self._let_go(_Summed(sums, seen, origin), overlays_of)
                         return sums
                 finally:
                     self._adding = False
 
-    def _keep(self, account: RoundAccount) -> None:
-        """Keep *account* and its parts in the place of an older one of the round. Called with the lock."""
-        if account.number in self._kept:
-            self._drop_parts([account.number])
-        self._accounts[account.number] = self._kept[account.number] = account
-        self._kept_tokens += account.kept_tokens
-        while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
-            self._drop_parts([next(iter(self._kept))])
+    def _keep(self, fresh: Iterable[RoundAccount]) -> None:
+        """Keep new accounts and their parts in the place of older ones of the same rounds. Called with the lock."""
+        for account in fresh:
+            number = account.number
+            if account.parts is None or self._accounts.get(number) is account:
+                continue
+            if number in self._kept:
+                self._drop_parts([number])
+            self._accounts[number] = self._kept[number] = account
+            self._kept_tokens += account.kept_tokens
+            while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
+                self._drop_parts([next(iter(self._kept))])
 
     def _drop_parts(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -435,9 +428,10 @@ class Ledger:
                 account.parts = None
                 self._kept_tokens -= account.kept_tokens
 
-    def _let_go(self, before: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
-        """Let go of what was kept for the sums *before* and is of no more use. Called with the lock."""
-        sums, seen, origin = self._summed
+    def _let_go(self, summed: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
+        """Make *summed* what the next call goes on from; let go of what is of no more use. Called with the lock."""
+        before, self._summed = self._summed, summed
+        sums, seen, origin = summed
         if before.seen.redactions != seen.redactions:  # nothing that was erased is kept
             self._shortened = {}
             accounts = [*self._accounts.items(), *self._kept.items()]

@@ -81,10 +81,13 @@ def fits_entirely(view: View, head: Head, limit: int, tool_tokens: int) -> Fitte
         return None
     messages = [*head.system, *([head.compaction] if head.compaction is not None else [])]
     for account in sums.accounts[start - sums.start : closed - sums.start]:
-        shown = account.own_messages()
-        if shown is None:
+        parts = account.parts
+        if parts is None:
             return None
-        messages += shown
+        if account.plain:
+            messages += [message.copy() for part in parts for message in part.messages]
+        else:
+            messages += [own(message) for part in parts for message in part.messages]
     messages += [own(message) for _, group in growing for message in group.messages]
     return Fitted(messages, tokens, tokens)
 
