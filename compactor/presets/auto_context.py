@@ -146,16 +146,16 @@ def auto_context(
             **_as_option(prompts.template("current_round_compress_prompt")),
         ),
     )
-    made = (
+    settings = (
         check_config(config).filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=token_ratio)
     )
     if names := check_names("exempt_tools", exempt_tools):
-        made = made.merged(exempt_tools=names)
+        settings = settings.merged(exempt_tools=names)
     if (template := prompts.template("previous_round_summary_prompt")) is not None:
-        made = made.asking(template)
+        settings = settings.asking(template)
     optional: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
     return {
-        "config": made,
+        "config": settings,
         "trigger": over_messages(msg_threshold - 1) | over_tokens(max(1, int(max_token * token_ratio))),
         "strategies": tuple(map(_rename, STEPS, steps)),
         **{name: value for name, value in optional.items() if value is not None},

@@ -16,7 +16,6 @@ import math
 import re
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -287,12 +286,12 @@ class MemoryWithCompress:
     @property
     def chat_history_storage(self) -> MessageStorage:
         """The history as a storage."""
-        return ChatHistoryStorage(self)
+        return MessageStorage(self, is_history=True)
 
     @property
     def memory_storage(self) -> MessageStorage:
         """The shown messages as a storage."""
-        return MemoryStorage(self)
+        return MessageStorage(self, is_history=False)
 
     async def direct_update_memory(self, messages: Messages) -> None:
         """Show *messages* instead. The log stays; ``direct_updates`` lists the messages that are not in it."""
@@ -548,14 +547,15 @@ class MemoryWithCompress:
 # --- its two storages -------------------------------------------------------------------------------------------------
 
 
-class MessageStorage(ABC):
-    """Messages of one conversation. ``async with`` it, or use it at once: nothing has to be started.
+class MessageStorage:
+    """The history, or the shown messages. ``async with`` it, or use it at once: nothing has to be started.
 
-    Both storages are one log, so a host cannot replace one of them: give the ``Memory`` a ``Store`` instead.
+    Both are one log, so a host cannot replace one of them: give the ``Memory`` a ``Store`` instead.
     """
 
-    def __init__(self, owner: MemoryWithCompress) -> None:
+    def __init__(self, owner: MemoryWithCompress, *, is_history: bool) -> None:
         self._owner = owner
+        self._is_history = is_history
 
     async def start(self) -> None:
         """Read the entries of other processes. Raises ``StoreError`` if the store cannot be read."""
@@ -580,66 +580,36 @@ class MessageStorage(ABC):
     async def __aexit__(self, *_exc: object) -> None:
         await self.stop()
 
-    @abstractmethod
     async def get(self) -> list[Message]:
-        """Return all of its messages."""
-
-    @abstractmethod
-    async def add(self, messages: Messages) -> None: ...
-
-    @abstractmethod
-    async def delete(self, indices: Iterable[int] | int) -> None: ...
-
-    @abstractmethod
-    async def clear(self) -> None: ...
-
-    @abstractmethod
-    async def replace(self, messages: Messages) -> None: ...
-
-
-class ChatHistoryStorage(MessageStorage):
-    """All messages since the last ``clear``. It only grows; ``memory.redact`` erases."""
-
-    async def get(self) -> list[Message]:
-        return self._owner.history()
+        """Return all messages; nothing is compressed."""
+        return self._owner.history() if self._is_history else self._owner.shown()
 
     async def add(self, messages: Messages) -> None:
-        """Add messages, which are shown as well."""
-        await self._owner.add(messages)
+        """Add messages to the history, which are shown as well; or only show them, behind all others."""
+        if self._is_history:
+            await self._owner.add(messages)
+        else:
+            await self._owner.direct_update_memory([*self._owner.shown(), *_list_messages(messages)])
 
     async def delete(self, indices: Iterable[int] | int) -> None:
-        raise NotImplementedError(
-            "the history keeps what was said; hide it with delete(), or erase it with memory.redact(reference)"
-        )
-
-    async def clear(self) -> None:
-        """Begin anew: nothing is shown and nothing is counted. The log keeps everything."""
-        await self._owner.clear()
-
-    async def replace(self, messages: Messages) -> None:
-        raise NotImplementedError("the history keeps what was said; direct_update_memory() shows other messages")
-
-
-class MemoryStorage(MessageStorage):
-    """The shown messages, some of them compressed. Reading compresses nothing; the history never changes."""
-
-    async def get(self) -> list[Message]:
-        return self._owner.shown()
-
-    async def add(self, messages: Messages) -> None:
-        """Show messages behind all others, without adding them to the history."""
-        await self._owner.direct_update_memory([*self._owner.shown(), *_list_messages(messages)])
-
-    async def delete(self, indices: Iterable[int] | int) -> None:
-        """Hide the messages at *indices*."""
+        """Hide the shown messages at *indices*. The history only grows: there it raises ``NotImplementedError``."""
+        if self._is_history:
+            raise NotImplementedError(
+                "the history keeps what was said; hide it with delete(), or erase it with memory.redact(reference)"
+            )
         await self._owner.delete(indices)
 
     async def clear(self) -> None:
-        """Show nothing."""
-        await self._owner.direct_update_memory([])
+        """Show nothing; of the history, also count from 0. The log keeps everything."""
+        if self._is_history:
+            await self._owner.clear()
+        else:
+            await self._owner.direct_update_memory([])
 
     async def replace(self, messages: Messages) -> None:
-        """Show *messages* instead."""
+        """Show *messages* instead. Of the history, raise ``NotImplementedError``."""
+        if self._is_history:
+            raise NotImplementedError("the history keeps what was said; direct_update_memory() shows other messages")
         await self._owner.direct_update_memory(_list_messages(messages))
 
 
@@ -671,6 +641,9 @@ def _take_newest(messages: list[Message], number: int) -> list[Message]:
     return messages[start:]
 
 
+format_msgs = parse_messages
+
+
 async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]]) -> int:
     """Return the size of a text or of messages, as a ``MemoryWithCompress`` with that *token_counter* measures it."""
     _check_counter(token_counter)
@@ -689,7 +662,6 @@ async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]
 
 
 def _check_counter(counter: object) -> None:
-    """Raise ``ConfigError`` for an object that counts neither messages nor texts."""
     if counter is None or callable(counter):
         return
     if isinstance(counter, Sequence) or not callable(getattr(counter, "count", None)):  # lists count as well
@@ -702,11 +674,6 @@ def _check_size(size: object) -> int:
     if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < math.inf:
         raise TypeError(f"the token_counter returned {size!r}; it must return a number of tokens, from 0 on")
     return int(size)
-
-
-def format_msgs(msgs: object) -> list[Message]:
-    """Return one message or several as a list of plain mappings. Raises ``NotAMessage``, a ``TypeError``."""
-    return parse_messages(msgs)
 
 
 async def _call(func: Callable[..., Any], *args: Any) -> Any:

@@ -98,7 +98,7 @@ def find_locations(items: Iterable[Item]) -> Iterator[Location]:
     yield from (item for item in find_originals(items) if isinstance(item, Location))
 
 
-def _has_read(item: Item, erased: Set[Location], failed: Set[int]) -> bool:
+def _is_stale(item: Item, erased: Set[Location], failed: Set[int]) -> bool:
     """Return whether the author of *item* read an *erased* message or one of a *failed* round."""
     todo = [item] if isinstance(item, Synthetic) else []
     while todo:
@@ -111,12 +111,12 @@ def _has_read(item: Item, erased: Set[Location], failed: Set[int]) -> bool:
     return False
 
 
-def _without_erased(items: Iterable[Item], erased: Set[Location], failed: Set[int]) -> tuple[Item, ...]:
+def _replace_stale(items: Iterable[Item], erased: Set[Location], failed: Set[int]) -> tuple[Item, ...]:
     """Return *items*; a text whose author read an erased or failed message gives way to the originals."""
     kept: list[Item] = []
     for item in items:
-        if isinstance(item, Synthetic) and _has_read(item, erased, failed):
-            kept += (one for one in find_originals(item.sources) if not _has_read(one, erased, failed))
+        if isinstance(item, Synthetic) and _is_stale(item, erased, failed):
+            kept += (one for one in find_originals(item.sources) if not _is_stale(one, erased, failed))
         else:
             kept.append(item)
     return tuple(kept)
@@ -371,7 +371,7 @@ class Window:
         )
         if erased or failed:
             # What was compressed in vain is never shown again, but it may still have to be written to the log.
-            items, in_vain = (_without_erased(one, erased, failed) for one in (state.items, state.in_vain))
+            items, in_vain = (_replace_stale(one, erased, failed) for one in (state.items, state.in_vain))
             state = replace(state, items=items, in_vain=in_vain)
         self.state = replace(state, snapshot=now)
 
@@ -507,7 +507,7 @@ class Window:
         items: list[Item] = []
         for item in _decode(newest.shown, known):
             made = made_at[item.id] if isinstance(item, Synthetic) else -1
-            items += _without_erased([item], {location for at, location in erased if at > made}, failed)
+            items += _replace_stale([item], {location for at, location in erased if at > made}, failed)
         return replace(
             state,
             items=tuple(items),
