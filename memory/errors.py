@@ -1,4 +1,4 @@
-"""Everything that can go wrong in this library, as one small tree. Each message names the remedy."""
+"""The errors of this library, as one small tree. Each message names the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class ContextError(Exception):
-    """The root: ``except ContextError`` catches all that this library raises on purpose."""
+    """The root: ``except ContextError`` catches every error that this library raises on purpose."""
 
 
 class RoundClosed(ContextError):
@@ -38,52 +38,53 @@ class UnknownRound(ContextError, KeyError):
 
 
 class UnknownReference(ContextError, KeyError):
-    """There is nothing to see behind a reference."""
+    """A reference is malformed, or there is nothing visible behind it."""
 
     __str__ = Exception.__str__
 
 
 class MessageError(ContextError, ValueError):
-    """What was handed to ``append`` or to a record is not a message that can be stored."""
+    """A message for ``append`` or a record's value cannot be stored."""
 
 
 class StaleCompaction(ContextError):
-    """A compaction was not published: what it was made from is no longer current."""
+    """A compaction was not published, because its source is no longer current."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or f"compaction not published: {reason}; it is made again from what is current")
-        #: Why, in a word: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``,
-        #: ``stopped``.
+        #: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``, ``stopped``.
         self.reason = reason
 
 
 class StoreError(ContextError):
-    """The store could not read or write; what was acknowledged before is still there."""
+    """The store could not read or write; acknowledged entries are still there."""
 
 
 class Conflict(StoreError):
-    """The log has grown past the number that an append was to follow; read what is new and append after it."""
+    """The log has grown past the number that an append was to follow; read the new entries and append after them."""
 
 
 class StoreBusy(StoreError):
-    """Another process kept the store locked for longer than the time-out; nothing was written, try again."""
+    """Another process locked the store for longer than the time-out; nothing was written, try again."""
 
 
 class StoreFull(StoreError):
-    """There is no room left where the store is kept; nothing was written, and what was is unharmed."""
+    """The store's disk is full; nothing was written, and the stored entries are unharmed."""
 
 
 class StoreReadOnly(StoreError):
-    """The store may be read and not written: by its file's permissions, its disk's, or its server's."""
+    """The permissions of the store's file, disk or server allow reading but not writing."""
 
 
 class StoreUnreachable(StoreError):
-    """The server did not answer, or the connection broke. What was being written may be stored or not: once it is back,
-    call ``refresh()`` and look before the same call is made again."""
+    """The server did not answer, or the connection broke.
+
+    A write in progress may have succeeded: call ``refresh()`` and look before repeating it.
+    """
 
 
 class StoreDamaged(StoreError):
-    """What is stored cannot be read; it is left as it is, and never overwritten."""
+    """Stored data cannot be read; it is left as it is, and never overwritten."""
 
 
 class StoreClosed(StoreError):
@@ -91,12 +92,12 @@ class StoreClosed(StoreError):
 
 
 class SessionPurged(StoreError):
-    """The session was purged while a Memory had it open: that one writes no more; go on with a new Memory."""
+    """The session was purged while this Memory had it open; continue with a new Memory."""
 
 
 class OlderVersion(StoreError):
-    """An older version of this library made the store, and it was opened only to be read: then nothing is changed."""
+    """An older version of this library made the store, and it was opened without ``migrate``; nothing was changed."""
 
 
 class NewerVersion(StoreError):
-    """A newer version of this library wrote what is stored; it is left as it is. Upgrade to read it."""
+    """A newer version of this library wrote the data, which is left as it is. Upgrade to read it."""

@@ -1,4 +1,4 @@
-"""What is worth telling about: typed, frozen, with facts and never with a message's content."""
+"""Events of a Memory: typed and frozen, with facts but never with a message's content."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFail
 
 
 class Event(BaseModel):
-    """Something that was decided or that happened."""
+    """A fact or a decision."""
 
     model_config = ConfigDict(frozen=True)
 
     #: A dotted name, stable across releases: ``compaction.published``.
     name: ClassVar[str] = "event"
-    #: How loud it is: ``debug``, ``info`` or ``warning``.
+    #: ``debug``, ``info`` or ``warning``.
     level: ClassVar[str] = "info"
     at: datetime = Field(default_factory=utc_now)
 
     def facts(self) -> dict[str, object]:
-        """Return what it says beside name and time, without fields that say nothing."""
+        """Return all fields but the time that are not None."""
         facts = dumped(partial(self.model_dump, exclude={"at"}))
         return {key: value for key, value in facts.items() if value is not None}
 
@@ -35,7 +35,7 @@ EventHook = Callable[[Event], object]
 
 
 class HookFailed(Event):
-    """A callback raised; what it was told of is stored all the same."""
+    """A callback raised; the data is stored all the same."""
 
     name: ClassVar[str] = "memory.hook_failed"
     level: ClassVar[str] = "warning"
@@ -45,7 +45,7 @@ class HookFailed(Event):
 
 
 class Redacted(Event):
-    """Posts were erased, with all that was made from them; whoever keeps their texts elsewhere erases them there."""
+    """Posts were erased, with everything derived from them; erase copies of their texts outside the store too."""
 
     name: ClassVar[str] = "memory.redacted"
     session: str = ""
@@ -54,7 +54,7 @@ class Redacted(Event):
 
 
 class ProviderFailed(Event):
-    """A role's compaction provider raised; the role is served from the log instead."""
+    """A role's compaction provider raised; the prompt comes from the log instead."""
 
     name: ClassVar[str] = "memory.provider_failed"
     level: ClassVar[str] = "warning"
@@ -64,7 +64,7 @@ class ProviderFailed(Event):
 
 
 class CheckpointFailed(Event):
-    """A checkpoint could not be kept: nothing is lost, and the next opening reads more. Told of once in a row."""
+    """A checkpoint could not be stored: nothing is lost, and the next opening reads more. Emitted once per streak."""
 
     name: ClassVar[str] = "memory.checkpoint_failed"
     level: ClassVar[str] = "warning"
@@ -73,8 +73,7 @@ class CheckpointFailed(Event):
     error: str
 
 
-# Once now: what pydantic prepares at the first of each, on whatever thread, a child that is forked meanwhile would wait
-# for it for ever.
+# Warm-up: pydantic prepares itself on the first use of each method, and a child forked meanwhile would wait for ever.
 _warm = HookFailed(hook="", error="")
 _warm.facts()
 _warm.model_dump_json()

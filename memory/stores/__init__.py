@@ -1,4 +1,4 @@
-"""Where a session's log is kept."""
+"""Stores: in memory, in a SQLite file or on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ __all__ = [
 
 
 def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
-    """Return the store behind *url*, ready for use. Raises ``StoreError`` for one that this version cannot open.
+    """Return the store behind *url*, ready for use. Raises ``StoreError`` if this version cannot open it.
 
-    ``memory://`` lasts as long as the process. ``sqlite:///chat.db`` is a file, from the working folder on;
-    ``sqlite:////srv/chat.db`` and ``sqlite:///C:/chat.db`` are files from the root on. ``?synchronous=normal`` and
-    ``?timeout=`` are explained at ``memory.stores.sqlite.Sqlite``. ``postgresql+psycopg://user:password@host/database``
-    is a database on a server, with libpq's options behind a question mark. SQL stores have all ``capabilities``.
+    ``memory://`` lasts as long as the process. ``sqlite:///chat.db`` is a file relative to the working directory;
+    ``sqlite:////srv/chat.db`` and ``sqlite:///C:/chat.db`` are absolute. ``memory.stores.sqlite.Sqlite`` explains
+    ``?synchronous=normal`` and ``?timeout=``. ``postgresql+psycopg://user:password@host/database`` is a database on a
+    server, with libpq's options behind a question mark. SQL stores have all ``capabilities``.
 
-    A database that an older version made is brought up to date, and older versions refuse it from then on. Without
-    *migrate* nothing is changed: it raises ``OlderVersion``, and ``StoreError`` where nothing was ever stored.
+    A database of an older version is migrated; older versions refuse it from then on. With ``migrate=False`` nothing is
+    changed: this raises ``OlderVersion``, or ``StoreError`` if nothing was ever stored.
     """
     require("url", url, str, "a text, such as sqlite:///chat.db")
-    scheme, found, _ = url.partition("://")
-    if scheme == "memory" and found:
+    scheme, separator, _ = url.partition("://")
+    if scheme == "memory" and separator:
         return InMemoryStore()
-    if found and scheme in ("sqlite", "postgresql", "postgresql+psycopg"):
-        # Only now: who keeps nothing in a database does not wait for SQLAlchemy.
+    if separator and scheme in ("sqlite", "postgresql", "postgresql+psycopg"):
+        # Imported here: programs without a database do not wait for SQLAlchemy.
         from .postgres import Postgres
         from .sql import SqlStore
         from .sqlite import Sqlite
@@ -60,17 +60,16 @@ def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
             store.close()
             raise
         return store
-    # Only the scheme is shown: the rest of a URL may hold a password.
-    wrong = f"there is no store for {scheme + found!r}" if found else "the store's URL has no scheme, such as sqlite://"
+    path, hint = url.replace("\\", "/"), ""
+    if re.fullmatch(r"([A-Za-z]:)?[^:@=?#]+\.(db|sqlite|sqlite3)", path):
+        hint = f"for a file write sqlite:///{path}; "
+    # Show nothing but the scheme: the rest of a URL may hold a password.
+    wrong = (
+        f"there is no store for {scheme + separator!r}"
+        if separator
+        else "the store's URL has no scheme, such as sqlite://"
+    )
     raise StoreError(
-        f"{wrong}; {_meant(url)}the URL must be memory://, sqlite:///file.db"
+        f"{wrong}; {hint}the URL must be memory://, sqlite:///file.db"
         f" or postgresql+psycopg://user:password@host/database"
     )
-
-
-def _meant(url: str) -> str:
-    """Return what to write for a *url* that is a path, and nothing for another, which may hold a password."""
-    path = url.replace("\\", "/")
-    if re.fullmatch(r"([A-Za-z]:)?[^:@=?#]+\.(db|sqlite|sqlite3)", path) is None:
-        return ""
-    return f"for a file write sqlite:///{path}; "

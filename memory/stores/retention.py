@@ -1,4 +1,4 @@
-"""What is kept no longer: sessions that nobody has written to, and files beside a store that hold a session's texts."""
+"""Retention: purging sessions that nobody uses any more, and deleting a session's files outside the store."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..rounds import utc_now
 from .base import Store, adapt_store
 
-#: The event by which a session's log says that files in a folder belong to it; its facts: ``session`` and ``folder``.
+#: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
 _EVENTS = kinds_of(EventRecorded)
 _FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
-#: Files that we wrote: a name, the hash of what it holds, an ending; and drafts of those.
+#: Files of ours: a name, the hash of the content, an extension; and temporary files of those.
 _OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 
 
 def expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:
-    """Return the sessions that nobody has written to for longer than *older_than*, sorted. *now*: by default, now."""
+    """Return the sessions without an append for longer than *older_than*, sorted. *now* defaults to the present."""
     before = (utc_now() if now is None else now) - older_than
     return sorted(name for name, extent in adapt_store(store).extents().items() if extent.created_at < before)
 
@@ -30,21 +30,20 @@ def expired(store: Store, older_than: timedelta, *, now: datetime | None = None)
 def expire(
     store: Store, older_than: timedelta, *, now: datetime | None = None, sessions: Iterable[str] | None = None
 ) -> list[str]:
-    """Purge the sessions that nobody has written to for longer than *older_than*, files included; return their names.
+    """Purge the sessions without an append for longer than *older_than*, files included, and return their names.
 
-    Nothing expires by itself: whoever wants it calls this, once a day for instance. Only of *sessions*, where they are
-    given. One that is written to at the same moment is purged all the same. Raises ``StoreError``; what was purged by
-    then stays so.
+    Nothing expires by itself: call this once a day, for example. *sessions* limits it to these names. A session that is
+    written to at the same moment is purged all the same. Raises ``StoreError``; sessions purged before stay purged.
     """
-    given = None if sessions is None else set(sessions)
-    gone = [one for one in expired(store, older_than, now=now) if given is None or one in given]
-    for session in gone:
+    wanted = None if sessions is None else set(sessions)
+    purged = [name for name in expired(store, older_than, now=now) if wanted is None or name in wanted]
+    for session in purged:
         store.purge(session)
-    return gone
+    return purged
 
 
 def folders_of(store: Store, session: str) -> tuple[str, ...]:
-    """Return the folders with files of *session*, as its log names them; not those of the session it is a copy of."""
+    """Return the folders with files of *session*, from its log; not the folders of a session it was copied from."""
     folders: dict[str, None] = {}
     for entry in adapt_store(store).read_kinds(session, _EVENTS):
         with suppress(StoreDamaged, NewerVersion):  # a session may be purged because it is damaged
@@ -57,8 +56,10 @@ def folders_of(store: Store, session: str) -> tuple[str, ...]:
 
 
 def delete_files(store: Store, session: str) -> int:
-    """Remove the files of *session* and return how many there were: what ``purge`` of our stores begins with, and what
-    that of others should. Raises ``StoreError`` where one cannot be removed."""
+    """Delete the files of *session* and return their number. Every store's ``purge`` should begin with this.
+
+    Raises ``StoreError`` if a file cannot be deleted.
+    """
     removed = 0
     for folder in folders_of(store, session):
         try:
@@ -72,10 +73,10 @@ def delete_files(store: Store, session: str) -> int:
 
 
 def remove_files(folder: str, *, before: float | None = None) -> int:
-    """Remove the files that we wrote into *folder*, and the folder where nothing else is in it; return their number.
+    """Delete our files in *folder*, and the folder if it is empty then; return the number of files.
 
-    Only those not written since *before*, in seconds since 1970, where that is given. Nobody else's files, and nothing
-    behind a link. Raises ``OSError``; a folder that is not there has none.
+    *before*, in seconds since 1970, spares files modified since. Files of others stay, and links are not followed. A
+    missing folder counts as empty. Raises ``OSError``.
     """
     if os.path.realpath(folder) != os.path.join(os.path.realpath(os.path.dirname(folder)), os.path.basename(folder)):
         return 0
@@ -84,10 +85,10 @@ def remove_files(folder: str, *, before: float | None = None) -> int:
         with os.scandir(folder) as entries:
             ours = [one for one in entries if _OURS.fullmatch(one.name) and one.is_file(follow_symlinks=False)]
         for one in ours:
-            with suppress(FileNotFoundError):  # somebody else was faster
+            with suppress(FileNotFoundError):  # another process was faster
                 if before is None or one.stat(follow_symlinks=False).st_mtime < before:
                     os.unlink(one.path)
                     removed += 1
-        with suppress(OSError):  # others' files are in it
+        with suppress(OSError):  # it holds files of others
             os.rmdir(folder)
     return removed

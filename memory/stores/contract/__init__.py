@@ -1,7 +1,7 @@
-"""What a store promises, as tests for pytest: whoever writes a store subclasses these classes in his own test suite.
+"""The promises of a store, as pytest classes: subclass them in the test suite of your own store.
 
-``StoreContract`` is the least. The others are for what a store can do beside; what it can do and no class covers fails.
-``compactor.testing`` shows how they are used. Nothing here needs pytest before pytest runs it.
+Every store has ``StoreContract``; each ability has a class of its own, and an ability without its class fails.
+``compactor.testing`` shows an example. Nothing here imports pytest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of a store put into it, and how they ask."""
+"""Sample entries and small helpers for the tests of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...rounds import Post
 from ..base import Store, StoredText
 
 STAMP = datetime(2026, 1, 31, 23, 59, 59, 123_457, tzinfo=UTC)
-#: Names as bad as they come: NUL, half a character, statements, patterns, paths, two spellings of one letter.
+#: Difficult names: NUL, half a surrogate pair, statements, patterns, paths, two spellings of one letter.
 NAMES = (
     "",
     " ",
@@ -60,7 +60,7 @@ def a_text(round_: int, text: str) -> StoredText:
 
 
 def facets(entry: Entry) -> tuple[Any, ...]:
-    """Return all that a store keeps of an entry, the body last."""
+    """Return every stored field of an entry, the body last."""
     return (entry.id, entry.kind, entry.created_at, entry.round, entry.version, entry.body)
 
 
@@ -78,7 +78,7 @@ def raises(kind: type[Exception]) -> Iterator[None]:
 
 
 def together(*works: Callable[[], None]) -> None:
-    """Do each in a thread of its own; what one of them raises is raised here."""
+    """Run each in its own thread, and raise the first exception of any."""
     failures: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -97,7 +97,7 @@ def together(*works: Callable[[], None]) -> None:
 
 
 class Unwritable(Entry):
-    """An entry whose text cannot be made."""
+    """An entry that fails to serialize."""
 
     __slots__ = ()
 

@@ -26,7 +26,7 @@ class ErasingStoreContract(StoreContract):
         assert len(list(self.store.read("t"))) == 1
 
     def test_all_are_redacted_or_none(self) -> None:
-        """Where one of them is not there, nothing is changed."""
+        """If one of them is missing, nothing is changed."""
         written = [an_entry("a"), an_entry("b")]
         self.store.append("s", written, after=0)
         for session in ("s", "none"):

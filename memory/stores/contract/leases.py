@@ -40,7 +40,7 @@ class LeasingStoreContract(StoreContract):
             two.release("s", "n", "two")
 
     def test_a_lease_may_be_taken_over(self) -> None:
-        """By who knows that its holder is dead: that one waits then, should it be alive, and takes nothing back."""
+        """By a caller who knows that its holder is dead; a holder who is alive waits, and takes nothing back."""
         one, two = self.store, self.another()
         one.lease("s", "n", "one", 900)
         assert two.lease("s", "n", "two", 60, take_over=True) == 0.0
@@ -50,7 +50,7 @@ class LeasingStoreContract(StoreContract):
         assert two.lease("s", "other", "two", 60, take_over=True) == 0.0
 
     def test_a_released_lease_is_free(self) -> None:
-        """At once; to give back what one does not have is no error, and takes nothing from anybody."""
+        """At once. Giving back a lease of another holder is no error, and changes nothing."""
         one, two = self.store, self.another()
         one.release("s", "n", "one")
         one.lease("s", "n", "one", 60)
@@ -61,7 +61,7 @@ class LeasingStoreContract(StoreContract):
         assert two.lease("s", "n", "two", 60) == 0.0
 
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
-        """Whatever text the names are."""
+        """For any text as a name."""
         one, two = self.store, self.another()
         for name in NAMES:
             assert one.lease(name, "n", "one", 60) == one.lease("s", name, name, 60) == 0.0

@@ -1,4 +1,4 @@
-"""The log: what every store promises, and what one that outlasts the process does."""
+"""The log: the promises of every store, and of a durable one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class StoreContract:
     """The six methods that every store has."""
 
     def open(self) -> Store:
-        """Return a store on this test's own place, empty at first. It is closed when the test ends."""
+        """Return a store for this test alone, empty at first; the test closes it at its end."""
         raise NotImplementedError("give your test class a method open() that returns the store to be checked")
 
     def another(self) -> Store:
-        """Return what another user of the same place works with."""
+        """Return the store of another user on the same place."""
         return self.store
 
     def setup_method(self) -> None:
@@ -77,7 +77,7 @@ class StoreContract:
             _ = found[4].record
 
     def test_halves_of_a_character_stay_apart(self) -> None:
-        """They come from text that was cut in the wrong place, and may not be joined behind the writer's back."""
+        """They come from text that was cut in the wrong place; a store must not join them."""
         halves = HeaderAdded(post=a_post("\ud83d" + "\ude00"))
         self.store.append("s", [Entry.of(halves)], after=0)
         (found,) = self.another().read("s")
@@ -93,7 +93,7 @@ class StoreContract:
         assert numbers(self.store, "t") == [1]
 
     def test_an_append_at_another_place_than_the_end_conflicts_and_writes_nothing(self) -> None:
-        """Two writers cannot both be the next; and the loser goes on from what is there."""
+        """Only one of two writers is next; the loser continues behind it."""
         self.store.append("s", [an_entry(), an_entry()], after=0)
         late = [an_entry(), an_entry()]
         for after in (0, 1, 3, 7):
@@ -103,7 +103,7 @@ class StoreContract:
         assert self.another().append("s", late, after=2) == 4
 
     def test_an_append_that_fails_writes_nothing(self) -> None:
-        """All entries are stored or none, also where one of them cannot be."""
+        """All entries are stored or none, also if one of them fails to serialize."""
         try:
             self.store.append("s", [an_entry("a"), Unwritable("round closed"), an_entry("c")], after=0)
         except Exception:
@@ -135,7 +135,7 @@ class StoreContract:
         assert [found.id for found in self.store.read("s")] == [first.id, second.id]
 
     def test_an_append_behind_an_entry_that_is_not_the_last_conflicts(self) -> None:
-        """Its writer knew a session that was purged since. Who has written already is known again all the same."""
+        """Its writer knew a session that was purged since. A repeated append is recognised all the same."""
         first, second = an_entry(), an_entry()
         self.store.append("s", [first, second], after=0)
         outdated = Entry("a", body="{}", follows=first.id)
@@ -149,7 +149,7 @@ class StoreContract:
         assert self.store.append("s", right, after=2) == 4
 
     def test_an_append_of_nothing_changes_nothing(self) -> None:
-        """It returns the number that it came behind, and makes no session."""
+        """It returns *after*, and creates no session."""
         assert self.store.append("s", [], after=0) == 0
         assert self.store.sessions() == []
         self.store.append("s", [an_entry()], after=0)
@@ -159,7 +159,7 @@ class StoreContract:
     # -- read ----------------------------------------------------------------------------------------------------------
 
     def test_reading_starts_behind_a_number_and_stops_at_a_limit(self) -> None:
-        """So a log is read in pages, and what is new in one go."""
+        """So a log can be read in pages, and new entries at once."""
         self.store.append("s", [an_entry() for _ in range(5)], after=0)
         assert numbers(self.store, after=2) == [3, 4, 5]
         assert numbers(self.store, after=1, limit=2) == [2, 3]
@@ -168,7 +168,7 @@ class StoreContract:
         assert numbers(self.store, after=5) == numbers(self.store, after=99) == []
 
     def test_a_long_log_is_read_in_order(self) -> None:
-        """However a store cuts it into pages, from wherever it is read, and while others append."""
+        """Across the store's pages, from any start, and while others append."""
         for place in range(0, 3_000, 1_500):
             self.store.append("s", [an_entry() for _ in range(1_500)], after=place)
         reader = self.store.read("s", 1)
@@ -191,7 +191,7 @@ class StoreContract:
         assert numbers(self.another()) == []
 
     def test_a_reader_never_sees_a_part_of_an_append(self) -> None:
-        """All or none holds for whoever reads meanwhile, too."""
+        """All or none holds for concurrent readers too."""
         done, lengths = threading.Event(), []
 
         def read() -> None:
@@ -216,7 +216,7 @@ class StoreContract:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def test_any_text_names_a_session(self) -> None:
-        """Each has its own log and its own numbers, whatever is in its name; the names come sorted by code point."""
+        """Each has its own log and its own numbers, with any name; the names are sorted by code point."""
         for name in reversed(NAMES):
             self.store.append(name, [an_entry(name)], after=0)
         assert list(self.another().sessions()) == sorted(NAMES)
@@ -237,7 +237,7 @@ class StoreContract:
     # -- redact and purge ----------------------------------------------------------------------------------------------
 
     def test_a_redacted_entry_keeps_its_place_and_loses_its_body(self) -> None:
-        """The log stays without gaps; the text is gone, and what it was stays unsaid."""
+        """The log stays without gaps; the text is gone, and its kind with it."""
         self.store.append("s", [an_entry(name, round=4) for name in ("a", "swordfish", "c")], after=0)
         before = list(self.store.read("s"))
         self.store.redact("s", 2)
@@ -250,7 +250,7 @@ class StoreContract:
             assert [facets(after[0]), facets(after[2])] == [facets(before[0]), facets(before[2])]
 
     def test_an_entry_can_be_redacted_to_another_body(self) -> None:
-        """It stays what it was, so that the log can still be read; only its words are others."""
+        """It keeps its kind, so that the log stays readable; only the words change."""
         self.store.append("s", [an_entry("swordfish", round=4), an_entry("c")], after=0)
         before = next(self.store.read("s"))
         self.store.redact("s", 1, an_entry("era\ud800\0sed").body)
@@ -261,7 +261,7 @@ class StoreContract:
         assert other.record == RoundFinished(round_id="c")
 
     def test_redacting_what_is_not_there_is_an_error(self) -> None:
-        """Nobody believes that a text is gone which is still there under another number."""
+        """A caller must not believe that a text is gone while it is there under another number."""
         self.store.append("s", [an_entry()], after=0)
         for session, number in (("s", 0), ("s", -1), ("s", 2), ("other", 1)):
             with raises(KeyError):
@@ -269,7 +269,7 @@ class StoreContract:
         assert self.store.sessions() == ["s"]
 
     def test_a_purged_session_is_gone_and_can_begin_again(self) -> None:
-        """Purging erases one session, and is no error where there is none."""
+        """Purging erases one session; an unknown one is no error."""
         entries = [an_entry(), an_entry()]
         self.store.append("s", entries, after=0)
         self.store.append("t", [an_entry()], after=0)
@@ -300,7 +300,7 @@ class StoreContract:
         assert sorted(won) == numbers(self.store) == list(range(1, 26))
 
     def test_what_many_write_at_once_is_there_once(self) -> None:
-        """Who meets a conflict reads what is new and tries again; nothing is lost, doubled or torn."""
+        """After a conflict a writer reads the new entries and tries again; nothing is lost, doubled or torn."""
 
         def write() -> None:
             store, end = self.another(), 0
@@ -346,7 +346,7 @@ class StoreContract:
             assert chosen.sessions() == [name for name in model if model[name]]
 
     def test_a_memory_runs_on_it(self) -> None:
-        """What one Memory wrote, the next one reads."""
+        """A Memory reads everything that another one wrote."""
         memory = Memory("s", store=self.store)
         round_ = memory.create_round("q\ud800")
         memory.add_post(round_, send_from="a", send_to="b", message="m\0")
@@ -377,7 +377,7 @@ class DurableStoreContract(StoreContract):
         assert self.store.append("s", [an_entry()], after=2) == 3
 
     def test_two_that_are_opened_at_once_for_the_first_time_both_work(self) -> None:
-        """Whatever a store makes of an empty place is made once, by whoever comes first."""
+        """The first of several users sets up an empty place, once."""
         start = threading.Barrier(4)
 
         def work() -> None:
@@ -389,7 +389,7 @@ class DurableStoreContract(StoreContract):
         assert len(self.store.sessions()) == 4
 
     def test_closing_one_leaves_the_other_open(self) -> None:
-        """Each lets go of what it holds itself; and to close it twice does no harm."""
+        """Each releases its own resources; closing twice does no harm."""
         other = self.another()
         self.store.append("s", [an_entry()], after=0)
         self.store.close()

@@ -1,4 +1,4 @@
-"""How far logs reach."""
+"""The length of logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .logs import StoreContract
 
 
 class MeasuredStoreContract(StoreContract):
-    """For a store that says how far its logs reach."""
+    """For a store that knows the length of its logs."""
 
     capability = "measured"
 
@@ -27,7 +27,7 @@ class MeasuredStoreContract(StoreContract):
         assert self.another().extent("s") is None
 
     def test_how_far_all_logs_reach_is_known_at_once(self) -> None:
-        """Of the sessions that there are, whatever their names."""
+        """Of all sessions, with any name."""
         assert self.store.extents() == {}
         for number, name in enumerate(NAMES, 1):
             self.store.append(name, [a_round("r", number)], after=0)

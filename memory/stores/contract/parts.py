@@ -14,7 +14,7 @@ class IndexedStoreContract(StoreContract):
     capability = "indexed"
 
     def test_the_rounds_of_a_stretch_are_read_without_the_others(self) -> None:
-        """Both ends included, in the order of the log, wherever in the log their entries stand."""
+        """Both ends included, in the order of the log, even if their entries are scattered."""
         rounds = (1, 1, 0, 2, 3, 2, 1, 0, 4, 3, 5)
         written = [an_entry(f"{place}", round=round_) for place, round_ in enumerate(rounds)]
         self.store.append("s", written, after=0)
@@ -28,7 +28,7 @@ class IndexedStoreContract(StoreContract):
         assert list(self.store.read_rounds("none", 1, 9)) == []
 
     def test_many_rounds_are_read_in_order(self) -> None:
-        """However a store cuts them into pages, and while others append."""
+        """Across the store's pages, and while others append."""
         self.store.append("s", [an_entry(round=place % 7 + 1) for place in range(3_000)], after=0)
         reader = self.store.read_rounds("s", 2, 6)
         found = [next(reader).number]
@@ -37,7 +37,7 @@ class IndexedStoreContract(StoreContract):
         assert found == [place + 1 for place in range(3_000) if 2 <= place % 7 + 1 <= 6]
 
     def test_a_round_is_found_by_its_id(self) -> None:
-        """Whatever text that is; and only in its own session."""
+        """For any text as an id, and only in its own session."""
         written = [a_round(name, number) for number, name in enumerate(NAMES, 1)]
         self.store.append("s", written, after=0)
         self.store.append("t", [an_entry(), a_round("in t", 7)], after=0)
@@ -49,7 +49,7 @@ class IndexedStoreContract(StoreContract):
         assert self.store.round_number("none", "in t") == 0
 
     def test_a_redacted_entry_stays_with_its_round(self) -> None:
-        """Its words are gone, and nothing else of it."""
+        """It loses its words and nothing else."""
         self.store.append("s", [a_round("r", 1), an_entry("swordfish", round=1), an_entry("c", round=1)], after=0)
         self.store.redact("s", 1, a_round("r", 1, "erased").body)
         self.store.redact("s", 2)
@@ -59,7 +59,7 @@ class IndexedStoreContract(StoreContract):
         assert [one.number for one in self.store.read_kinds("s", ["round closed"])] == [3]
 
     def test_entries_are_read_by_their_kinds(self) -> None:
-        """In the order of the log; of any number of kinds, those included that nobody knows."""
+        """In the order of the log, for any number of kinds, unknown ones included."""
         kinds = ("header", "a", "b", "a", "it's", "header", "b")
         self.store.append("s", [Entry(kind, body="{}") for kind in kinds], after=0)
         self.store.append("t", [Entry("a", body="{}")], after=0)
@@ -82,7 +82,7 @@ class IndexedStoreContract(StoreContract):
         assert other.checkpoint("s") is not None
 
     def test_a_checkpoint_goes_with_its_session(self) -> None:
-        """It makes none, and what begins again begins without one."""
+        """It creates no session, and a session that starts again starts without one."""
         store = self.store
         store.keep_checkpoint("s", Checkpoint(1, "{}"))
         assert store.checkpoint("s") is None

@@ -15,7 +15,7 @@ class SearchableStoreContract(StoreContract):
 
     capability = "searchable"
 
-    #: Each with words that are in no other, and parts of it that a search must find.
+    #: Texts, each with words and parts that a search must find in it alone.
     FOUND = (
         ("the appointment was cancelled", ("appointment", "point", "cancelled", "s c", "e")),
         ("日本語の文章は続く", ("日", "日本", "日本語", "文章は", "語の文")),
@@ -25,11 +25,11 @@ class SearchableStoreContract(StoreContract):
         ("c++ a.b.c ../etc/passwd {name} $1 :p ?", ("c++", "a.b", "../", "{name}", "$1", ":p", "?")),
         ("\U0001f600\U0001f680 straße", ("\U0001f600", "\U0001f680", "ße", "straße")),
     )
-    #: What a search may be asked for and not find: no part of any text, though a pattern or a query could make it one.
+    #: Queries without a match: taken as patterns or statements they would match.
     MISSING = ("a%e", "appointment_", "appo*", "\0", "\ud800", "' or '1'='1", '"', "near(", "and)", "x" * 5_000, "\\%")
 
     def test_what_was_handed_over_is_known(self) -> None:
-        """So the next one hands over what is missing, also where rounds had no texts."""
+        """So the next writer adds the missing rounds, also after rounds without texts."""
         self.begin(5)
         store, other = self.store, self.another()
         assert (store.texts_reach("s"), store.texts_reach("t"), store.texts_reach("none")) == (0, 0, 0)
@@ -40,7 +40,7 @@ class SearchableStoreContract(StoreContract):
         assert (store.texts_reach("s"), store.texts_reach("t")) == (4, 0)
 
     def test_a_word_is_found_wherever_it_stands(self) -> None:
-        """Also inside of a longer one, in scripts without spaces, and whatever marks are in it."""
+        """Also inside a longer word, in scripts without spaces, and with any punctuation."""
         self.begin(len(self.FOUND))
         texts = [a_text(number, text) for number, (text, _) in enumerate(self.FOUND, 1)]
         self.another().keep_texts("s", 1, len(texts), texts)
@@ -49,7 +49,7 @@ class SearchableStoreContract(StoreContract):
                 assert self.find(word) == found_in([text for text in texts if word in text.text], word), ascii(word)
 
     def test_a_word_is_taken_literally(self) -> None:
-        """Nothing in it is a pattern, an operator or the end of a statement."""
+        """No part of it acts as a pattern, an operator or the end of a statement."""
         self.begin(1)
         self.store.keep_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
         for word in self.MISSING:
@@ -87,7 +87,7 @@ class SearchableStoreContract(StoreContract):
         assert self.find("ana")[0] == FoundText(1, 1, 18, (2,))
 
     def test_a_role_finds_what_it_sent_or_received(self) -> None:
-        """And what has neither sender nor receiver; the empty role finds all. Counts are of what the role sees."""
+        """And texts without sender and receiver; the empty role finds all. Counts are of visible texts."""
         self.begin(2)
         texts = [
             StoredText(1, 0, "", "", "word from the user"),
@@ -103,7 +103,7 @@ class SearchableStoreContract(StoreContract):
             assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
 
     def test_failed_rounds_are_neither_found_nor_counted(self) -> None:
-        """Whether they fail before their texts are handed over or after."""
+        """If they fail before their texts are indexed, or after."""
         self.begin(3)
         texts = [a_text(number, f"word {number}") for number in (1, 2, 3)]
         self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=3)
@@ -113,7 +113,7 @@ class SearchableStoreContract(StoreContract):
         assert (list(found.texts), found.total, found.characters) == (found_in(texts[1:2], "word"), 1, 6)
 
     def test_what_is_counted_is_what_is_kept(self) -> None:
-        """Also after texts were replaced, handed over twice or in rounds that fail later, for each who sees them."""
+        """Also after texts were replaced or indexed twice, and in rounds that fail later, for each role."""
         self.begin(4)
         store = self.store
         from_a, to_a = StoredText(1, 1, "a", "b", "one"), StoredText(2, 1, "b" * 300, "a", "four")
@@ -129,7 +129,7 @@ class SearchableStoreContract(StoreContract):
         self.counted(a=(1, 6), b=(0, 0), none=(0, 0), **{"": (1, 6), "b" * 300: (0, 0)})
 
     def test_texts_are_replaced_by_their_rounds(self) -> None:
-        """What was erased is handed over anew without it, and found no more; other rounds keep theirs."""
+        """A redacted round is indexed again without the text, which is found no more; other rounds stay."""
         self.begin(3)
         store = self.store
         store.keep_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
@@ -141,7 +141,7 @@ class SearchableStoreContract(StoreContract):
         assert store.find_texts("s", ["e"], "").total == 0
 
     def test_sessions_are_searched_apart(self) -> None:
-        """And a purged one leaves nothing to be found, by whatever begins in its place."""
+        """A purged session leaves nothing to find in a new one of the same name."""
         self.begin(1)
         self.begin(1, "\0\ud800")
         store = self.store
@@ -176,5 +176,5 @@ class SearchableStoreContract(StoreContract):
 
 
 def found_in(texts: Sequence[StoredText], *words: str) -> list[FoundText]:
-    """Return what a store is to find of *words* in those *texts*."""
+    """Return the matches of *words* in *texts* that a store must find."""
     return [FoundText(text.round, text.number, len(text.text), tuple(map(text.text.count, words))) for text in texts]
