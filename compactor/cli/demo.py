@@ -7,14 +7,13 @@ import time
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from ..events import visible
 from ..runner import State
 from .savings import level_table, strategy_table
 from .scenario import BUDGET, Agent, Demo
-from .terminal import milliseconds, one_line, percent, quantity
+from .terminal import make_table, milliseconds, one_line, percent, quantity
 
 #: Frames a second of the live display.
 _RATE = 12
@@ -146,23 +145,16 @@ def print_summary(demo: Demo, console: Console) -> None:
         "rounds summarised": [f"1-{end}" if end else "none" for end in covered],
         "tokens of everything said": [f"{one.raw_tokens:,}" for one in prompts],
         "tokens of the last prompt": [f"{one.prompt_tokens:,}" for one in prompts],
-        "saved": [percent(one.prompt_tokens, one.raw_tokens) for one in prompts],
-        "saved over all prompts": [
-            percent(one.tokens_of_all_prompts, one.raw_tokens_of_all_prompts) for one in prompts
-        ],
+        "saved in the last prompt": [percent(one.prompt_tokens, one.raw_tokens) for one in prompts],
+        "saved in all prompts": [percent(one.tokens_of_all_prompts, one.raw_tokens_of_all_prompts) for one in prompts],
         "prompts over the budget": [f"{one.prompts_over_budget} of {one.prompts}" for one in prompts],
         "tool calls parted from their results": [str(one.torn_calls) for one in prompts],
         "newest queries not whole": [str(one.queries_not_whole) for one in prompts],
         "compacting, in the background": [f"{agent.watch.seconds:.1f} s" for agent in agents],
     }
     count = "one agent" if len(agents) == 1 else "two agents"
-    table = Table(title=f"{len(demo.held_up)} rounds in one Memory, {count}", title_justify="left")
-    table.add_column("")
-    for agent in agents:
-        table.add_column(agent.role, justify="right")
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    console.print(table)
+    title = f"{len(demo.held_up)} rounds in one Memory, {count}"
+    console.print(make_table(("", *demo.agents), [(name, *cells) for name, cells in rows.items()], title=title))
     if demo.scenario.recalls:
         _print_promises(demo, console)
     console.print(
@@ -184,13 +176,12 @@ def _print_promises(demo: Demo, console: Console) -> None:
     console.print(strategy_table(agent.watch.savings))
     console.print(level_table(agent.prompts.levels))
     right = [one for one in demo.lookups if one.right]
-    table = Table(title="what must not be lost", title_justify="left", show_header=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_row("prompts without what is pinned", f"{demo.pins_lost} of {prompts}")
-    table.add_row("prompts without the plan, while it was not done", f"{demo.plans_lost} of {prompts}")
-    table.add_row("references in prompts", f"{len(demo.references)}")
-    table.add_row("that do not give back the original", f"{demo.wrong_references}")
-    table.add_row("ids needed again, and read back", f"{len(right)} of {len(demo.lookups)}")
-    table.add_row("of these, gone from the prompt before", f"{sum(not one.in_prompt for one in right)}")
-    console.print(table)
+    rows = [
+        ("prompts without what is pinned", f"{demo.pins_lost} of {prompts}"),
+        ("prompts without the plan, while it was not done", f"{demo.plans_lost} of {prompts}"),
+        ("references in prompts", len(demo.references)),
+        ("that do not give back the original", demo.wrong_references),
+        ("ids needed again, and read back", f"{len(right)} of {len(demo.lookups)}"),
+        ("of these, gone from the prompt before", sum(not one.in_prompt for one in right)),
+    ]
+    console.print(make_table(("", ""), rows, title="what must not be lost", show_header=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -45,58 +44,36 @@ _KINDS = tuple(kind for kind, record in KINDS.items() if issubclass(record, _SHO
 _HIDDEN_FACTS = frozenset({"at", "session", "role", "generation", "strategy", "model", "usage", "unknown_identifiers"})
 #: Longer texts among an event's facts are not shown: they may quote the conversation.
 _MAX_FACT = 200
+#: The facts about each event, unless its entry says more. Rounds and posts are references (``r1-r9``,
+#: ``r12.p3``); tokens are those of the replaced text and of its replacement; ``facts`` are all others by name.
+_UNKNOWN: Mapping[str, Any] = {
+    "role": None,  # it concerns no single role
+    "generation": None,
+    "rounds": None,
+    "strategy": None,
+    "tokens_before": None,
+    "tokens_after": None,
+    "model": None,
+    "usage": None,
+    "checks": (),
+    "facts": {},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """A log entry that changes how the history reads, or says why it did not change."""
-
-    #: The entry's number in the log.
-    number: int
-    at: datetime
-    #: The entry's kind, or the name of a recorded event.
-    what: str
-    #: None if it concerns no single role.
-    role: str | None = None
-    generation: int | None = None
-    #: The rounds or posts concerned, as references: ``r1-r9``, ``r12.p3``.
-    rounds: str | None = None
-    strategy: str | None = None
-    #: Tokens of what was replaced and of its replacement, if they were counted.
-    tokens_before: int | None = None
-    tokens_after: int | None = None
-    model: str | None = None
-    usage: Mapping[str, int] | None = None
-    checks: tuple[str, ...] = ()
-    #: All other facts by name.
-    facts: Mapping[str, Any] | None = None
-
-    def figures(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        usage = None if self.usage is None else dict(self.usage)
-        return plain | {
-            "at": self.at.isoformat(),
-            "usage": usage,
-            "checks": list(self.checks),
-            "facts": dict(self.facts or {}),
-        }
-
-
-def read_happenings(
+def read_events(
     store: Store, session: str, *, role: str | None = None, after: int = 0, limit: int | None = None
-) -> Iterator[Happening]:
-    """Yield at most *limit* happenings after entry *after*; with *role*, only those of that role or of no single one.
-
-    An indexed store reads only entries of the kinds that are shown.
-    """
+) -> Iterator[dict[str, Any]]:
+    """Yield at most *limit* events after entry *after*; with *role*, only those of that role or of no single one."""
     entries = (entry for entry in store.read_kinds(session, _KINDS) if entry.number > after)
     found = (_describe(entry, partial(store.round_number, session)) for entry in entries)
-    return islice((one for one in found if role is None or one.role in (None, role)), limit)
+    return islice((one for one in found if role is None or one["role"] in (None, role)), limit)
 
 
-def _describe(entry: Entry, number_of: Callable[[str], int]) -> Happening:
-    def make(*, what: str = entry.kind, **facts: Any) -> Happening:
-        return Happening(entry.number, entry.created_at, what, **facts)
+def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
+    def make(*, what: str = entry.kind, **known: Any) -> dict[str, Any]:
+        event = {"number": entry.number, "at": entry.created_at.isoformat(), "what": what, **_UNKNOWN, **known}
+        event["usage"] = None if event["usage"] is None else dict(event["usage"])
+        return event | {"checks": list(event["checks"])}
 
     def refer(round_id: str, *numbers: int) -> str:
         round_number = entry.round or number_of(round_id)
@@ -168,7 +145,7 @@ def _is_short(value: object) -> bool:
     )
 
 
-def print_happenings(found: Iterable[Happening], console: Console) -> None:
+def print_events(found: Iterable[Mapping[str, Any]], console: Console) -> None:
     """Print a row for each."""
     table = Table(pad_edge=False)
     table.add_column("entry", justify="right")
@@ -176,25 +153,25 @@ def print_happenings(found: Iterable[Happening], console: Console) -> None:
     for name in ("role", "what", "about"):
         table.add_column(name, overflow="fold")
     for one in found:
-        about = ", ".join(_about(one))
-        table.add_row(f"{one.number}", format_time(one.at), one_line(one.role or ""), one_line(one.what), about)
+        at, about = format_time(datetime.fromisoformat(one["at"])), ", ".join(_about(one))
+        table.add_row(f"{one['number']}", at, one_line(one["role"] or ""), one_line(one["what"]), about)
     console.print(table if table.row_count else "nothing has happened to the history")
 
 
-def _about(one: Happening) -> Iterator[str]:
-    if one.rounds:
-        yield one.rounds
-    if one.generation is not None:
-        yield f"generation {one.generation}"
-    for name in (one.strategy, one.model):
+def _about(one: Mapping[str, Any]) -> Iterator[str]:
+    if one["rounds"]:
+        yield one["rounds"]
+    if one["generation"] is not None:
+        yield f"generation {one['generation']}"
+    for name in (one["strategy"], one["model"]):
         if name:
             yield one_line(name, 60)
-    for name, value in (one.facts or {}).items():
+    for name, value in one["facts"].items():
         if value not in (None, ""):
             yield f"{one_line(name)} {one_line(str(value), 80)}"
-    if one.tokens_before is not None and one.tokens_after is not None:
-        yield f"{one.tokens_before:,} -> {one.tokens_after:,} tokens"
-    if one.usage:
-        yield ", ".join(f"{one_line(name)} {value}" for name, value in one.usage.items())
-    if one.checks:
-        yield f"passed {one_line(' '.join(one.checks), 200)}"
+    if one["tokens_before"] is not None and one["tokens_after"] is not None:
+        yield f"{one['tokens_before']:,} -> {one['tokens_after']:,} tokens"
+    if one["usage"]:
+        yield ", ".join(f"{one_line(name)} {value}" for name, value in one["usage"].items())
+    if one["checks"]:
+        yield f"passed {one_line(' '.join(one['checks']), 200)}"

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from memory import Memory, MessageError
 from memory.events import EventHook
@@ -42,7 +41,7 @@ from .savings import (
     strategy_table,
     sum_by_name,
 )
-from .terminal import CannotRun, milliseconds, name_options, one_line, percent, quantity
+from .terminal import CannotRun, make_table, milliseconds, name_options, one_line, percent, quantity
 
 _SHAPES = 'a list of messages, {"messages": [...]}, a list of such conversations, or one message or conversation a line'
 #: The replay ends when the summarizer has failed this many times in a row.
@@ -367,30 +366,36 @@ def make_document(file: str, results: Sequence[Replayed], setup: Setup, *, joine
 def print_report(results: Sequence[Replayed], console: Console) -> None:
     """Print a row for each result if there are few, the totals, and the savings."""
     if 1 < len(results) <= _MAX_ROWS:
-        console.print(_result_table(results))
+        columns = ("conversation", "rounds", "summarised", "compactions", "raw", "composed", "saved")
+        few = []
+        for one in results:
+            composed, raw = one.prompts.prompt_tokens, one.prompts.raw_tokens
+            figures = (one.rounds, one.covered_rounds, one.watch.compactions, raw, composed)
+            few.append((one.name, *figures, percent(composed, raw)))
+        console.print(make_table(columns, few))
     sums = sum_results(results)
     prompts, composed, raw = sums["prompts"], sums["tokens_of_all_prompts"], sums["raw_tokens_of_all_prompts"]
     name = f"conversation {results[0].name}" if len(results) == 1 else f"{len(results)} conversations"
     last = "last prompt" if len(results) == 1 else "last prompts, together"
-    table = Table(title=f"{name}: {quantity(sums['messages'], 'message')}", title_justify="left", show_header=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_row("rounds", f"{sums['rounds']:,}")
-    table.add_row("rounds summarised", f"{sums['covered_rounds']:,}")
-    table.add_row("compactions", f"{sums['compactions']:,}")
-    table.add_row("reductions", f"{sums['reductions']:,}")
-    table.add_row(f"{last}: raw tokens", f"{sums['raw_tokens']:,}")
-    table.add_row(f"{last}: composed tokens", f"{sums['prompt_tokens']:,}")
-    table.add_row("saved", percent(sums["prompt_tokens"], sums["raw_tokens"]))
-    table.add_row(f"all {prompts:,} prompts: raw tokens", f"{raw:,}")
-    table.add_row(f"all {prompts:,} prompts: composed tokens", f"{composed:,}")
-    table.add_row("saved", percent(composed, raw))
-    table.add_row("prompts over the budget", f"{sums['prompts_over_budget']:,}")
-    table.add_row("tool calls parted from their results", f"{sums['torn_calls']:,}")
-    table.add_row("newest user messages not whole", f"{sums['queries_not_whole']:,}")
-    table.add_row("longest time to compose", milliseconds(sums["longest_compose_ms"] / 1000))
-    table.add_row("compacting, in the background", f"{sums['background_seconds']:.1f} s")
-    console.print(table)
+    rows = [
+        ("rounds", sums["rounds"]),
+        ("rounds summarised", sums["covered_rounds"]),
+        ("compactions", sums["compactions"]),
+        ("reductions", sums["reductions"]),
+        (f"{last}: raw tokens", sums["raw_tokens"]),
+        (f"{last}: composed tokens", sums["prompt_tokens"]),
+        (f"{last}: saved", percent(sums["prompt_tokens"], sums["raw_tokens"])),
+        (f"all {prompts:,} prompts: raw tokens", raw),
+        (f"all {prompts:,} prompts: composed tokens", composed),
+        (f"all {prompts:,} prompts: saved", percent(composed, raw)),
+        ("prompts over the budget", sums["prompts_over_budget"]),
+        ("tool calls parted from their results", sums["torn_calls"]),
+        ("newest user messages not whole", sums["queries_not_whole"]),
+        ("longest time to compose", milliseconds(sums["longest_compose_ms"] / 1000)),
+        ("compacting, in the background", f"{sums['background_seconds']:.1f} s"),
+    ]
+    title = f"{name}: {quantity(sums['messages'], 'message')}"
+    console.print(make_table(("", ""), rows, title=title, show_header=False))
     strategies, levels = _savings(results)
     console.print(strategy_table(strategies))
     if any(level.prompts for level in levels.values()):
@@ -398,18 +403,6 @@ def print_report(results: Sequence[Replayed], console: Console) -> None:
     if sums["failures"]:
         attempts = quantity(sums["failures"], "attempt")
         console.print(f"{attempts} at a summary failed; what was there before stayed in place.")
-
-
-def _result_table(results: Sequence[Replayed]) -> Table:
-    table = Table()
-    table.add_column("conversation", overflow="fold")
-    for name in ("rounds", "summarised", "compactions", "raw", "composed", "saved"):
-        table.add_column(name, justify="right")
-    for one in results:
-        composed, raw = one.prompts.prompt_tokens, one.prompts.raw_tokens
-        figures = (one.rounds, one.covered_rounds, one.watch.compactions, raw, composed)
-        table.add_row(one.name, *(f"{figure:,}" for figure in figures), percent(composed, raw))
-    return table
 
 
 def print_last_prompt(results: Sequence[Replayed], console: Console) -> None:

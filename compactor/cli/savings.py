@@ -33,7 +33,7 @@ from ..events import (
 )
 from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..tokens import TokenCounter
-from .terminal import one_line
+from .terminal import make_table, one_line
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -307,32 +307,23 @@ def describe_event(event: Event) -> str:
 
 
 def strategy_table(savings: Mapping[str, Saving]) -> Table:
-    """Return a row for each strategy."""
-    table = Table(title="what strategies saved in the background", title_justify="left", pad_edge=False)
-    table.add_column("strategy", overflow="fold")
-    for name in ("overlays", "before", "after", "saved", "requests", "time"):
-        table.add_column(name, justify="right")
-    for name, saving in savings.items():
-        figures = (
-            saving.overlays,
-            saving.tokens_before,
-            saving.tokens_after,
+    rows = [
+        (
+            _fold_name(one_line(name)),
+            *astuple(saving)[:3],
             saving.tokens_saved,
             saving.requests,
+            f"{saving.seconds:.1f} s",
         )
-        table.add_row(_fold_name(one_line(name)), *(f"{figure:,}" for figure in figures), f"{saving.seconds:.1f} s")
-    return table
+        for name, saving in savings.items()
+    ]
+    columns = ("strategy", "overlays", "before", "after", "saved", "requests", "time")
+    return make_table(columns, rows, title="saved by strategies in the background", pad_edge=False)
 
 
 def level_table(levels: Mapping[str, LevelSaving]) -> Table:
-    """Return a row for each level of shortening."""
-    table = Table(title="what prompts still had shortened", title_justify="left")
-    table.add_column("level", overflow="fold")
-    for name in ("prompts", "times", "tokens saved"):
-        table.add_column(name, justify="right")
-    for name, level in levels.items():
-        table.add_row(LEVELS[name], *(f"{figure:,}" for figure in astuple(level)))
-    return table
+    rows = [(LEVELS[name], *astuple(level)) for name, level in levels.items()]
+    return make_table(("level", "prompts", "times", "tokens saved"), rows, title="shortened anew in each prompt")
 
 
 def _fold_name(name: str) -> str:

@@ -16,7 +16,7 @@ from ..difference import compared
 from ..events import visible
 from ..presets import expire_files
 from . import exchange, sessions
-from .events import print_happenings, read_happenings
+from .events import print_events, read_events
 from .sessions import open_named, require_session
 from .terminal import CannotRun, confirm, one_line, quantity, screen
 
@@ -110,11 +110,11 @@ def events(
     """
     with open_named(store) as opened:
         require_session(opened, session)
-        found = list(read_happenings(opened, session, role=role, after=after, limit=limit))
+        found = list(read_events(opened, session, role=role, after=after, limit=limit))
     if as_json:
-        _print({"session": session, "events": [one.figures() for one in found]})
+        _print({"session": session, "events": found})
     else:
-        print_happenings(found, screen())
+        print_events(found, screen())
 
 
 @app.command("export", short_help="Write a session to a JSONL file.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from memory.errors import ContextError
 from memory.events import EventHook
@@ -62,6 +63,16 @@ def screen(file: TextIO | None = None) -> Console:
     Markup is off and control characters are made visible: a conversation or a model's name cannot control the terminal.
     """
     return _Screen(file=file if file is not None else sys.stdout, markup=False, highlight=False, emoji=False)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **style: Any) -> Table:
+    """Return a table with the first column on the left and figures on the right."""
+    table = Table(title_justify="left", **style)
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left", overflow="ellipsis" if index else "fold")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    return table
 
 
 def can_redraw(console: Console, log_format: str | None) -> bool:

@@ -261,8 +261,8 @@ def test_the_command_prints_what_each_strategy_saved() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f]", done.out)
     for part in (
         f"{LENGTH} rounds in one Memory, one agent",
-        "what strategies saved in the background",
-        "what prompts still had shortened",
+        "saved by strategies in the background",
+        "shortened anew in each prompt",
         "what must not be lost",
         "Strategies ran, from light to heavy, while a prompt was over 2,600 tokens",
         "No prompt may exceed 4,000 tokens.",

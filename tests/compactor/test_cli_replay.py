@@ -259,17 +259,17 @@ def test_sums_are_those_of_the_conversations(heavy: Path) -> None:
 def test_what_the_ladder_still_had_to_do_is_shown(heavy: Path) -> None:
     """Where overlays are late or too few, prompts are shortened when they are made, and that is told."""
     pressed = run("replay", heavy, "--budget", 700, "--threshold", 1000)
-    assert re.search(r"what prompts still had shortened", pressed.out)
+    assert re.search(r"shortened anew in each prompt", pressed.out)
     assert re.search(r"rounds left out, entirely or in part\W+[1-9]", pressed.out)
     free = run("replay", heavy, "--budget", 1_000_000)
-    assert "still had shortened" not in free.out
+    assert "shortened anew" not in free.out
     assert re.search(r"newest user messages not whole\W+0 ", free.out)
     assert re.search(r"tool calls parted from their results\W+0 ", free.out)
 
 
 def test_a_table_shows_what_each_strategy_saved(heavy: Path) -> None:
     out = run("replay", heavy, "--preset", "selective", "--budget", 1500).out
-    assert "what strategies saved in the background" in out
+    assert "saved by strategies in the background" in out
     assert re.search(r"│compact_rounds\W+[1-9]", out)
     assert re.search(r"│drop\(tool_result\)\W+[1-9]", out)
 

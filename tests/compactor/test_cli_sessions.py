@@ -18,7 +18,7 @@ from stored_sessions import SECRET, SUMMARY, offload, session, summarise, url_of
 from compactor import compose
 from compactor.cli import session_commands
 from compactor.cli import sessions as sessions_module
-from compactor.cli.events import read_happenings
+from compactor.cli.events import read_events
 from compactor.cli.sessions import measure_all, measure_session, open_named
 from compactor.cli.terminal import CannotRun
 from compactor.presets import MemoryWithCompress, OffloadFiles
@@ -388,9 +388,9 @@ def test_each_kind_is_told_on_any_store(url: str) -> None:
         },
     )
     store.append("s", [Entry.of(record)], len(list(store.read("s"))))
-    told = list(read_happenings(store, "s"))
-    assert told == list(read_happenings(adapt_store(Plain(store)), "s"))
-    assert [(one.what, one.rounds, one.generation) for one in told] == [
+    told = run("events", "s", "--store", url, "--json").document["events"]
+    assert told == list(read_events(adapt_store(Plain(store)), "s"))
+    assert [(one["what"], one["rounds"], one["generation"]) for one in told] == [
         ("compaction prepared", None, 0),
         ("compaction prepared", "r1-r2", 0),
         ("compaction published", "r1-r2", 1),
@@ -400,15 +400,15 @@ def test_each_kind_is_told_on_any_store(url: str) -> None:
         ("reduction withdrawn", "r5.p2", None),
         ("compaction.failed", None, 3),
     ]
-    assert all((one.model, one.usage, one.checks) == ("m", {"input_tokens": 5}, ("echo",)) for one in told[:2])
-    assert (told[2].strategy, told[2].checks) == ("compact_rounds", ("empty", "echo"))
+    assert all((one["model"], one["usage"], one["checks"]) == ("m", {"input_tokens": 5}, ["echo"]) for one in told[:2])
+    assert (told[2]["strategy"], told[2]["checks"]) == ("compact_rounds", ["empty", "echo"])
     out = run("events", "s", "--store", url, COLUMNS="150").out
     assert "r1-r2, generation 1, compact_rounds, small-1, 800 -> 90 tokens," in " ".join(out.replace("│", " ").split())
     assert "passed empty echo" in " ".join(out.replace("│", " ").split())
     assert SECRET not in out
     last = told[-1]
-    assert (last.model, last.strategy, last.usage) == ("m", "s", {"input_tokens": 3})
-    assert last.facts == {"error": "empty", "retry_in": 2.5, "none": None}
+    assert (last["model"], last["strategy"], last["usage"]) == ("m", "s", {"input_tokens": 3})
+    assert last["facts"] == {"error": "empty", "retry_in": 2.5, "none": None}
     store.close()
 
 
