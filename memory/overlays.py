@@ -105,6 +105,12 @@ class CompactedMessage(Record):
             return False
         return isinstance(place.get("characters"), int) and isinstance(place.get("rounds"), int)
 
+    @property
+    def model_end_number(self) -> int:
+        """The last round in the model's own text, by its number in the log; 0 where there is none. The rounds after it
+        are summarised again, with their reductions."""
+        return (self.extra[OFFLINE]["end_number"] if self.is_offline else self.end_number) or 0
+
     def may_follow(self, current: CompactedMessage | None) -> bool:
         """Return whether it reaches further than *current*, by the numbers of their last rounds.
 

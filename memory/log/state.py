@@ -386,9 +386,9 @@ class Snapshot:
     def read_ahead(self, role: str, kept: tuple[Publication, ...]) -> None:
         """Read what *role* is shown when only *kept* is left of its publications, so that nothing is left to read under
         the lock. May raise ``StoreError``."""
-        if kept != self.published.get(role, ()) and kept:
-            self.archive.compaction(kept[-1].entry)
-        self._shown_reductions(role, kept[-1].end_number if kept else 0)
+        same = kept == self.published.get(role, ())
+        current = self.journal(role).current if same else self.archive.compaction(kept[-1].entry) if kept else None
+        self._shown_reductions(role, current)
 
     def read_ahead_without(self, number: int) -> None:
         """Read what each role is shown when all compactions that cover the round of that *number* are withdrawn. May
@@ -465,10 +465,10 @@ class Snapshot:
     def with_shown_reductions(self, role: str) -> Snapshot:
         """Return the snapshot that holds *role*'s reductions behind its compaction, and no others. May raise
         ``StoreError``."""
-        held, kept = self.reductions.get(role), self.published.get(role, ())
+        held = self.reductions.get(role)
         if held is None:
             return self
-        by_round = self._shown_reductions(role, kept[-1].end_number if kept else 0)
+        by_round = self._shown_reductions(role, self.journal(role).current)
         if by_round.keys() == held.by_round.keys():
             return self
         # Rounds that are shown again may have been counted without their reductions.
@@ -477,9 +477,10 @@ class Snapshot:
             epoch=self.epoch + (not by_round.keys() <= held.by_round.keys()),
         )
 
-    def _shown_reductions(self, role: str, covered: int) -> Mapping[str, tuple[Reduction, ...]]:
-        """Return *role*'s live reductions of the rounds after the one of that number, read in one go where they are not
-        held."""
+    def _shown_reductions(self, role: str, current: CompactedMessage | None) -> Mapping[str, tuple[Reduction, ...]]:
+        """Return *role*'s live reductions of the rounds that the model's text in *current* does not cover. Those that
+        are not held are read in one go."""
+        covered = current.model_end_number if current is not None else 0
         held = self.reductions.get(role, _NO_REDUCTIONS).by_round
         shown = {
             round_id: places.entries
@@ -502,10 +503,10 @@ class Snapshot:
         known = dict(zip(map(_span, self.reductions_on(role, round_id)), before.entries, strict=True))
         by_round = dict(self.reductions.get(role, _NO_REDUCTIONS).by_round)
         by_round.pop(round_id, None)
-        kept = self.published.get(role, ())
+        current = self.journal(role).current
         if live:
             places[round_id] = ReductionPlaces(number, tuple(known.get(_span(one), self.number) for one in live))
-            if not kept or number > kept[-1].end_number:
+            if current is None or number > current.model_end_number:
                 by_round[round_id] = live
         return self.copy_with(
             reductions={**self.reductions, role: Reductions(self.number, by_round)},

@@ -156,6 +156,24 @@ def test_the_next_good_answer_is_made_from_the_models_text_and_all_rounds_since(
     assert not of_kind(it.compactor.events, Published)[-1].offline
 
 
+def test_reductions_below_what_was_folded_in_count_for_the_next_answer() -> None:
+    """The model goes on from its own text, so the rounds behind that are read again as they were reduced; those that
+    its text covers are not."""
+    memory = memory_of(10)
+    it = Outage(memory, strategies=[offload_large(threshold=200, keep_last=0), compact_rounds])
+    it.model.down = True
+    for _ in range(5):
+        round_ = add_round(memory, close=False)
+        memory.add_post(round_, send_from="Shop", send_to=ROLE, message=f"{round_.id} has a row. " * 200)
+        memory.finish_round(round_)
+    it.executor.run_all()
+    it.until_the_circuit_opens()
+    rounds, current = memory.get_role_rounds(ROLE)
+    assert current is not None
+    assert (current.is_offline, current.end_index) == (True, 12)
+    assert {"r11", "r12"} <= set(rounds.reductions.by_round)
+
+
 def test_without_a_models_text_the_offline_summary_stands_alone() -> None:
     """Where the model never answered; its first answer is made from all rounds."""
     it = Outage(memory_of(4))
