@@ -130,7 +130,8 @@ class Cycle:
         while True:
             state = self.journal.read()
             rounds = rounds_for(self.rounds_getter(), self.ledger.role)
-            if not self.journal.withdraw_lost(rounds):
+            local = self.journal.local
+            if local is None or not local.withdraw_lost(rounds):
                 break
         view = View(
             rounds,
@@ -368,7 +369,7 @@ class StrategyPass:
         ids = tuple([round_.id for round_ in view.rounds[view.end : made.end_index]])
         kept = [one.compaction for one in journal.read_prepared(self.base) if one.round_ids == ids]
         if not any(one is not None and is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
-            work.keep(view, Summary(made.summary, made.usage, made.model), made)
+            work.keep(view, made.summary, Summary(made.summary, made.usage, made.model), made)
         if journal.read().generation != self.base:
             raise StaleCompaction("generation")
         self._deferred, self.has_prepared, self.changed = made, True, True

@@ -182,7 +182,8 @@ class JournalWriter:
         rounds_now: Callable[[], Rounds] | None = None,
     ) -> None:
         self._journal = journal if _is_complete(journal) else _HostJournal(journal)
-        self._local = journal if isinstance(journal, LocalJournal) else None
+        #: The journal if it is local: then the caller withdraws what covers failed rounds.
+        self.local = journal if isinstance(journal, LocalJournal) else None
         # A Memory's own journal is up to date; a round that any other's compaction covers may have failed since.
         self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
         self.keeps_reductions = self._journal.keeps_reductions
@@ -221,14 +222,10 @@ class JournalWriter:
         """Return the published compaction with present indices, if they are known; never blocks."""
         if self._rounds_now is None:
             return self._journal.read().current
-        self.withdraw_lost(self._rounds_now())
+        if self.local is not None:
+            self.local.withdraw_lost(self._rounds_now())
         current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
         return self._rounds_now().anchored(current)
-
-    def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
-        """Withdraw what covers a failed round of *rounds*, if the journal does not do so itself; return whether there
-        was anything."""
-        return self._local is not None and self._local.withdraw_lost(rounds)
 
     def publish(
         self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin

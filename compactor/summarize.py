@@ -170,7 +170,8 @@ class Work:
 
         Raises what the summarizer raises, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
-        began, sent, tokens_before = self.monotonic(), self.sent_tokens, source.previous_tokens + source.tokens
+        began, sent = self.monotonic(), self.sent_tokens
+        tokens_before = source.previous_tokens + source.tokens + source.frame
         span: dict[str, Any] = {
             "role": request.role,
             "generation": view.compaction.generation if view is not None and view.compaction is not None else 0,
@@ -194,20 +195,19 @@ class Work:
         terms = _Terms(request, known, prohibitions, room, parse, length_setting)
 
         digest = digest_of(request) if self.journal is not None else ""
-        accepted = self._find_kept(digest, terms)
-        is_kept = accepted is not None
+        accepted = kept = self._find_kept(digest, terms)
 
         if accepted is None:
             self._take_turn(request)
-            self.emit(Started(**span, tokens_before=tokens_before + source.frame))
-            is_asked_once = self.traits.deterministic or request.kind == "changes"
-            attempts, attempt = 1 if is_asked_once else self.config.summary_attempts, 1
-            asked, usage = request, None
+            self.emit(Started(**span, tokens_before=tokens_before))
+            once = self.traits.deterministic or request.kind == "changes"
+            attempts, attempt, asked, usage = 1 if once else self.config.summary_attempts, 1, request, None
             while True:
                 self.requests += 1
                 self.sent_tokens += known.sent or 0
                 asked_at = self.monotonic()
-                answer = self.ask(asked)
+                answer: object = self.ask(asked)
+                answer = Summary(answer) if isinstance(answer, str) else answer
                 told = answer if isinstance(answer, Summary) else Summary("")
                 usage = added(usage, told.usage)
                 try:
@@ -236,24 +236,23 @@ class Work:
                     asked, attempt = with_feedback(request, rejected), attempt + 1
             if attempt > 1:
                 accepted = accepted._replace(summary=replace(accepted.summary, usage=usage))
-            self.origin = Origin(digest, tuple(CHECKS), self.strategy)
-            if self.journal is not None:
-                compaction = becomes(accepted.summary) if becomes is not None else None
-                self.keep(view, replace(accepted.summary, text=accepted.said), compaction, request.kind)
 
-        self.origin, self.major = Origin(digest, tuple(CHECKS), self.strategy), major or self.major
-        self.reused = is_kept and not self.requests
+        self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
+        if kept is None and self.journal is not None:
+            summary = accepted.summary
+            self.keep(view, accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
+        self.reused = kept is not None and not self.requests
         self.emit(
             Prepared(
                 **span,
-                tokens_before=tokens_before + source.frame,
+                tokens_before=tokens_before,
                 tokens_after=accepted.tokens + source.frame,
                 seconds=self.monotonic() - began,
                 usage=accepted.summary.usage,
                 model=accepted.summary.model,
                 restored=accepted.restored,
                 unknown_identifiers=accepted.unknown,
-                reused=is_kept,
+                reused=kept is not None,
                 major=major,
                 sent_tokens=self.sent_tokens - sent,
             )
@@ -291,9 +290,14 @@ class Work:
                 raise Overtaken
 
     def keep(
-        self, view: View | None, said: Summary, compaction: CompactedMessage | None, kind: RequestKind = "rounds"
+        self,
+        view: View | None,
+        said: str,
+        summary: Summary,
+        compaction: CompactedMessage | None,
+        kind: RequestKind = "rounds",
     ) -> None:
-        """Keep the answer *said*, and the *compaction* of it that could be published, if answers are kept at all."""
+        """Keep the answer *said*, of which *summary* was made, and the *compaction* that could be published, if any."""
         if self.journal is None or view is None:
             return
         seen_round_id, seen_post = self.newest_place()
@@ -305,9 +309,9 @@ class Work:
                 base=self.base,
                 kind=kind,
                 strategy=self.origin.strategy,
-                text=said.text,
-                model=said.model,
-                usage=said.usage,
+                text=said,
+                model=summary.model,
+                usage=summary.usage,
                 checks=self.origin.checks,
                 compaction=compaction,
                 round_ids=tuple(round_.id for round_ in covered),
@@ -370,7 +374,7 @@ def _accept(answer: object, terms: _Terms, work: Work) -> Accepted:
         target_tokens=request.target_tokens,
         count=count,
         kind=request.kind,
-        reading=parse,
+        parse=parse,
         length_setting=length_setting,
     )
     text, notes, previous = checked.summary.text, checked.summary.notes, request.previous
@@ -399,8 +403,9 @@ def _accept(answer: object, terms: _Terms, work: Work) -> Accepted:
         )
         longer.tokens, longer.is_final = source.tokens, True
         raise longer
-    usage = answer.usage if isinstance(answer, Summary) else None
-    summary = Summary(text, usage, checked.summary.model, notes, extracted)
+    summary = checked.summary
+    if (text, notes, extracted) != (summary.text, summary.notes, summary.extracted):
+        summary = replace(summary, text=text, notes=notes, extracted=extracted)
     return Accepted(summary, tokens, back, checked.unknown, checked.said)
 
 

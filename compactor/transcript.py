@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 from memory.errors import ContextError
@@ -25,12 +25,12 @@ from .tokens import TokenCounter
 
 __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]
 
-#: The least room for conversation in one request; below it a summarizer would see little but its instructions.
+#: Minimum room for conversation in one request; below it a summarizer would see little but its instructions.
 MIN_ROOM = 64
-#: Characters that the arguments of a call take beside its result.
+#: Maximum characters of a call's arguments beside its result.
 MAX_ARGUMENTS = 160
-#: Bytes of a name or an id in a tag, each of which may be a token; where there is little room, as long as providers let
-#: the names of tools be.
+#: Maximum bytes of a name or an id in a tag, each of which may be a token; in little room, as many as providers allow
+#: in the name of a tool.
 MAX_ATTRIBUTE, MIN_ATTRIBUTE = 320, 64
 #: With less room for a request, in tokens, arguments do not stand beside results.
 ROOM_FOR_ARGUMENTS = 512
@@ -69,7 +69,7 @@ class Step:
 
 
 class Room:
-    """How many tokens of conversation the next request holds; changes with the summary that it starts from."""
+    """The tokens of conversation that the next request can hold; they change with the summary that it starts from."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -86,21 +86,37 @@ class Room:
 
 def answered_calls(round_: Round) -> Calls:
     """Return the call that each result in *round_* answers: the newest before it of that id."""
+    return _match_calls(_split_results(round_))
+
+
+def _match_calls(posts: Sequence[Post]) -> Calls:
     made: dict[str, ToolCall] = {}
     answered: dict[str, ToolCall] = {}
-    for post in chain.from_iterable(map(results_apart, round_.post_list)):
+    for post in posts:
         if post.tool_call_id in made:
             answered[post.id] = made[post.tool_call_id]
-        made |= {call.id: call for call in post.tool_calls}
+        for call in post.tool_calls:
+            made[call.id] = call
     return answered
 
 
-def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Calls | None = None) -> Iterator[Step]:
-    """Give *rounds* in steps of at most ``room.tokens``, which the caller may change after each.
+def _split_results(round_: Round) -> Sequence[Post]:
+    """Return the posts of *round_*, each with one result at most."""
+    posts: list[Post] = []
+    for post in round_.post_list:
+        if post.tool_call_id is None:
+            posts.append(post)
+        else:
+            posts.extend(results_apart(post))
+    return posts
 
-    *calls*: where the rounds are parts of others, the calls that their results answer; None: those in the rounds. A
-    round that fits is kept whole; a longer one is split between posts, and a longer post within its text. Raises
-    ``StepsTooSmall`` where the room is too little to go on.
+
+def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Calls | None = None) -> Iterator[Step]:
+    """Yield *rounds* in steps of at most ``room.tokens``, which the caller may change after each.
+
+    *calls* are those that the results answer, if the rounds are parts of others; None: those in the rounds. A round
+    that fits is kept whole; a longer one is split between posts, and a longer post within its text. Raises
+    ``StepsTooSmall`` if there is too little room to go on.
     """
     step = Step()
     for done, round_ in enumerate(rounds):
@@ -131,12 +147,12 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
 
 
 def _bytes_of_names(room: int) -> int:
-    """Return how long names may be in a request of *room* tokens, of which all names of a post take half at most."""
+    """Return the bytes that a name may take in a request of *room* tokens: a post's names take half of it at most."""
     return min(MAX_ATTRIBUTE, max(MIN_ATTRIBUTE, room // 12))
 
 
 def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls) -> Iterator[Round]:
-    """Give a round as several of at most *room* tokens, every text in exactly one of them."""
+    """Yield a round as several of at most *room* tokens, every text in exactly one of them."""
     empty = round_.model_copy(update={"user_query": "", "post_list": ()})
     frame = count(quote(empty, partial=True)) + 1
     asked = count("\n".join(_query_lines("x"))) + 1
@@ -159,7 +175,7 @@ def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls) -> Itera
 
 
 def _post_parts(post: Post, room: int, count: TokenCounter, tag: _Tag) -> Iterator[Post]:
-    """Give a post as several of at most *room* tokens: first its message, then what it carries."""
+    """Yield a post as several of at most *room* tokens: first its message, then attachments and calls."""
     if _cost(post, count, tag) <= room:
         yield post
         return
@@ -197,7 +213,7 @@ def _cost(post: Post, count: TokenCounter, tag: _Tag) -> int:
 
 
 def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
-    """Give *text* in consecutive slices of at most *tokens* each, as they stand once their tags are escaped."""
+    """Yield *text* in consecutive slices of at most *tokens* each, counted with escaped tags."""
     tokens = max(tokens, MIN_ROOM // 4)  # beside names and ids that are longer than they should be
     start = 0
     while start < len(text):
@@ -212,16 +228,16 @@ def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
 
 
 def _end_of_slice(text: str, start: int, length: int) -> int:
-    """Return where at most *length* code points from *start* on end, with a whole character where there is one."""
+    """Return the end of at most *length* code points from *start*, not within a character if that is possible."""
     stop = cut_before(text, start + length)
     return stop if stop > start else start + length
 
 
 class _Tag(NamedTuple):
-    """What the tag of a post says beside what the post says of itself."""
+    """What the tag of a post needs beside the post."""
 
     round_number: int = 0
-    #: The call that it answers, where that is known.
+    #: The call that it answers, if known.
     call: ToolCall | None = None
     #: The bytes that each of its attributes may take.
     most: int = MAX_ATTRIBUTE
@@ -230,37 +246,36 @@ class _Tag(NamedTuple):
 def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, most: int = MAX_ATTRIBUTE) -> str:
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
-    Each is headed by a tag, and ends where the next one begins: text from the conversation cannot open one, and what
-    would close it is paid for with every message. *partial*: the round is a part of one, and *calls* are those that its
-    results answer; None: those in it. Names and ids of more than *most* bytes are shortened.
+    A tag opens each, and the next tag ends it: text from the conversation cannot open one, and closing tags would cost
+    tokens with every message. *partial*: the round is a part of one. *calls* are those that its results answer; None:
+    those in it. Names and ids of more than *most* bytes are shortened.
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
         lines += _query_lines(round_.user_query)
-    known = answered_calls(round_) if calls is None else calls
     posts, answers = _shown_posts(round_), False
+    known = answered_calls(round_) if calls is None else calls
     for post, following in zip_longest(posts, posts[1:]):
-        answered = not partial and _is_answered_at_once(post, following)  # else another part may hold the rest of it
+        # A call and its result, the next post, are as clear without the id. Another part may hold the rest of a part;
+        # and several calls need their ids, because some hosts begin them anew with each message.
+        answered = (
+            not partial
+            and following is not None
+            and len(post.tool_calls) == 1
+            and post.tool_calls[0].id == following.tool_call_id
+        )
         lines += _post_lines(post, _Tag(round_.number, known.get(post.id), most), answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)
 
 
 def _shown_posts(round_: Round) -> Sequence[Post]:
-    """Return the posts, each with one result at most, without the first where that is nothing but the query again."""
-    posts = tuple(chain.from_iterable(map(results_apart, round_.post_list)))
-    if not posts or not repeats_query(first := posts[0], round_):
+    """Return the posts, each with one result at most, without the first if that only repeats the query."""
+    posts = _split_results(round_)
+    if not posts or (first := posts[0]).send_from != USER or not repeats_query(first, round_):
         return posts
     carries = first.attachment_list or first.tool_calls or first.tool_call_id is not None
     return posts if carries else posts[1:]
-
-
-def _is_answered_at_once(post: Post, following: Post | None) -> bool:
-    """Return whether *post* makes one call, whose result is the *following* post: these are as clear without its id.
-
-    Another call of that id, for some hosts begin anew with each message, may need it.
-    """
-    return following is not None and [call.id for call in post.tool_calls] == [following.tool_call_id]
 
 
 def _query_lines(query: str) -> Iterator[str]:
@@ -268,15 +283,15 @@ def _query_lines(query: str) -> Iterator[str]:
 
 
 def _post_lines(post: Post, tag: _Tag, *, answers: bool = False, answered: bool = False) -> Iterator[str]:
-    """Give the lines of *post*; *answers*: a call of the post before, at once; *answered*: its own is, by the next."""
-    # What goes to the user is the usual, and need not be said.
+    """Yield the lines of *post*. *answers*: it answers the post before; *answered*: the next post answers it."""
+    # Most posts go to the user, so only other receivers are named.
     ends = {"from": post.send_from, "to": "" if post.send_to == USER else post.send_to}
     if post.tool_call_id is not None:
-        # Nor need be said that a result goes to whoever called.
+        # A result goes to the caller: no receiver is named.
         which = {} if answers else {"id": post.tool_call_id} | _call_attributes(tag.call)
         place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number and post.number else {}
         yield from _element("tool_result", post.message, {"from": post.send_from} | which | place, tag.most)
-    elif post.message and is_summary(post):  # nobody said it
+    elif post.message and post.extra and is_summary(post):  # nobody said it
         place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number else {}
         yield from _element("summary", without_marks(post.message), place, tag.most)
     elif post.message:
@@ -296,7 +311,7 @@ def _call_lines(call: ToolCall, ends: dict[str, str], which: str, tag: _Tag) -> 
 
 
 def _call_attributes(call: ToolCall | None) -> dict[str, str]:
-    """Return the tool and the beginning of its arguments; nothing where the call is not known."""
+    """Return the tool and the beginning of its arguments; nothing if the call is unknown."""
     if call is None:
         return {}
     arguments = " ".join(call.arguments[: 4 * MAX_ARGUMENTS].split())
@@ -308,17 +323,16 @@ def _call_attributes(call: ToolCall | None) -> dict[str, str]:
 def _element(tag: str, text: str, attributes: dict[str, str], most: int = MAX_ATTRIBUTE) -> Iterator[str]:
     said = "".join(f' {name}="{_attribute(value, most)}"' for name, value in attributes.items() if value)
     yield f"<{tag}{said}>"
-    yield escape_tags(text)
+    yield escape_tags(text) if "<" in text else text
 
 
 def _attribute(value: str, most: int) -> str:
-    """Return *value* on one line and without the signs of a tag."""
+    """Return *value* on one line, without the characters of a tag."""
     return " ".join(shorten_name(value, most).split()).replace('"', "'").replace("<", "‹").replace(">", "›")
 
 
 def shorten_name(name: str, most: int) -> str:
-    """Return *name*; of one of more than *most* bytes the beginning, the end and the length: else one could take more
-    than a request holds."""
+    """Return *name*; if it has more than *most* bytes, its beginning, end and length: it could fill a request."""
     if 4 * len(name) <= most or len(name.encode("utf-8", "surrogatepass")) <= most:
         return name
     begins, ends = _fitting(name[:most], most // 2), _fitting(name[: -most - 1 : -1], most // 8)

@@ -30,8 +30,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from memory.rounds import once
-
 from ..errors import SummaryRejected
 from ..summarizers.answers import is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
@@ -209,7 +207,7 @@ MIN_MEASURED_WORDS = 50
 MIN_KEPT = 1 / 3
 
 
-@dataclass(frozen=True)  # no slots: what is asked for with each answer is worked out once and kept
+@dataclass(frozen=True, slots=True)
 class Source:
     """What a summary is made from, and measured against."""
 
@@ -232,14 +230,6 @@ class Source:
     #: The summary that it goes on from, or replaces.
     previous: str = ""
 
-    @once
-    def terms(self) -> Terms:
-        return Terms(bare(self.text))
-
-    @once
-    def previous_terms(self) -> Terms:
-        return Terms(self.previous)
-
 
 class CheckedSummary(NamedTuple):
     #: The answer without the tags around it; or what was read in that.
@@ -251,76 +241,44 @@ class CheckedSummary(NamedTuple):
     said: str
 
 
-@dataclass(frozen=True)
+_NO_TERMS = Terms("")
+
+
+@dataclass(slots=True)
 class _Candidate:
     """An answer that may become a summary."""
 
-    answer: object
     source: Source
     kind: RequestKind
     target_tokens: int | None
     count: TokenCounter
-    reading: AnswerParser | None = None
-    length_setting: str = "target_tokens"
+    length_setting: str
+    #: The answer without the tags around it.
+    said: str
+    #: The summary that it makes, and its tokens.
+    text: str
+    tokens: int
+    #: What it says of its own: without the notes that stayed as they were.
+    new: str
+    #: Whether the offline summarizer chose it from the source; it would choose the same again.
+    is_extracted: bool
+    #: Whether it is not judged by its words: it is extracted, or changes nothing.
+    is_exempt: bool
+    #: The identifiers in ``new``, and those of them that stand nowhere in the source.
+    names: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    #: The words of ``new``, of the source and of the summary before.
+    terms: Terms = _NO_TERMS
+    source_terms: Terms = _NO_TERMS
+    previous_terms: Terms = _NO_TERMS
 
-    @property
-    def summary(self) -> Summary | None:
-        """The answer, if it is one."""
-        made = Summary(self.answer) if isinstance(self.answer, str) else self.answer
-        return made if isinstance(made, Summary) and isinstance(made.text, str) else None
-
-    @once
-    def said(self) -> str:
-        return strip_tags(self.summary.text) if self.summary is not None else ""
-
-    @once
-    def read(self) -> Summary:
-        """What it says. Tags are taken off before it is read: what stands in a note is no tag around it."""
-        return self.reading(self.said) if self.reading is not None else Summary(self.said)
-
-    @once
-    def text(self) -> str:
-        return self.read.text
-
-    @once
-    def tokens(self) -> int:
-        return self.count(self.text)
-
-    @once
-    def new(self) -> str:
-        """What it says of its own: without the notes that stayed as they were."""
-        if self.kind != "changes":
-            return self.said
-        return "\n".join(note.text for note in self.read.notes if note.text not in self.source.notes)
-
-    @once
-    def names(self) -> tuple[str, ...]:
-        return identifiers(self.new)
-
-    @once
-    def unknown(self) -> tuple[str, ...]:
-        return unknown(self.names, (self.source.text, self.source.previous, *self.source.beside))
-
-    @once
-    def said_terms(self) -> Terms:
-        return Terms(self.new)
-
-    @once
-    def text_terms(self) -> Terms:
-        return Terms(self.text)
-
-    @property
-    def sources(self) -> tuple[Terms, Terms]:
-        return self.source.terms, self.source.previous_terms
-
-    @property
-    def is_extracted(self) -> bool:
-        """Whether the offline summarizer has chosen it from the source, which it would do again."""
-        return self.summary is not None and self.summary.extracted
-
-    @property
-    def changes_nothing(self) -> bool:
-        return self.kind == "changes" and not self.new
+    def read_content(self) -> None:
+        """Read names and words, which takes longer than all checks before."""
+        source = self.source
+        self.names = identifiers(self.new)
+        self.unknown = unknown(self.names, (source.text, source.previous, *source.beside))
+        self.terms, self.source_terms = Terms(self.new), Terms(bare(source.text))
+        self.previous_terms = Terms(source.previous)
 
 
 class _Fault(NamedTuple):
@@ -337,26 +295,62 @@ def check_summary(
     target_tokens: int | None,
     count: TokenCounter,
     kind: RequestKind = "rounds",
-    reading: AnswerParser | None = None,
+    parse: AnswerParser | None = None,
     length_setting: str = "target_tokens",
 ) -> CheckedSummary:
-    """Return the summarizer's *answer* without the tags around it, its tokens, and what in it is of unknown origin.
+    """Return the summarizer's *answer* without the tags around it, its tokens, and its identifiers of unknown origin.
 
-    With *reading*, the summary that it makes of that. Errors tell to change *length_setting*, by which the host sets
-    the length.
+    *parse* makes the summary of an answer in another form. Errors name *length_setting* as the setting to change.
 
     Raises ``SummaryRejected`` naming the first of ``CHECKS`` that the answer fails.
     """
-    made = _Candidate(answer, source, kind, target_tokens, count, reading, length_setting)
-    for name, check in CHECKS.items():
-        if (wrong := check(made)) is not None:
-            rejected = SummaryRejected(name, wrong.why, wrong.names)
-            rejected.tokens = source.tokens
-            rejected.had_nothing_to_say = name == "hollow" and had_nothing_to_say(made.said_terms, made.sources)
-            raise rejected
-    assert made.summary is not None  # noqa: S101  (the first check)
-    summary = replace(made.read, usage=made.summary.usage, model=made.summary.model)
-    return CheckedSummary(summary, made.tokens, made.unknown, made.said)
+    summary = Summary(answer) if isinstance(answer, str) else answer
+    if not isinstance(summary, Summary) or not isinstance(summary.text, str):
+        fault = f"the summarizer returned {type(answer).__name__}; it must return a str or a Summary"
+        raise _reject("not_text", _Fault(fault), source)
+    said = strip_tags(summary.text)
+    if not said or not (kind == "changes" or any(map(str.isalnum, said))):
+        fault = "the summarizer's answer holds no text; look at its prompt and its token limit"
+        raise _reject("empty", _Fault(fault), source)
+    made = summary
+    if parse is not None:  # after the tags are taken off: what stands in a note is no tag around it
+        try:
+            made = replace(parse(said), usage=summary.usage, model=summary.model)
+        except SummaryRejected as rejected:
+            raise _reject("malformed", _Fault(str(rejected)), source) from None
+    elif said != summary.text or summary.notes:
+        made = replace(summary, text=said, notes=())
+    new = said
+    if kind == "changes":
+        new = "\n".join([note.text for note in made.notes if note.text not in source.notes])
+    candidate = _Candidate(
+        source,
+        kind,
+        target_tokens,
+        count,
+        length_setting,
+        said=said,
+        text=made.text,
+        tokens=count(made.text),
+        new=new,
+        is_extracted=summary.extracted,
+        is_exempt=summary.extracted or not new,
+    )
+    for name, check in _CHECKS.items():
+        if name == "hollow":
+            candidate.read_content()
+        if (wrong := check(candidate)) is not None:
+            refusal = _reject(name, wrong, source)
+            sources = (candidate.source_terms, candidate.previous_terms)
+            refusal.had_nothing_to_say = name == "hollow" and had_nothing_to_say(candidate.terms, sources)
+            raise refusal
+    return CheckedSummary(made, candidate.tokens, candidate.unknown, said)
+
+
+def _reject(check: str, fault: _Fault, source: Source) -> SummaryRejected:
+    rejected = SummaryRejected(check, fault.why, fault.names)
+    rejected.tokens = source.tokens
+    return rejected
 
 
 def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
@@ -373,40 +367,20 @@ def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
 # -- the checks: each says what is wrong, or None ---------------------------------------------------------------------
 
 
-def _not_text(made: _Candidate) -> _Fault | None:
-    if made.summary is not None:
-        return None
-    return _Fault(f"the summarizer returned {type(made.answer).__name__}; it must return a str or a Summary")
-
-
-def _empty(made: _Candidate) -> _Fault | None:
-    if any(character.isalnum() for character in made.said) or (made.kind == "changes" and made.said):
-        return None
-    return _Fault("the summarizer's answer holds no text; look at its prompt and its token limit")
-
-
-def _malformed(made: _Candidate) -> _Fault | None:
-    try:
-        _ = made.read
-    except SummaryRejected as rejected:
-        return _Fault(str(rejected))
-    return None
-
-
 def _greeting(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing or made.is_extracted or not is_reply(made.new):  # it quotes, and greets nobody
+    if made.is_exempt or not is_reply(made.new):  # it quotes, and greets nobody
         return None
     return _Fault("the summarizer replied to the conversation instead of summarising it; look at its prompt")
 
 
 def _markup(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing or made.is_extracted or not has_markup(made.new):  # what it quotes may speak of tags
+    if made.is_exempt or not has_markup(made.new):  # what it quotes may speak of tags
         return None
     return _Fault("the summarizer repeated the tags of the conversation instead of summarising it; look at its prompt")
 
 
 def _echo(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing or made.is_extracted:
+    if made.is_exempt:
         return None
     if repeats(made.new, made.source.text) or _is_copied(made):
         return _Fault("the summarizer repeated the conversation instead of summarising it")
@@ -429,15 +403,16 @@ def _is_copied(made: _Candidate) -> bool:
 
 
 def _hollow(made: _Candidate) -> _Fault | None:
-    if made.changes_nothing or made.is_extracted:
+    if made.is_exempt:
         return None
-    if says_nothing(made.said_terms, made.sources, len(made.names) - len(made.unknown)):
+    sources = (made.source_terms, made.previous_terms)
+    if says_nothing(made.terms, sources, len(made.names) - len(made.unknown)):
         return _Fault(
             "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
         )
     if made.kind == "changes":
         return None
-    if names := names_nothing_new(made.said_terms, made.source.terms, made.source.previous_terms):
+    if names := names_nothing_new(made.terms, *sources):
         return _Fault("the summary says nothing of the new part of the conversation", names)
     return None
 
@@ -497,7 +472,7 @@ def _partial(made: _Candidate) -> _Fault | None:
     # One that was to be shorter than the summary before cannot keep as much of it.
     before = made.source.previous_tokens or made.count(made.source.previous)
     room = 1.0 if made.target_tokens is None else min(1.0, made.target_tokens / max(before, 1))
-    lost = find_missing(made.source.previous_terms, made.text_terms, made.source.terms, MIN_KEPT * room)
+    lost = find_missing(made.previous_terms, Terms(made.text), made.source_terms, MIN_KEPT * room)
     if lost is None:
         return None
     return _Fault(
@@ -506,11 +481,7 @@ def _partial(made: _Candidate) -> _Fault | None:
     )
 
 
-#: Each check by its name, in the order in which they are made.
-CHECKS: dict[str, Callable[[_Candidate], _Fault | None]] = {
-    "not_text": _not_text,
-    "empty": _empty,
-    "malformed": _malformed,
+_CHECKS: dict[str, Callable[[_Candidate], _Fault | None]] = {
     "greeting": _greeting,
     "echo": _echo,
     "markup": _markup,
@@ -523,3 +494,5 @@ CHECKS: dict[str, Callable[[_Candidate], _Fault | None]] = {
     "invented": _invented,
     "partial": _partial,
 }
+#: The names of all checks, in their order.
+CHECKS = ("not_text", "empty", "malformed", *_CHECKS)

@@ -488,7 +488,7 @@ def test_what_is_read_is_what_becomes_the_summary() -> None:
     """With its notes; and the answer is kept as it was said, without the tags around it."""
     answer = Summary("<think>Hm.</think><summary>add: HAT103</summary>", {"input_tokens": 7}, "gpt-x")
     made = check_summary(
-        answer, Source(SOURCE, 900), target_tokens=None, count=count_tokens, kind="changes", reading=reading(Note(text="HAT103"))
+        answer, Source(SOURCE, 900), target_tokens=None, count=count_tokens, kind="changes", parse=reading(Note(text="HAT103"))
     )  # fmt: skip
     assert made.summary == Summary("- HAT103", {"input_tokens": 7}, "gpt-x", (Note(text="HAT103"),))
     assert (made.said, made.tokens) == ("add: HAT103", count_tokens("- HAT103"))
@@ -497,7 +497,7 @@ def test_what_is_read_is_what_becomes_the_summary() -> None:
 def test_what_cannot_be_read_is_malformed() -> None:
     """Told in the words of whoever could not; before all that looks at what was read."""
     with pytest.raises(SummaryRejected, match="it is none") as caught:
-        accepted("Hello!", kind="changes", reading=unreadable)
+        accepted("Hello!", kind="changes", parse=unreadable)
     assert caught.value.check == "malformed"
 
 
@@ -506,9 +506,9 @@ def test_changes_need_no_word(answer: str) -> None:
     """No changes, as JSON; but an answer of nothing is none."""
     source = Source(SOURCE, 900, notes=frozenset({"a"}))
     read = reading(Note(text="a"))
-    assert check_summary(answer, source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+    assert check_summary(answer, source, target_tokens=None, count=count_tokens, kind="changes", parse=read)
     with pytest.raises(SummaryRejected) as caught:
-        accepted(" ", kind="changes", reading=reading(Note(text="a")))
+        accepted(" ", kind="changes", parse=reading(Note(text="a")))
     assert caught.value.check == "empty"
 
 
@@ -521,12 +521,11 @@ def test_of_notes_only_new_ones_can_be_invented(known: tuple[str, ...], check: s
     read = reading(Note(text="HAT901, HAT902, HAT903, HAT904"))
     if not check:
         assert (
-            check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read).unknown
-            == ()
+            check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", parse=read).unknown == ()
         )
         return
     with pytest.raises(SummaryRejected) as caught:
-        check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", parse=read)
     assert caught.value.check == check
 
 
@@ -536,10 +535,10 @@ def test_of_notes_only_new_ones_can_be_an_echo(known: tuple[str, ...], check: st
     source = Source(SOURCE, 10_000, notes=frozenset(known))
     read = reading(Note(text=SOURCE))
     if not check:
-        assert check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        assert check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", parse=read)
         return
     with pytest.raises(SummaryRejected) as caught:
-        check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", reading=read)
+        check_summary("x", source, target_tokens=None, count=count_tokens, kind="changes", parse=read)
     assert caught.value.check == check
 
 
@@ -553,10 +552,10 @@ def test_all_notes_together_are_measured(tokens: int, before: int, target: int |
     assert count_tokens(f"- {note.text}") == tokens
     source = Source(words(500), 100, before)
     if not check:
-        check_summary("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
+        check_summary("x", source, target_tokens=target, count=count_tokens, kind="changes", parse=reading(note))
         return
     with pytest.raises(SummaryRejected) as caught:
-        check_summary("x", source, target_tokens=target, count=count_tokens, kind="changes", reading=reading(note))
+        check_summary("x", source, target_tokens=target, count=count_tokens, kind="changes", parse=reading(note))
     assert caught.value.check == check
 
 
