@@ -8,7 +8,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
-from types import NoneType
 from typing import Any, Self
 
 from memory import Memory
@@ -44,16 +43,19 @@ class CompactorStatus:
     """What a compactor is doing, and why not more."""
 
     state: State
-    #: The reason for the last cycle that did nothing; None when the last one did something, or there was none.
+    """What it is doing now."""
     skip_reason: Skip | None
-    #: What failed last, in our words, or the class of the error where it is not ours; None after a success.
+    """Why the last cycle did nothing; None if it did something, or there was none."""
     last_error: str | None
-    #: Failures since the last success.
+    """The last failure: the message of an error of ours, or the class of another; None after a success."""
     failures: int
+    """Failures since the last success."""
     circuit_open: bool
+    """Whether attempts are rare, after ``circuit_breaker_failures`` failures in a row."""
     generation: int
-    #: Rounds that the published compaction covers.
+    """Counts the role's publications and reverts."""
     end_index: int
+    """Rounds that the published compaction covers."""
 
 
 class ContextCompactor:
@@ -61,11 +63,11 @@ class ContextCompactor:
 
     *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a callable
     ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
-    offline. *publish* says when a compaction that is ready is shown: ``"immediately"``, at once; ``"deferred"``,
-    when *prices* make it worth while (by default those of a trigger that has some); or what ``deferred()`` gives,
-    or any callable like that. *executor*: cycles run there, and no thread of the compactor's own is started. *limits*
-    on calls and spend may be shared by any number of them. *rng* gives the jitter, from 0 to 1. *plan* gives the
-    agent's plan, as text or a ``Plan``. Making one starts nothing.
+    offline. *publish* decides when a prepared compaction is shown: ``"immediately"``; ``"deferred"``, when *prices*
+    make it worth while (by default those of a trigger that has some); or a policy, such as ``deferred()`` returns.
+    *executor* runs the cycles, and no thread is started. *limits* on calls and spend may be shared by any number of
+    compactors. *rng* gives the jitter, from 0 to 1. *plan* returns the agent's plan, as text or a ``Plan``. The
+    constructor starts nothing.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class ContextCompactor:
         rng: Callable[[], float] = random.random,
         counter: TokenCounter | None = None,
         ledger: Ledger | None = None,
-        header_tokens: Callable[[], int] = lambda: 0,
+        header_tokens: Callable[[], int] | None = None,
         on_event: EventHook | None = None,
         history: int = 512,
         llm_api: object | None = None,
@@ -97,36 +99,40 @@ class ContextCompactor:
         require_role(role)
         _check_role(role, rounds_getter)
         for name, function in {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}.items():
-            if function is not None:
+            if function is not None and not callable(function):
                 require_callable(name, function, _FUNCTIONS[name])
         for name, given in {"executor": executor, "journal": journal, "clock": clock, "ledger": ledger}.items():
             if given is not None:
                 require_methods(name, given, *_OBJECTS[name])
-        require("prices", prices, (Prices, NoneType), "what Prices(...) or Prices.of_model(...) gives")
-        require("limits", limits, (Limits, NoneType), "what Limits(...) gives")
+        if prices is not None:
+            require("prices", prices, Prices, "what Prices(...) or Prices.of_model(...) gives")
+        if limits is not None:
+            require("limits", limits, Limits, "what Limits(...) gives")
         whole_number("history", history)
         self.config = config if config is not None else CompactorConfig()
         self.role = role
         #: The session that it reads, once it is known.
         self._session = rounds_getter.memory.session_id if isinstance(rounds_getter, RoundsGetter) else None
-        #: Gives the rounds, as it was passed.
+        #: Returns the rounds, as it was passed.
         self.rounds_getter = rounds_getter
         chosen = summarizer if summarizer is not None else llm_api
-        #: Who makes the summaries, as it was passed; the offline one where none was.
+        #: The summarizer as it was passed; the offline one if none was.
         self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
-        #: Asks the host for the agent's plan as it stands.
+        #: Returns the agent's plan as it stands.
         self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
         self._trigger, self._executor, self._limits, self._rng = trigger, executor, limits, rng
         self._strategies = (compact_rounds,) if strategies is None else _checked_strategies(strategies)
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._count = counter if counter is not None else counter_for(self.config.model)
-        budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
-        self._publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
-        self._header_tokens = header_tokens
+        self._publication: Publication | None = None
+        if publish != "immediately":
+            budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
+            self._publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
+        self._header_tokens: Callable[[], int] = header_tokens if header_tokens is not None else lambda: 0
         self._ledger = ledger
         self._has_own_journal = journal is None
         self._events = EventLog(self._clock, history)
-        self._forget_failures: Callable[[], None] = lambda: None
+        self._forget_failures: Callable[[], None] | None = None
         if on_event is not None:
             self._events.add_hook(on_event)
         self._assemble(journal)
@@ -139,10 +145,16 @@ class ContextCompactor:
         if journal is None:
             journal = LocalJournal(lambda: rounds_for(getter(), role), clock.now)
         self._journal = JournalWriter(journal, role, self._events.emit, rounds_now)
-        self._forget_failures()
+        if self._forget_failures is not None:
+            self._forget_failures()
         self._forget_failures = self._events.add_hook(self._journal.record_failure)
         if rounds_now is not None:
-            self._strategies = tuple(_for_memory(one, rounds_now.memory) for one in self._strategies)
+            # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
+            strategies = list(self._strategies)
+            for place, one in enumerate(strategies):
+                if (for_memory := getattr(one, "for_memory", None)) is not None:
+                    strategies[place] = for_memory(rounds_now.memory)
+            self._strategies = tuple(strategies)
         cycle = Cycle(
             config=self.config,
             rounds_getter=getter,
@@ -162,10 +174,12 @@ class ContextCompactor:
     def bind(self, memory: Memory, role: str) -> None:
         """Serve *role* of *memory*: ``register_compaction_provider`` calls this.
 
-        Before ``start()``, a compactor made without a role takes this one, and one without a journal of its own
-        publishes in *memory*'s log from now on. Raises ``ValueError`` where it is another role's, and ``RuntimeError``
-        where it has begun to work for no role.
+        Before ``start()``, a compactor made without a role takes this one, and a compactor without a journal of its own
+        publishes in *memory*'s log from now on. Raises ``ValueError`` where it serves another role or session, and
+        ``RuntimeError`` where it already works for no role.
         """
+        if (self.role, self._session, self._has_own_journal) == (role, memory.session_id, False):
+            return
         if self.role not in ("", role):
             raise ValueError(
                 f"this compactor is {self.role!r}'s; register it for that role, or make another one for {role!r}"
@@ -198,28 +212,64 @@ class ContextCompactor:
         role: str,
         config: CompactorConfig | None = None,
         summarizer: object | None = None,
-        **more: Any,
+        *,
+        trigger: Condition | None = None,
+        strategies: Sequence[Strategy] | None = None,
+        plan: Callable[[], object] | None = None,
+        publish: Publication | str = "immediately",
+        prices: Prices | None = None,
+        executor: Executor | None = None,
+        journal: Journal | None = None,
+        clock: Clock | None = None,
+        rng: Callable[[], float] = random.random,
+        counter: TokenCounter | None = None,
+        ledger: Ledger | None = None,
+        header_tokens: Callable[[], int] | None = None,
+        on_event: EventHook | None = None,
+        history: int = 512,
+        llm_api: object | None = None,
+        limits: Limits | None = None,
     ) -> Self:
         """Return the compactor of *role* in *memory*, registered there; its compactions are published in memory's log.
 
-        Takes what the constructor takes. Not started.
+        Takes what the constructor takes, except *rounds_getter*. Not started.
         """
         if not isinstance(memory, Memory) or not isinstance(role, str):
             raise TypeError(f"for_role takes a Memory and a role, not {kind_of(memory)} and {kind_of(role)}")
-        config = config if config is not None else CompactorConfig()
-        _check_arguments(config, summarizer, memory.rounds_getter(role), more.get("llm_api"))
-        count = more.get("counter") or counter_for(config.model)
-        more.setdefault("journal", memory.journal(role))
-        more.setdefault("header_tokens", partial(_count_header, memory, role, count))
-        more.setdefault("ledger", ledger_of(memory, role, count))
-        compactor = cls(config, summarizer, memory.rounds_getter(role), role=role, **more)
+        if config is None:
+            config = CompactorConfig()
+        else:
+            _check_config(config)
+        count = counter if counter is not None else counter_for(config.model)
+        compactor = cls(
+            config,
+            summarizer,
+            memory.rounds_getter(role),
+            role=role,
+            trigger=trigger,
+            strategies=strategies,
+            plan=plan,
+            publish=publish,
+            prices=prices,
+            executor=executor,
+            journal=journal if journal is not None else memory.journal(role),
+            clock=clock,
+            rng=rng,
+            counter=counter,
+            ledger=ledger if ledger is not None else ledger_of(memory, role, count),
+            header_tokens=header_tokens if header_tokens is not None else partial(_count_header, memory, role, count),
+            on_event=on_event,
+            history=history,
+            llm_api=llm_api,
+            limits=limits,
+        )
         memory.register_compaction_provider(role, compactor)
         return compactor
 
     # -- the host's side ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work, with what is there already. While stopping, it begins when that is through."""
+        """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
         model = self.config.model
         if self._runner.start() and model and (encoding_for(model) is None or window_of(model) is None):
             encoding = encoding_for(model) or DEFAULT_ENCODING
@@ -228,11 +278,9 @@ class ContextCompactor:
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.
 
-        Where it is accepted it is kept, in the log as prepared: whoever starts next publishes it without asking again.
-
-        Waits for a call in flight, one that was given up included, until that has taken *timeout* seconds in all: of
-        several compactors whose calls hang, the second is waited for no longer than the first. From a hook of this
-        compactor it does not wait at all.
+        If the answer is accepted, it is kept in the log as prepared, and the next start publishes it without asking
+        again. Waits for calls in flight, abandoned ones included, until each has taken *timeout* seconds in all:
+        several compactors whose calls hang are waited for together. In a hook of this compactor it does not wait.
         """
         return self._runner.stop(bounded(timeout))
 
@@ -252,36 +300,36 @@ class ContextCompactor:
         return self._journal.current()
 
     def publish_deferred(self) -> bool:
-        """Show the compaction that is prepared and held back, if it makes prompts shorter; return whether another one
-        is shown now. Asks no model: ``compose`` calls it where a prompt is too long."""
+        """Show the deferred compaction if it makes prompts shorter; return whether another compaction is shown now.
+        Calls no model. ``compose`` calls it where a prompt is too long."""
         return self._runner.publish_deferred()
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
-        """Compact what can be compacted, whatever trigger and back-off say, and return the compaction.
+        """Compact now, regardless of trigger and back-off, and return the compaction; None: there was nothing to do.
 
-        Joins a run in flight. None: there was nothing to do. Raises ``CompactionTimeout`` after *timeout* seconds,
-        ``CompactionFailed`` with the cause where it failed, ``RuntimeError`` within a hook of this compactor. Under
-        *limits* it waits for its turn as all others do; where that does not come in time it raises ``LimitReached``, a
-        ``CompactionTimeout`` that names the seconds, and keeps its place in the line.
+        Joins a run in flight. Raises ``CompactionTimeout`` after *timeout* seconds, ``CompactionFailed`` with the cause
+        if the run failed, ``RuntimeError`` in a hook of this compactor. Under *limits* it waits in the queue; if its
+        turn does not come in time, it raises ``LimitReached``, a ``CompactionTimeout`` that names the seconds, and
+        stays in the queue.
         """
         self._refuse_inside("compact_now")
         return self._runner.compact_now(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Return True once everything that happened so far was looked at and nothing runs; waits for a turn as well.
+        """Return True once everything that happened so far was looked at and nothing runs or waits in the queue.
 
-        False while backing off, while nobody would look (not started), and after *timeout* seconds. Raises
-        ``RuntimeError`` within a hook of this compactor.
+        False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` in a hook
+        of this compactor.
         """
         self._refuse_inside("wait_idle")
         return self._runner.wait_idle(timeout)
 
     def revert(self, generation: int | None = None) -> CompactedMessage | None:
-        """Make the compaction before the present one current again and return it; None where there is none left.
+        """Make the previous compaction current again and return it; None if there is none left.
 
         The reverted one stays in the log. Nothing is compacted again until a round is newer than those present. Raises
-        ``StaleCompaction`` where that of *generation* is no longer current; None: the one that is shown here now.
-        Another process may have published since, which is shown from then on.
+        ``StaleCompaction`` if *generation*, by default the one shown here, is no longer current: another process has
+        published since, and its compaction is shown from then on.
         """
         before = self._journal.read()
         current = self._journal.revert(before.generation if generation is None else generation)
@@ -292,8 +340,8 @@ class ContextCompactor:
         return current
 
     def history(self) -> tuple[CompactionRecord, ...]:
-        """Return what became of the role's compactions, oldest first: those of earlier processes too, where a Memory's
-        store has kept them. ``compactor.difference.compared`` tells what is new in one."""
+        """Return what became of the role's compactions, oldest first, including those of earlier processes that a
+        Memory's store has kept. ``compactor.difference.compared`` tells what is new in one."""
         return self._journal.history()
 
     def status(self) -> CompactorStatus:
@@ -314,21 +362,15 @@ class ContextCompactor:
         return self._events.events
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:
-        """Call *callback* with each event, on the thread where it happens; return a function that stops that.
+        """Call *callback* with each event, on the thread that emits it; return a function that stops that.
 
-        A callback that calls ``notify_rounds_changed`` at every event has the compactor look again for ever.
+        A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
         """
         return self._events.add_hook(callback)
 
     def _refuse_inside(self, name: str) -> None:
         if self._events.inside:
             raise RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
-
-
-def _for_memory(strategy: Strategy, memory: Memory) -> Strategy:
-    """Return *strategy*; where it keeps something of its own beside the log, the one that hears of what is redacted."""
-    for_memory = getattr(strategy, "for_memory", None)
-    return strategy if for_memory is None else for_memory(memory)
 
 
 def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
@@ -365,8 +407,12 @@ def _checked_strategies(strategies: object) -> tuple[Strategy, ...]:
 
 def _check_arguments(config: object, summarizer: object, rounds_getter: object, llm_api: object) -> None:
     """Raise ``TypeError`` where arguments are missing, given twice, or stand in each other's place."""
-    if config is not None and not isinstance(config, CompactorConfig):
-        raise TypeError(f"config is a CompactorConfig, not {kind_of(config)}; {_remedy_for(config)}")
+    if config is not None:
+        _check_config(config)
+    if summarizer is not None and llm_api is not None:
+        raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+    if isinstance(rounds_getter, RoundsGetter) and not isinstance(summarizer, RoundsGetter):
+        return
     if rounds_getter is None:
         raise TypeError("rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)")
     makes_none = isinstance(rounds_getter, type) and not issubclass(rounds_getter, Sequence)
@@ -385,8 +431,12 @@ def _check_arguments(config: object, summarizer: object, rounds_getter: object, 
         raise TypeError("rounds_getter is asynchronous; give a function that returns the rounds at once")
     if not takes(rounds_getter):
         raise TypeError("rounds_getter is called without arguments; give a function that takes none")
-    if summarizer is not None and llm_api is not None:
-        raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+
+
+def _check_config(config: object) -> None:
+    """Raise ``TypeError``, with what to do instead, unless *config* is a configuration."""
+    if not isinstance(config, CompactorConfig):
+        raise TypeError(f"config is a CompactorConfig, not {kind_of(config)}; {_remedy_for(config)}")
 
 
 def _check_role(role: str, rounds_getter: object) -> None:
@@ -400,7 +450,7 @@ def _check_role(role: str, rounds_getter: object) -> None:
 
 
 def _remedy_for(config: object) -> str:
-    """Return what to do with what stands in the place of a configuration."""
+    """Return how to pass *config*, which was given in place of a configuration."""
     if isinstance(config, Settings) or config is Settings:
         return "settings are those of all roles, give one role's: settings.for_role('Planner')"
     if config is CompactorConfig:

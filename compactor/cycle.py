@@ -109,7 +109,7 @@ class Cycle:
                 try:
                     if due is not None and due.over is None and not run.forced:
                         current.publish_deferred()
-                    elif (verdict := self._decide(current.ahead, state, due, forced=run.forced)) is not None:
+                    elif (verdict := self._decide(current.ahead, state, due, run)) is not None:
                         current.begin(verdict, run)
                         current.publish_prepared(state)
                         current.apply(due, forced=run.forced)
@@ -144,16 +144,16 @@ class Cycle:
         )
         return state, view
 
-    def _decide(self, view: View, state: JournalState, due: Decision | None, *, forced: bool) -> Verdict | None:
+    def _decide(self, view: View, state: JournalState, due: Decision | None, run: Run) -> Verdict | None:
         """Return why strategies are to run; None, after telling the reason, if they are not."""
         if not self.config.enabled:
             skip = Skip.DISABLED
         elif view.total == 0:
             skip = Skip.EMPTY
-        elif not forced and _is_reverted(view, state.held_round_id):
+        elif not run.forced and _is_reverted(view, state.held_round_id):
             skip = Skip.REVERTED
         else:
-            verdict = Verdict(True) if forced else self.trigger.verdict(view)
+            verdict = Verdict(True) if run.forced else self.trigger.verdict(view)
             if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
                 verdict = replace(verdict, is_due=True)
             self.emit(
@@ -161,7 +161,7 @@ class Cycle:
                     role=self.ledger.role,
                     generation=state.generation,
                     is_due=verdict.is_due,
-                    forced=forced,
+                    forced=run.forced,
                     rounds=view.total,
                     tail=view.tail_length,
                 )
@@ -173,11 +173,15 @@ class Cycle:
             if due is not None:  # the tail has outgrown the deferred compaction
                 return Verdict(True, due.over)
             skip = Skip.BELOW_TRIGGER
-        self.tell_skipped(skip, view, state.generation)
+        self.tell_skipped(skip, view, state.generation, run=run)
         return None
 
-    def tell_skipped(self, reason: Skip, view: View | None, generation: int, retry_in: float | None = None) -> None:
+    def tell_skipped(
+        self, reason: Skip, view: View | None, generation: int, retry_in: float | None = None, run: Run | None = None
+    ) -> None:
         """Tell that nothing is compacted, and why. *view* is None if no rounds need be read to know."""
+        if run is not None:
+            run.skip_reason = reason
         self.emit(
             Skipped(
                 role=self.ledger.role,
@@ -240,6 +244,7 @@ class StrategyPass:
 
     def __init__(self, cycle: Cycle, view: View, state: JournalState, run: Run | None = None) -> None:
         self._cycle = cycle
+        self._run = run
         self._forbidden = run.forbidden if run is not None else _forbid_at_exit
         #: The generation that is current, as far as it knows.
         self.base = state.generation
@@ -274,6 +279,7 @@ class StrategyPass:
             plan = plan_text(given) if given is not None else None
         except Exception as error:  # noqa: BLE001  (the host's; a summary without the plan is better than none)
             cycle.emit(PlanFailed(role=role, error=type(error).__name__))
+        run.compacting = True
         self._work = work = Work(
             ask=run.ask,
             count=cycle.ledger.count,
@@ -306,6 +312,8 @@ class StrategyPass:
         self._deferred = ahead[-1].compaction
         moment = deferral.moment(self.view, ahead)
         decision = deferral.decide(self.view, self.base, moment, needed=needed)
+        if self._run is not None:
+            self._run.recheck_in = decision.recheck_in
         cycle.emit(
             Deferred(
                 role=self.view.role,
@@ -411,7 +419,7 @@ class StrategyPass:
                 raise
             except (LeasedElsewhere, LimitReached) as later:
                 reason = Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED
-                cycle.tell_skipped(reason, self.ahead, self._generation, later.seconds)
+                cycle.tell_skipped(reason, self.ahead, self._generation, later.seconds, self._run)
                 raise
             except Exception as error:  # noqa: BLE001
                 self._note_failure(error, work, name)
@@ -422,7 +430,8 @@ class StrategyPass:
         if not self.changed:
             ahead = self.ahead
             reason = Skip.NOTHING_CLOSED if ahead.closed <= ahead.end else Skip.NOTHING_NEW
-            cycle.tell_skipped(Skip.TOO_LITTLE if self._found_too_little else reason, ahead, self._generation)
+            reason = Skip.TOO_LITTLE if self._found_too_little else reason
+            cycle.tell_skipped(reason, ahead, self._generation, run=self._run)
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
             _ = self.view.sums  # lets go of what is covered now, rather than at the next look
 
@@ -470,6 +479,8 @@ class StrategyPass:
         read = self._read[place]
         before, after = read.tokens(made, self.view.ledger.count)
         self.view, self.changed = replace(self.view, published=reductions, as_composed=False), True
+        if self._run is not None:
+            self._run.reduced = True
         self._cycle.emit(
             Reduced(
                 role=self.view.role,
@@ -544,6 +555,8 @@ class StrategyPass:
             if current is not None and is_same(current, made):  # another process found the same answer in the log
                 raise Overtaken from stale
             raise
+        if self._run is not None:
+            self._run.succeed()
         cycle.emit(
             Published(
                 role=view.role,

@@ -13,19 +13,18 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
 from memory.errors import SessionPurged, StaleCompaction
-from memory.events import Event
 from memory.hooks import describe_error, renewed_after_fork
 from memory.overlays import CompactedMessage
 
 from .cost.limits import Limits, Permit, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from .events import Deferred, Discarded, EventLog, Failed, Published, Reduced, Skip, Skipped, Stopped
+from .events import Discarded, EventLog, Failed, Skip, Stopped
 from .summarize import DEFAULT_TRAITS, Traits, traits_of
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
 from .timers import Backoff, Clock, DaemonThread, Job, Timer, bounded, interpreter_is_exiting
@@ -65,6 +64,8 @@ class Run:
     over: bool = False
     #: It has published a reduction.
     reduced: bool = False
+    #: Why it did nothing.
+    skip_reason: Skip | None = None
     #: What the summarizer was asked for last.
     asked: RequestKind | None = None
     #: It has taken the lease.
@@ -82,12 +83,17 @@ class Run:
                 return "late"
             return "stopped" if runner._state is State.STOPPING else None
 
+    def succeed(self) -> None:
+        """Take note of a publication: no failure before it counts any more."""
+        self.runner._index_due = True
+        self.runner._record_success()
+
     def ask(self, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. At the deadline the run is given up, and a later answer is discarded."""
         if reason := self.forbidden():
             raise StaleCompaction(reason)
         runner, call = self.runner, object()
-        self.asked, self.compacting = request.kind, True
+        self.asked = request.kind
         with runner._lock:
             if (abandoned := len(runner._calls)) >= MAX_ABANDONED:
                 raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
@@ -159,13 +165,14 @@ class Runner:
         executor: Executor | None,
         limits: Limits | None = None,
     ) -> None:
-        self._cycle = replace(cycle, emit=self.emit)  # the runner learns from the events of a run
-        self._outside = cycle  # and not from what is published beside it: that is no success of a summarizer's
+        self._cycle = cycle
         self._summarizer = summarizer
         self._events = events
+        self._emit = events.emit
         self._clock = clock
         self._executor = executor
         self._limits = limits
+        self._role = cycle.role
         self._thread_name = f"compactor-{cycle.role or 'role'}"
         self.backoff = Backoff(cycle.config, rng)
         self._after_fork()
@@ -193,7 +200,7 @@ class Runner:
         self._rest = Timer(self._clock, self._wake, self._end_backoff)
         take_turn = partial(_take_turn, weakref.ref(self))
         self._ticket = Ticket(self._limits, take_turn) if self._limits is not None else None
-        self.skip_reason: Skip | None = None
+        self._skip_reason: Skip | None = None  # of the last run
         self.last_error: str | None = None
         self.backoff.failures = 0
 
@@ -201,6 +208,11 @@ class Runner:
     def state(self) -> State:
         run, state = self._run, self._state
         return State.LOOKING if state is State.COMPACTING and run is not None and not run.compacting else state
+
+    @property
+    def skip_reason(self) -> Skip | None:
+        run = self._run
+        return run.skip_reason if run is not None and run.begun else self._skip_reason
 
     # -- what the host calls ------------------------------------------------------------------------------------------
 
@@ -218,6 +230,7 @@ class Runner:
             run = self._claim()
         if not self._cycle.config.enabled:
             self._cycle.tell_skipped(Skip.DISABLED, None, self._cycle.journal.read().generation)
+            self._skip_reason = Skip.DISABLED
         self._dispatch(run)
         return True
 
@@ -264,7 +277,7 @@ class Runner:
 
         On whatever thread: a back-off goes on, and when a run is to look again is not changed.
         """
-        published = self._outside.publish_deferred()
+        published = self._cycle.publish_deferred()
         if published:
             self._index_due = True
             self.notify()
@@ -365,7 +378,6 @@ class Runner:
             if self._run is not run:
                 return
             run.begun = True
-            self.skip_reason = None
             self._pending = False  # before the rounds are read: what comes from now on is looked at again
         result: CompactedMessage | None = None
         error: BaseException | None = None
@@ -382,7 +394,7 @@ class Runner:
         if self._close(run):
             self._end(run, result, error)
         else:
-            self.emit(Discarded(role=self._cycle.role, generation=self._cycle.journal.read().generation, reason="late"))
+            self._emit(Discarded(role=self._role, generation=self._cycle.journal.read().generation, reason="late"))
         if self._index_due:
             self._index_texts()
 
@@ -404,7 +416,7 @@ class Runner:
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return
-            self._run = None
+            self._run, self._skip_reason = None, run.skip_reason
             rested = self._rested_from == run.number  # the back-off is over already: the machine was asleep
             running = self._state is State.COMPACTING  # not asked to stop, and not compact_now without start()
             stops = outcome.stops and running
@@ -428,7 +440,7 @@ class Runner:
             self._ticket.give_back()
         if stops:
             self._leave_queue()
-            self.emit(Stopped(role=self._cycle.role, reason="session_purged"))
+            self._emit(Stopped(role=self._role, reason="session_purged"))
         self._dispatch(following)
 
     def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> bool:
@@ -436,27 +448,27 @@ class Runner:
         self._discards = outcome.discards
         if error is None:
             self._look.schedule(run.recheck_in, True)
-            if run.reduced:
-                self._succeed()
+            if run.reduced:  # a success only if what came after it did not fail
+                self._record_success()
             return False
         if isinstance(error, LeasedElsewhere):
             recheck_in = error.seconds if run.recheck_in is None else min(error.seconds, run.recheck_in)
             self._look.schedule(recheck_in, True)
             return False
         if isinstance(error, LimitReached) and self._ticket is not None:
-            self._publish_without_model(partial(self._outside.publish_deferred, needed=False))
+            self._publish_without_model(partial(self._cycle.publish_deferred, needed=False))
             self._look.schedule(run.recheck_in, True)
             self._ticket.wait(error)
             return False
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
-            self.emit(Discarded(role=self._cycle.role, generation=generation, reason=error.reason))
+            self._emit(Discarded(role=self._role, generation=generation, reason=error.reason))
         if not outcome.is_failure:
             return False
         delay = self.backoff.record_failure(getattr(error, "retry_after", None))
-        self.emit(
+        self._emit(
             Failed(
-                role=self._cycle.role,
+                role=self._role,
                 generation=generation,
                 error=error.check if isinstance(error, SummaryRejected) else type(error).__name__,
                 failures=self.backoff.failures,
@@ -465,8 +477,8 @@ class Runner:
             )
         )
         if self.backoff.circuit_open and run.asked in ("rounds", "changes"):
-            self._publish_without_model(self._outside.fold_offline)
-        self._publish_without_model(partial(self._outside.publish_deferred, needed=False))
+            self._publish_without_model(self._cycle.fold_offline)
+        self._publish_without_model(partial(self._cycle.publish_deferred, needed=False))
         self._rest.schedule(delay, run.number)
         return True
 
@@ -510,6 +522,11 @@ class Runner:
                     with self._lock:
                         self._indexing = False
                 return
+
+    def _record_success(self) -> None:
+        with self._lock:
+            self._discards, self.last_error = 0, None
+            self.backoff.failures = 0
 
     # -- called with the lock held ------------------------------------------------------------------------------------
 
@@ -596,28 +613,7 @@ class Runner:
             self._answer(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._wake.notify_all()
         self._leave_queue()
-        self.emit(Stopped(role=self._cycle.role, reason="executor_shut_down"))
-
-    # -- events -------------------------------------------------------------------------------------------------------
-
-    def emit(self, event: Event) -> None:
-        """Emit *event*, and learn from it."""
-        match event:
-            case Skipped():
-                self.skip_reason = event.reason
-            case Published():
-                self._index_due = True
-                self._succeed()
-            case Deferred() if (run := self._run) is not None:
-                run.recheck_in = event.recheck_in
-            case Reduced() if (run := self._run) is not None:
-                run.reduced = True  # a success only if what came after it did not fail
-        self._events.emit(event)
-
-    def _succeed(self) -> None:
-        with self._lock:
-            self._discards, self.last_error = 0, None
-            self.backoff.failures = 0
+        self._emit(Stopped(role=self._role, reason="executor_shut_down"))
 
 
 def _take_turn(runner: weakref.ref[Runner]) -> bool:
