@@ -745,7 +745,7 @@ def _strip_frame(message: Message) -> str:
 
 
 class MemoryCompressionSchema(BaseModel):
-    """The answer that a model is asked for."""
+    """What a model is asked to answer."""  # in each prompt, as the schema's description
 
     compressed_text: str = Field(description="The text that stands for the messages.")
 

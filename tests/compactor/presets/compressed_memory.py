@@ -1,4 +1,4 @@
-"""Conversations that a ``MemoryWithCompress`` holds, and what it may be given to compress them."""
+"""Conversations in a ``MemoryWithCompress``, and functions that compress them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shortened(_messages: list[Message]) -> list[Message]:
 
 
 def turn(number: int) -> list[Message]:
-    """What a user asked, what was done about it, and the answer."""
+    """A question, the calls made for it, and the answer."""
     return [
         user(f"Question {number}: where is parcel P-{number}00?"),
         calls(f"c{number}", arguments=f'{{"parcel": "P-{number}00"}}'),

@@ -27,7 +27,7 @@ values = st.recursive(
 
 @given(st.lists(st.dictionaries(keys, values, max_size=4), max_size=4))
 def test_any_messages_come_back_equal(messages: list[dict[str, Any]]) -> None:
-    """Whatever is said in them, lines that look like the archive's own included; and the same text each time."""
+    """Also of texts with lines that look like the archive's own; the same messages always give the same text."""
     archive = archive_of(messages)
     assert messages_in(archive) == messages
     assert [list(one) for one in messages_in(archive)] == [list(one) for one in messages]

@@ -58,7 +58,7 @@ def texts(memory: Memory) -> list[str]:
 
 
 def test_names_and_defaults_are_those_its_users_know() -> None:
-    """Whoever comes from there finds the numbers they had."""
+    """The numbers are those of AutoContextMemory."""
     defaults = {name: option.default for name, option in inspect.signature(auto_context).parameters.items()}
 
     assert list(defaults.items())[:9] == [
@@ -75,7 +75,7 @@ def test_names_and_defaults_are_those_its_users_know() -> None:
 
 
 def test_the_preset_is_what_for_role_takes() -> None:
-    """``for_role(memory, role, **auto_context())`` is all there is to it; what is not given is left out."""
+    """``for_role(memory, role, **auto_context())`` is enough; optional arguments that are None are left out."""
     preset = auto_context()
     compactor = ContextCompactor.for_role(Memory(), ROLE, **preset)
 
@@ -86,7 +86,7 @@ def test_the_preset_is_what_for_role_takes() -> None:
 
 
 def test_both_are_among_the_presets() -> None:
-    """Where hosts look for them."""
+    """Hosts look for them there."""
     assert (presets.auto_context, presets.AutoContextMemory) == (auto_context, AutoContextMemory)
 
 
@@ -135,7 +135,7 @@ def test_nonsense_is_refused_when_it_is_made(name: str, value: Any) -> None:
 
 
 def test_what_else_there_is_to_set_comes_from_the_configuration() -> None:
-    """What the preset has a name for is set by that; ``retain_recent`` only where nobody else has set it."""
+    """The preset's own parameters win; ``retain_recent`` yields to the configuration."""
     other = CompactorConfig(call_timeout=30, max_tokens=7, retain_recent=5)
 
     config = auto_context(max_token=1_000, config=other)["config"]
@@ -168,7 +168,7 @@ def test_a_run_of_no_more_than_so_many_tool_messages_stays() -> None:
 
 
 def test_large_posts_become_previews_outside_the_newest_messages_first() -> None:
-    """Step 2 spares the newest ``last_keep`` messages; where it is enough, step 3 does nothing."""
+    """Step 2 spares the newest ``last_keep`` messages; if it is enough, step 3 does nothing."""
     memory = memory_of(
         *past(calls("a"), result("a", long_text("old", 9_000))), *past(calls("b"), result("b", long_text("new", 900)))
     )
@@ -182,7 +182,7 @@ def test_large_posts_become_previews_outside_the_newest_messages_first() -> None
 
 
 def test_large_posts_among_the_newest_messages_follow() -> None:
-    """Step 3 takes them as well, where step 2 was not enough."""
+    """Step 3 takes them as well if step 2 was not enough."""
     memory = memory_of(*past(calls("a"), result("a", long_text("old", 9_000))), user("And now?"))
     compactor = compressed(memory, msg_threshold=100, max_token=2_000, last_keep=50)
 
@@ -190,7 +190,7 @@ def test_large_posts_among_the_newest_messages_follow() -> None:
 
 
 def test_previews_are_for_past_rounds_only() -> None:
-    """The agent still works with what the open round brought: that becomes a summary, by a heavier step."""
+    """The agent still works with the open round's results: a heavier step makes summaries of them."""
     memory = memory_of(user("Look it up."), calls("a"), result("a", long_text("now", 9_000)), calls("waiting"))
     compactor = compressed(memory, msg_threshold=100, max_token=2_000, last_keep=0)
 
@@ -248,7 +248,7 @@ def test_steps_go_on_until_it_fits() -> None:
 
 
 def everything() -> Memory:
-    """What needs every step that asks a model."""
+    """A conversation that needs every step that asks a model."""
     return memory_of(
         *past(*tool_run(1, 4)),
         *past(),
@@ -261,7 +261,7 @@ def everything() -> Memory:
 
 
 def asked(memory: Memory, **options: Any) -> dict[str, str]:
-    """What each step that asks a model was asked for, by the kind of the request and its place in the conversation."""
+    """The requests of each step that asks a model, by kind and place in the conversation."""
     summarizer = ScriptedSummarizer(default=summary)
     compressed(memory, summarizer, msg_threshold=1, max_token=60, **options)
     return {
@@ -288,7 +288,7 @@ def test_each_step_that_asks_a_model_takes_a_prompt_of_ones_own() -> None:
 
 
 def test_prompts_may_be_given_by_name_or_path_and_in_a_mapping(tmp_path: Path) -> None:
-    """What is not given stays as shipped."""
+    """A prompt that is None is the shipped one."""
     file = tmp_path / "own prompt.yaml"
     file.write_text("version: 1\ncontent: |\n  {content}\n\n  Shorten it, says the file.\n", encoding="utf-8")
     own = {"previous_round_summary_prompt": "planner", "previous_round_tool_compress_prompt": file}
@@ -338,7 +338,7 @@ def test_a_prompt_that_cannot_be_used_is_refused_when_it_is_made() -> None:
 
 
 def test_where_all_steps_fail_there_is_a_warning_and_the_prompt_fits() -> None:
-    """The log and what was published stay as they were; compose does the rest."""
+    """The log and the published compaction stay as they were; compose does the rest."""
     memory = everything()
     before = memory.messages()
     summarizer = ScriptedSummarizer(default=OSError("no network"))
@@ -351,7 +351,7 @@ def test_where_all_steps_fail_there_is_a_warning_and_the_prompt_fits() -> None:
 
 
 def test_an_empty_summary_takes_nobodys_place() -> None:
-    """It is refused, and what it was to stand for stays."""
+    """It is refused, and the messages stay."""
     memory = memory_of(*past(*tool_run(1, 6)), *past(), user("And now?"))
     compressed(memory, ScriptedSummarizer(default="  "))
 
@@ -438,7 +438,7 @@ def _offloaded(message: dict[str, Any]) -> bool:
 
 
 def test_real_dialogues_fit_and_reload(data: list[dict[str, Any]]) -> None:
-    """Through a small window, a step at a time: every prompt is legal, and every offload reloads what was said."""
+    """Through a small window, step by step: every prompt is legal, and every offload reloads the original."""
     memory = Memory("session")
     options = {"msg_threshold": 30, "max_token": 3_000, "large_payload_threshold": 1_000}
     compactor, executor = made(memory, ScriptedSummarizer(), **options)

@@ -1,4 +1,4 @@
-"""``AutoContextMemory``: the messages that a role sees, which of them may be deleted, and what its events say."""
+"""``AutoContextMemory``: the messages that a role sees, those that may be deleted, and the events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_messages_are_what_the_role_sees_and_originals_what_came() -> None:
 
 
 def test_interaction_messages_are_what_the_user_said_and_was_answered() -> None:
-    """As they came, whatever was compressed; no tool calls, no results, no header."""
+    """Unchanged, also when they were compressed; no tool calls, no results, no header."""
     messages = [{"role": "system", "content": "You help."}, *past(*tool_run(1, 6)), *past(), user("A"), user("B")]
     context = worked(small(memory_of(*messages), msg_threshold=2))
 
@@ -52,7 +52,7 @@ def test_interaction_messages_are_what_the_user_said_and_was_answered() -> None:
 
 
 def test_between_agents_only_what_the_user_hears_is_interaction() -> None:
-    """The user's query stands once though a post hands it on; what goes to another agent is not the answer."""
+    """The user's query stands once though a post repeats it; a post to another agent is not the answer."""
     memory = Memory()
     round_ = memory.create_round("How many?")
     memory.add_post(round_, send_from="User", send_to="Planner", message="How many?")
@@ -105,7 +105,7 @@ def test_a_deleted_message_is_hidden_and_stays_in_the_log() -> None:
 
 @pytest.mark.parametrize("index", [1, 2, 3])
 def test_a_call_goes_with_its_results_and_a_result_with_its_call(index: int) -> None:
-    """Parallel ones too: what providers refuse is not left behind."""
+    """Parallel ones too: no torn call is left, which providers would refuse."""
     messages = past(calls("a", "b"), result("a"), result("b"))
     context = context_of(*messages)
     context.delete_message(index)
@@ -114,7 +114,7 @@ def test_a_call_goes_with_its_results_and_a_result_with_its_call(index: int) -> 
 
 
 def test_the_index_counts_the_list_that_was_given() -> None:
-    """What is published in the background meanwhile, or is said, does not make it mean another message."""
+    """A compaction or a message in the background does not make it mean another message."""
     memory = memory_of(
         *(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG))
     )
@@ -139,7 +139,7 @@ def test_the_index_goes_on_in_what_is_left_of_the_list() -> None:
 
 
 def test_what_was_covered_since_the_list_was_given_is_not_deleted() -> None:
-    """The summary tells of it already; whoever wants to delete that sees it first."""
+    """The summary covers it already; the caller has to read the list again first."""
     memory = memory_of(
         *(message for number in range(4) for message in past(question=f"Question {number}?", reply=LONG))
     )
@@ -194,7 +194,7 @@ def test_a_call_that_waits_for_its_results_is_not_deleted() -> None:
 
 
 def test_a_pinned_message_is_not_deleted() -> None:
-    """Whoever pinned it wants it word for word."""
+    """A pin keeps it word for word."""
     context = context_of(*past())
     context.memory.pin("r1.p1")
 
@@ -273,7 +273,7 @@ class Racing(Memory):
 
 
 def test_what_is_compacted_or_reduced_at_that_moment_is_not_deleted() -> None:
-    """Whoever was faster wins; nothing is hidden that was not meant."""
+    """The first change wins, and no other message is hidden."""
     memory = Racing.from_messages([*past(answer("One."), answer("Two.")), *past()], "session")
     assert isinstance(memory, Racing)
     context, journal = AutoContextMemory(memory), memory.journal(ROLE)
@@ -292,7 +292,7 @@ def test_what_is_compacted_or_reduced_at_that_moment_is_not_deleted() -> None:
 
 
 def test_a_deleted_message_is_in_no_summary() -> None:
-    """The compaction is made from what is shown."""
+    """The compaction is made from the shown messages."""
     summarizer = ScriptedSummarizer(default=summary)
     context = small(
         memory_of(*past(answer("The secret is 4711."), question=LONG, reply=LONG), *past(reply=LONG), *past()),
@@ -379,7 +379,7 @@ def test_no_neighbour_is_none() -> None:
 
 
 def test_events_after_a_redaction_count_from_what_is_covered_then() -> None:
-    """It withdraws the compaction, so the next one begins at the first round again; what was listed is forgotten."""
+    """It withdraws the compaction, so the next one begins at the first round again; the list is forgotten."""
     context = context_of(*past(), *past(reply=LONG), *past(reply=LONG), user("And now?"))
     assert context.get_messages()
     assert context.compactor.compact_now(20) is not None

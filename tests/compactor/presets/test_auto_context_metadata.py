@@ -1,4 +1,4 @@
-"""What AutoContextMemory tells of messages that do not read as they came, and what an agent reloads by itself."""
+"""AutoContextMemory's metadata of changed messages, and an agent's own reloading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def worked_context() -> AutoContextMemory:
 
 
 def test_messages_say_what_reloads_them_and_what_that_took() -> None:
-    """Under the names that users of the class know, and only where they ask for it: providers refuse unknown keys."""
+    """Under the class's own names, and only on request: providers refuse unknown keys."""
     context = worked_context()
     plain, told = context.get_messages(), context.get_messages(metadata=True)
 
@@ -88,7 +88,7 @@ def test_events_name_what_is_newly_covered_whoever_covered_the_rest() -> None:
 
 
 def test_events_have_the_numbers_by_their_names() -> None:
-    """``metadata``, and the id of what reads shorter."""
+    """``metadata``, and the id of the shortened message."""
     event = worked_context().compression_events[-1]
 
     assert isinstance(event, CompressionEvent)
@@ -121,7 +121,7 @@ def test_an_agent_reloads_what_a_host_offloaded() -> None:
     [[user("Rain.")], [answer("Rain.")], [{"role": "system", "content": "Rain."}], [user("Rain."), user("Sun.")]],
 )
 def test_what_a_host_offloaded_is_told_as_it_was_said(kept: list[dict[str, Any]]) -> None:
-    """Whoever began: all of it is there, and nothing that nobody said."""
+    """The agent reloads all messages, whoever spoke first, and no others."""
     context = AutoContextMemory(Memory(), ROLE)
     context.offload("forecast", kept)
     told = context.call("context_reload", {"ref": "forecast"})
@@ -136,7 +136,7 @@ def test_another_roles_offloads_are_its_own() -> None:
 
 
 def test_the_prompts_of_the_steps_have_names() -> None:
-    """Each is a shipped prompt, and what is shipped is what a step asks with."""
+    """Each names a shipped prompt, and the steps ask with these prompts."""
     fields = ("tool_compress", "summary", "large_message", "compress")
     for name, field in zip([name for name in vars(Prompts) if name.endswith("_PROMPT")], fields, strict=True):
         assert "{content}" in load(getattr(Prompts, name)).content, field

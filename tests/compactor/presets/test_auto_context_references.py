@@ -1,4 +1,4 @@
-"""AutoContextMemory reloads as messages what its Memory reloads as text."""
+"""AutoContextMemory reloads as messages the references that its Memory reloads as text."""
 
 from __future__ import annotations
 

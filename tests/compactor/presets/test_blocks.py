@@ -78,7 +78,7 @@ def test_a_prompt_that_fits_has_each_result_beside_its_call(form: tuple[str, str
 
 @pytest.mark.parametrize("form", FORMS)
 def test_plain_messages_are_compacted_in_their_form(form: tuple[str, str, Any], tmp_path: Path) -> None:
-    """The preview and the name of the file stand where the result stood."""
+    """The preview and the file's name replace the result."""
     made = offload_context(
         talk(form),
         context_manage_mode="compact",

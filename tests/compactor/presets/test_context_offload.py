@@ -1,4 +1,4 @@
-"""The preset: compact by references and files, compress what that leaves, and nothing that the log does not have."""
+"""The preset: compact by references and files, compress the rest, and lose nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked_and_answered(memory: Memory, number: int, size: int = 600) -> None:
 
 
 def run(memory: Memory, **options: Any) -> list[Event]:
-    """Let a compactor of the preset look at *memory* once; return what it told."""
+    """Let a compactor of the preset look at *memory* once; return its events."""
     events: list[Event] = []
     options = {"max_total_tokens": LIMIT, "max_tool_message_tokens": 200} | options
     with ContextCompactor.for_role(memory, ROLE, **context_offload(**options), on_event=events.append) as compactor:
@@ -48,7 +48,7 @@ def run(memory: Memory, **options: Any) -> list[Event]:
 
 
 def shown(memory: Memory) -> str:
-    """What a prompt with room for everything shows."""
+    """The messages of a prompt without a limit."""
     prompt = compose(memory, budget=10**6)
     assert_legal(prompt, 10**6)
     return "\n".join(str(message.get("content")) for message in prompt.messages)
@@ -94,7 +94,7 @@ def test_compact_puts_previews_in_the_place_of_results() -> None:
 
 
 def test_compact_spares_the_newest_posts() -> None:
-    """One where nothing else is said: the result that the agent is about to read."""
+    """One by default: the result that the agent is about to read."""
     memory = busy(8)
     look_up(memory, 9)
     run(memory, context_manage_mode="compact")
@@ -110,7 +110,7 @@ def test_compact_spares_the_newest_posts() -> None:
 
 
 def test_compress_makes_a_summary_of_older_rounds() -> None:
-    """All but the newest, from what was said in full."""
+    """All but the newest, from the full texts."""
     memory = busy(9)
     summarizer = ScriptedSummarizer(["Nine items were looked up."])
     events = run(memory, context_manage_mode="compress", summarizer=summarizer)
@@ -186,7 +186,7 @@ def test_a_share_that_is_left_behind_a_compaction_counts_no_more() -> None:
 
 
 def test_a_failed_summary_leaves_the_compaction() -> None:
-    """What was offloaded stays so, nothing else changes, and it is tried again in the background."""
+    """Offloaded texts stay so, nothing else changes, and it is tried again in the background."""
     memory = busy(50, size=250)
     events = run(memory, summarizer=ScriptedSummarizer(default=RuntimeError("down")))
     assert len(of_kind(events, Reduced)) == 50
@@ -220,7 +220,7 @@ def test_messages_to_keep_are_rounds_of_two(keep: int | None, rounds: int) -> No
 
 
 def test_more_rounds_stay_where_more_messages_are_kept() -> None:
-    """Also where the prompt stays above its limit for it."""
+    """Even if the prompt stays above its limit."""
     memory = busy(20)
     run(
         memory,
@@ -244,7 +244,7 @@ def test_a_summary_is_a_part_of_the_limit() -> None:
 
 
 def test_the_rest_comes_from_a_config() -> None:
-    """What the preset has a name for is its own, where it is given; the tokenizer and the prompt are those of it."""
+    """The preset's own parameters win; the tokenizer and the prompt come from the configuration."""
     mine = PromptTemplate("mine", "{content}\n\nSum it up.")
     given = CompactorConfig(model="gpt-4", retain_recent=4, call_timeout=7, max_tokens=5).asking(mine)
     config = context_offload(config=given)["config"]
@@ -301,7 +301,7 @@ def test_files_hold_what_the_references_reload(tmp_path: Path) -> None:
 
 
 def test_a_file_is_there_before_the_text_that_names_it(tmp_path: Path) -> None:
-    """Whoever reads the text can read the file."""
+    """A reader of the text can read the file."""
     memory = busy(9)
     missing: list[str] = []
 
@@ -337,7 +337,7 @@ def test_what_was_just_read_from_a_file_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("size", "named", "offloaded"), [(15, False, False), (60, False, True), (200, True, True)])
 def test_no_text_is_offloaded_to_one_that_is_longer(size: int, named: bool, offloaded: bool, tmp_path: Path) -> None:
-    """Where naming the file would cost more than the text, the reference alone has to do, if that is shorter."""
+    """If the file's name would cost more than the text, the reference alone is used, if that is shorter."""
     memory = busy(9, size=size)
     run(
         memory,

@@ -1,4 +1,4 @@
-"""What every preset promises, over real dialogues and random ones: prompts fit, are legal and lose nothing."""
+"""Promises of every preset, over real and random dialogues: prompts fit, are legal and lose nothing."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Conversation:
                 assert original == _text(message)
 
     def finish(self) -> None:
-        """The log is what was appended, and nothing is left that runs."""
+        """The log holds all appended messages, and nothing runs any more."""
         assert self.memory.messages(ROLE) == self.said
         assert self.compactor.stop()
 
@@ -143,7 +143,7 @@ def test_real_dialogues_keep_to_the_contract(preset: str, budget: int, data: lis
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_end_of_all_dialogues_in_one_keeps_to_the_contract(preset: str, data: list[dict[str, Any]]) -> None:
-    """580,000 tokens through 8,000; where the past is left out, it begins with the header and a question."""
+    """580,000 tokens through 8,000; a prompt without the past begins with the header and a question."""
     header, *joined = [message for place, dialogue in enumerate(data) for message in dialogue["messages"][place > 0 :]]
     start = next(place for place in range(len(joined) - LAST, len(joined)) if joined[place]["role"] == "user")
     Conversation(preset, 8_000, [header, *joined[: start if FULL else 0]]).hold(joined[start:])
@@ -153,7 +153,7 @@ def test_the_end_of_all_dialogues_in_one_keeps_to_the_contract(preset: str, data
 
 
 class Panic(BaseException):
-    """What a native extension raises."""
+    """The error of a native extension."""
 
 
 def echo(request: SummaryRequest) -> str:
@@ -189,7 +189,7 @@ texts = st.one_of(short_texts, st.integers(0, 300).map(words), long_texts)
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Message]:
-    """What the user says, in one message or two, and what the agent does: calls whose results may be missing, texts."""
+    """The user's messages, one or two, and the agent's: calls, perhaps without results, and texts."""
     said: list[Message] = [{"role": "user", "content": draw(short_texts)} for _ in range(draw(st.integers(1, 2)))]
     for _ in range(draw(st.integers(0, 4))):
         asked = [f"call_{draw(st.integers(0, 10**9))}" for _ in range(draw(st.integers(0, 3)))]
@@ -251,7 +251,7 @@ def busy(rounds: int) -> list[Message]:
 def test_no_compaction_makes_prompts_longer(
     preset: str, conversation: list[list[Message]], lengths: list[int], budget: int
 ) -> None:
-    """Whatever a model answers, and however small the rounds are that it is asked for."""
+    """Any answer of a model, and any size of the rounds in a request."""
     held = Conversation(preset, budget, summarizer=ScriptedSummarizer([words(length) for length in lengths]))
     assert_never_longer(held, itertools.chain.from_iterable(conversation))
 

@@ -1,4 +1,4 @@
-"""What an ``AutoContextMemory`` is told to keep reloads as it was, once and for who may see it."""
+"""Messages that an ``AutoContextMemory`` keeps on request reload unchanged, and only for their role."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT = [user("Monday?"), calls("a", arguments='{"day": "é\\ud83d"}'), result("a
 
 
 def test_what_is_offloaded_reloads_as_it_was() -> None:
-    """Under any id that is a text; the messages are data, whatever is in them."""
+    """Under any id that is a text; the messages are data."""
     context = context_of()
     for ref_id in ("one", "../../etc/passwd", "é{}\ud800\x00", "r1x", "[1]"):
         context.offload(ref_id, KEPT)
@@ -38,7 +38,7 @@ def test_an_earlier_offload_is_never_overwritten() -> None:
 
 
 def test_a_cleared_id_may_be_used_again() -> None:
-    """Twice, too; clearing what is not there does nothing."""
+    """Twice, too; clearing an unknown id does nothing."""
     context = context_of()
     for messages in (KEPT, KEPT[:1], KEPT[1:]):
         context.offload("one", messages)
@@ -52,7 +52,7 @@ def test_a_cleared_id_may_be_used_again() -> None:
 
 @pytest.mark.parametrize("ref_id", ["", None, 7, "r12", "r3-r9", "r12.p3", "r12.p3-p17"])
 def test_ids_that_look_like_places_in_the_log_are_refused(ref_id: Any) -> None:
-    """A reference in a prompt reloads the original, whatever anybody offloads."""
+    """A reference in a prompt reloads the original, even if an offload imitates it."""
     with pytest.raises(MessageError, match=r"like r12\.p3"):
         context_of().offload(ref_id, KEPT)
 
@@ -84,7 +84,7 @@ def test_offloads_outlive_the_process_where_their_memory_does() -> None:
 
 
 def test_what_the_steps_offloaded_reloads_by_its_reference() -> None:
-    """Each reference in what the role sees gives back the messages as they came."""
+    """Each reference that the role sees reloads the messages unchanged."""
     messages = [
         *past(question="First?"),
         *past(*tool_run(1, 6)),
@@ -105,7 +105,7 @@ def test_what_the_steps_offloaded_reloads_by_its_reference() -> None:
 
 
 def test_nothing_reloads_that_the_role_may_not_see() -> None:
-    """Other roles' posts, what failed, and what there is not."""
+    """Of other roles' posts, failed rounds and missing posts."""
     memory = Memory()
     round_ = memory.create_round("Q")
     memory.add_post(round_, send_from="Planner", send_to="Coder", message="Between us.")

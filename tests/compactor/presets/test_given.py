@@ -1,4 +1,4 @@
-"""What is handed over by mistake is refused when it is handed over, by an error that names it; nothing is lost by it."""
+"""A wrong argument is refused at once, by an error that names it; nothing is lost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ NAMES = {"model": ("summarizer", "model"), "summarizer": ("summarizer",), "promp
 def test_a_setting_works_or_is_refused_by_its_name(
     make: Callable[..., object], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a setting is given: it can be worked with, or one error says which setting it is."""
+    """Any value either works, or one error names the setting."""
     monkeypatch.chdir(tmp_path)
     for value in WRONG:
         try:
@@ -87,7 +87,7 @@ def test_a_setting_works_or_is_refused_by_its_name(
 @pytest.mark.parametrize("config", [5, "x", {}, CompactorConfig])
 @pytest.mark.parametrize("preset", [auto_context, memory_with_compress, context_offload])
 def test_a_configuration_is_no_mapping(preset: Callable[..., object], config: Any) -> None:
-    """Settings as another class or a dict has them are refused, with what to give instead."""
+    """Settings of another class or in a dict are refused, with the remedy."""
     with pytest.raises(ConfigError, match=r"config: must be a CompactorConfig"):
         preset(config=config)
 
@@ -115,7 +115,7 @@ def test_the_first_argument_is_a_memory_and_the_second_a_role(given: tuple[Any, 
 
 
 def test_explicit_offloads_have_a_memory_of_their_own() -> None:
-    """Offloads would be rounds of the conversation, where they were kept in its own log."""
+    """In the conversation's own log, offloads would be rounds of it."""
     store = open_store("memory://")
     memory = Memory("s", store=store)
     for offloads in (memory, Memory("s", store=store)):
@@ -128,7 +128,7 @@ def test_explicit_offloads_have_a_memory_of_their_own() -> None:
 
 
 def test_a_compactor_of_another_memory_is_refused() -> None:
-    """What is shown and what is compressed are of one conversation."""
+    """The shown and the compressed messages are of one conversation."""
     other = ContextCompactor.for_role(Memory(), "assistant", **auto_context())
     with pytest.raises(ValueError, match="another memory"):
         AutoContextMemory(Memory(), compactor=other)
@@ -138,7 +138,7 @@ def test_a_compactor_of_another_memory_is_refused() -> None:
 
 @pytest.mark.parametrize("ref", [None, 5, "", "forecast", b"r1"])
 def test_what_was_never_offloaded_is_an_unknown_reference(ref: Any) -> None:
-    """It is a ``KeyError``, whatever was asked for, and says what there could have been."""
+    """It is a ``KeyError`` for any value, and names the known references."""
     with pytest.raises(KeyError, match="nothing is offloaded under"):
         AutoContextMemory(Memory()).reload(ref)
 
@@ -158,13 +158,13 @@ def test_an_offload_is_a_list_of_messages(messages: Any) -> None:
     [("formatter", "leave it out"), ("chat_history_storage", "memory="), ("memory_storage", "memory=")],
 )
 def test_what_the_other_class_takes_is_named_with_what_there_is_instead(name: str, instead: str) -> None:
-    """Who keeps an argument of the other class reads what to write for it."""
+    """The error for each argument of the original class names its replacement."""
     with pytest.raises(TypeError, match=f"{name}: .*{instead}"):
         MemoryWithCompress(**{name: object()})
 
 
 def test_the_model_is_not_the_first_argument() -> None:
-    """Who hands over model, formatter and limit by their places is told by what name the model goes."""
+    """Model, formatter and limit by position: the error names the model's parameter."""
     with pytest.raises(ConfigError, match="summarizer= or model="):
         MemoryWithCompress(lambda request: "text")  # type: ignore[arg-type]
 
@@ -197,7 +197,7 @@ async def _nothing(*_given: object) -> bool:
     ],
 )
 def test_a_wrong_argument_of_a_call_changes_nothing(call: Callable[[MemoryWithCompress], Any]) -> None:
-    """It is refused in words that name it; what is shown and what was said are as they were."""
+    """It is refused by name; the shown messages and the log stay."""
     memory = MemoryWithCompress()
     run(memory.add(turns(2)))
     with pytest.raises((TypeError, ValueError), match=r"recent_n|_func|indices|token_counter|chat message"):
@@ -218,14 +218,14 @@ def test_a_place_that_is_not_shown_has_no_references(index: int) -> None:
 
 
 def test_an_async_filter_is_awaited() -> None:
-    """What is not awaited would be true for every message."""
+    """An unawaited answer would be true for every message."""
     memory = MemoryWithCompress()
     run(memory.add(turns(2)))
     assert run(memory.get_memory(filter_func=_nothing)) == []
 
 
 def test_a_store_that_raises_anything_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of the host's own may raise what it likes; whoever asks for its health is told that it has none."""
+    """A host's store may raise anything; its health is then false."""
     memory = MemoryWithCompress()
 
     def fail(*_given: object, **_named: object) -> None:
@@ -252,7 +252,7 @@ def test_a_folder_that_messages_cannot_name_is_refused(path: Any) -> None:
 
 @pytest.mark.parametrize("path", ["Ablage für Müller", "文件", "données/été", "a b"])
 def test_a_folder_may_have_any_name_that_people_write(path: str, tmp_path: Path) -> None:
-    """What the messages name is read again by that name."""
+    """A path from a message reads the file."""
     files = OffloadFiles(tmp_path / path, "chat")
     kept = files.write("result", "Füße\n文件")
     assert path in kept
@@ -262,7 +262,7 @@ def test_a_folder_may_have_any_name_that_people_write(path: str, tmp_path: Path)
 
 @pytest.mark.parametrize("wrong", [None, 5, 1.5, [], b"x", {}])
 def test_tools_that_are_called_by_a_host_answer_as_they_answer_a_model(wrong: Any, tmp_path: Path) -> None:
-    """What is wrong with a call is said in the answer; what may be left out may be None."""
+    """The answer names the fault; optional arguments may be None."""
     files = OffloadFiles(tmp_path, "chat")
     path = files.write("result", "one\ntwo")
     assert files.grep(wrong).startswith("Error: pattern")
@@ -282,7 +282,7 @@ def test_tools_that_are_called_by_a_host_answer_as_they_answer_a_model(wrong: An
 
 
 def test_a_pattern_that_stands_in_names_of_files_finds_these(tmp_path: Path) -> None:
-    """Whoever looks for ``compressed_group`` finds the files of that name, as a search of folders would."""
+    """A search for ``compressed_group`` finds the files of that name, as a search of folders would."""
     files = OffloadFiles(tmp_path, "chat")
     name = files.write("compressed_group", "what was said").rpartition("/")[2]
     assert name in files.grep("compressed_group")

@@ -32,7 +32,7 @@ def test_what_was_added_comes_out_equal() -> None:
 
 
 def test_callers_get_copies() -> None:
-    """Changing what went in or came out changes nothing that is shown."""
+    """Changing a message before or after changes nothing that is shown."""
     said = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
     memory = MemoryWithCompress()
     run(memory.add(said))
@@ -68,7 +68,7 @@ def test_messages_appended_to_the_log_are_shown_too() -> None:
 
 
 def test_a_round_that_failed_is_not_shown() -> None:
-    """What is hidden in the log is hidden here."""
+    """A message hidden in the log is hidden here."""
     memory = MemoryWithCompress()
     run(memory.add(turns(2)))
     memory.memory.finish_round(memory.memory.conversation.rounds[0], state="failed")
@@ -96,7 +96,7 @@ def test_a_result_reaching_far_back_brings_what_lies_between() -> None:
 
 
 def test_a_filter_never_leaves_half_a_call() -> None:
-    """What it refuses is not returned, and neither is what would stand alone then."""
+    """It returns neither a refused message nor one that would stand alone."""
     memory = MemoryWithCompress()
     run(memory.add(turns(2)))
 
@@ -192,7 +192,7 @@ def test_a_result_that_comes_after_its_call_was_hidden_is_no_orphan() -> None:
 
 
 def test_a_second_result_of_a_call_answers_no_other() -> None:
-    """It reads as a message that says what it is, as in prompts; the call that still waits is not compressed."""
+    """It becomes a message that says so, as in prompts; the call that still waits is not compressed."""
     work = [user("go"), calls("a", "b"), result("a"), result("a", "again"), answer("..."), calls("c")]
     late = user("[Late result of a tool call]\nagain")
 
@@ -200,7 +200,7 @@ def test_a_second_result_of_a_call_answers_no_other() -> None:
 
 
 def test_clear_hides_everything_and_counts_anew() -> None:
-    """The log keeps it; what comes next stands alone."""
+    """The log keeps it; the next message stands alone."""
     memory = filled([SYSTEM, *turns(2)])
     shown(memory)
     run(memory.clear())
@@ -214,7 +214,7 @@ def test_clear_hides_everything_and_counts_anew() -> None:
 
 
 def test_direct_update_replaces_what_is_shown_and_not_the_log() -> None:
-    """Messages of the log stay what they are; others are kept beside it, also once they are compressed."""
+    """Messages of the log keep their places; others are kept beside it, also once they are compressed."""
     memory = MemoryWithCompress(compress_func=shortened)
     run(memory.add(turns(2)))
     note = user("In short: P-100 is found.")
@@ -240,7 +240,7 @@ def test_what_is_said_twice_is_matched_once() -> None:
 
 
 def test_a_redacted_message_leaves_what_was_made_from_it() -> None:
-    """The text is erased in the log, and the compressed one that may hold it gives way to what it was made from."""
+    """The text is erased in the log, and the originals replace a compressed text that may hold it."""
     memory = filled(turns(2), compress_func=lambda _messages: [user("P-100 is in D1")])
     assert shown(memory) == [user("P-100 is in D1")]
     memory.compression_on_get = False

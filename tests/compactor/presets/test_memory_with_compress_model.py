@@ -1,4 +1,4 @@
-"""A model that compresses: what it is asked, which answers are refused, and the same in the background."""
+"""A model that compresses: its requests, refused answers, and the same in the background."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from memory.rounds import Round
 
 
 class Model:
-    """A summarizer that remembers what it was asked."""
+    """A summarizer that remembers its requests."""
 
     def __init__(self, *answers: str | Summary) -> None:
         self.answers = list(answers)
@@ -73,7 +73,7 @@ def test_a_model_is_asked_for_json_and_its_text_taken_out(wrapped: str) -> None:
 
 
 def test_other_messages_are_compressed_by_the_same_question() -> None:
-    """With the same prompt, once, and the same limit; what is shown stays."""
+    """With the same prompt, once, and the same limit; the shown messages stay."""
     memory, model = with_model(GOOD, customized_compression_prompt="{max_token}: {messages_list_json}")
     done, [message] = run(memory.check_and_compress(memory=turns(6)))
 
@@ -92,7 +92,7 @@ def test_a_text_that_is_no_json_will_do_where_nobody_asked_for_more() -> None:
 
 
 def test_an_answer_is_measured_against_the_messages_and_not_against_their_transcript() -> None:
-    """Whose markup is longer than short messages: a model that saves little is asked again, and told why."""
+    """Markup is longer than short messages: a model that saves little is asked again with the reason."""
     talk = [message for number in range(8) for message in small_turn(number)]
     long = " ".join(
         f"Somebody wanted to know of P-{number}00, so the tool was used with {number}, which told of the place where it"
@@ -162,7 +162,7 @@ LONG = json.dumps({"compressed_text": " ".join(f"P-{n}00 is in D{n % 7}." for n 
 
 
 def test_an_answer_is_not_too_long_for_a_prompt_that_names_max_token_alone() -> None:
-    """It is held to what the prompt says."""
+    """The checks use the length in the prompt."""
     said = user(
         " ".join(f"Parcel P-{n}00 is in depot D{n % 7}, says the clerk there." for n in range(1, 60)) + " x" * 900
     )
@@ -207,7 +207,7 @@ def test_a_model_that_writes_too_much_is_told_the_length_and_then_done_without(l
 
 
 class Unmoved:
-    """A counter for which nothing is shorter than anything else."""
+    """A counter that finds all texts equally long."""
 
     def count(self, _messages: list[Message]) -> int:
         return 1_000
@@ -237,7 +237,7 @@ def test_an_answer_that_is_no_shorter_is_left() -> None:
 
 
 def test_a_refused_answer_is_asked_for_once_more_with_the_reason() -> None:
-    """Below the prompt, as a compactor does; nobody hears of it where the second is better."""
+    """Below the prompt, as a compactor does; there is no event if the second answer passes."""
     memory, model = with_model(json.dumps({"compressed_text": ""}), GOOD)
     events = heard(memory)
 
@@ -249,7 +249,7 @@ def test_a_refused_answer_is_asked_for_once_more_with_the_reason() -> None:
 
 
 def test_something_other_than_text_is_refused() -> None:
-    """Whatever the function returned."""
+    """For any result of the function."""
     memory, _ = with_model(None, None)  # type: ignore[arg-type]
 
     with pytest.raises(CompressionFailed, match="returned NoneType"):
@@ -257,7 +257,7 @@ def test_something_other_than_text_is_refused() -> None:
 
 
 def test_a_prompt_of_ones_own_is_filled_once() -> None:
-    """Known placeholders only; braces are text, and what is filled in is never searched."""
+    """Known placeholders only; braces are text, and inserted text is never searched."""
     memory, model = with_model(
         GOOD, customized_compression_prompt='{max_token} {"a": {}} {{max_token}} {messages_list_json} {schema_json} {x}'
     )
@@ -279,7 +279,7 @@ def test_a_prompt_that_asks_for_json_gets_json_or_nothing() -> None:
 
 
 def test_a_schema_of_ones_own() -> None:
-    """Whatever else it asks for, its compressed_text is taken; and it is kept to."""
+    """Its compressed_text is taken, among other fields; an answer that does not fit is refused."""
 
     class WithTitle(MemoryCompressionSchema):
         title: str = Field(min_length=1)
@@ -316,7 +316,7 @@ def test_what_cannot_work_is_refused_when_it_is_made() -> None:
 
 
 def test_the_earlier_text_goes_into_the_next_request() -> None:
-    """As what the summary replaces, without what was put around it."""
+    """Without the frame around the replaced summary."""
     memory, model = with_model(GOOD, json.dumps({"compressed_text": "Seven parcels, P-100 to P-700, were found."}))
     shown(memory)
     run(memory.add([turn(7)[0], turn(7)[1], turn(7)[2] | {"content": "D7 " * 700}, turn(7)[3]]))
@@ -330,7 +330,7 @@ def test_the_earlier_text_goes_into_the_next_request() -> None:
 
 
 def test_what_the_user_forbade_is_added_where_a_summary_lost_it() -> None:
-    """Also when it was said in what was compressed before."""
+    """Also if an earlier compression covered it."""
     memory, _ = with_model(GOOD, json.dumps({"compressed_text": "Seven parcels, P-100 to P-700, were found."}))
     memory.memory.append(user("Never open a parcel without asking me."))
     memory.memory.append(answer("Understood."))
@@ -363,7 +363,7 @@ def test_the_preset_compacts_all_closed_rounds_when_the_prompt_is_over_the_limit
 
 
 def test_the_preset_asks_with_the_prompt_of_its_users() -> None:
-    """A summarizer answers in JSON, as in the loop; what does not fit is tried again later, and nothing changes."""
+    """A summarizer answers in JSON, as in the loop; after a bad answer nothing changes, and it is asked again later."""
     memory = Memory.from_messages(turns(6))
     model = Model('{"text": ""}', GOOD)
     compactor = background(memory, max_token=400, summarizer=model, customized_compression_prompt="{messages_list_json} in {max_token} as {schema_json}")  # fmt: skip
@@ -380,7 +380,7 @@ def test_the_preset_asks_with_the_prompt_of_its_users() -> None:
 
 
 def test_a_refused_answer_is_asked_for_again_with_the_reason() -> None:
-    """What a compactor adds to its own prompt reaches the model."""
+    """A compactor's additions to its own prompt reach the model."""
     asked = SummaryRequest(messages=[user("the compactor's own prompt")])
     model = Model(GOOD)
     summarizer = memory_with_compress(summarizer=model)["summarizer"]
@@ -429,7 +429,7 @@ def test_the_preset_takes_a_trigger(is_async: bool) -> None:
 
 
 def test_the_preset_takes_what_a_config_takes() -> None:
-    """What it has no name for can be set there, and nonsense is refused."""
+    """Settings without a parameter come from it, and invalid ones are refused."""
     made: Callable[..., dict[str, Any]] = memory_with_compress
 
     assert set(made()) == {"config", "trigger", "strategies"}

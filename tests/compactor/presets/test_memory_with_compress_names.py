@@ -1,4 +1,4 @@
-"""What users of MemoryWithCompress call beside its main methods: storages, checks, sizes, and what is refused."""
+"""The smaller methods of MemoryWithCompress: storages, checks, sizes, and refused calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Broken(InMemoryStore):
 
 
 def test_storages_are_what_was_said_and_what_is_shown() -> None:
-    """Reading either compresses nothing; the history stays whatever happens to what is shown."""
+    """Reading either compresses nothing; the history never changes with the shown messages."""
     memory = filled(turns(2), max_token=10)
     history, storage = memory.chat_history_storage, memory.memory_storage
     assert run(history.get()) == run(storage.get()) == turns(2)
@@ -57,7 +57,7 @@ def test_storages_are_what_was_said_and_what_is_shown() -> None:
 
 
 def test_the_history_cannot_be_rewritten() -> None:
-    """The error says what is meant instead."""
+    """The error names the right method."""
     history = filled(turns(1)).chat_history_storage
     for call in (history.delete(0), history.replace([])):
         with pytest.raises(NotImplementedError, match=r"redact|direct_update_memory"):
@@ -65,7 +65,7 @@ def test_the_history_cannot_be_rewritten() -> None:
 
 
 def test_a_storage_says_whether_its_store_can_be_read() -> None:
-    """It is used with ``async with`` or without, and reads what others wrote when it starts."""
+    """It is used with ``async with`` or without, and reads other processes' entries when it starts."""
     store = Broken()
     memory = MemoryWithCompress(memory=Memory("s", store=store))
     storage = memory.memory_storage
@@ -85,7 +85,7 @@ def test_a_storage_says_whether_its_store_can_be_read() -> None:
 
 
 def test_all_that_is_async_there_is_async_here() -> None:
-    """And what is not there is not here."""
+    """And the synchronous ones are synchronous."""
     methods = ["add", "direct_update_memory", "get_memory", "delete", "size", "clear", "retrieve", "check_and_compress"]
     assert all(inspect.iscoroutinefunction(getattr(MemoryWithCompress, name)) for name in methods)
     storage = ["start", "stop", "health", "add", "delete", "clear", "get", "replace", "__aenter__", "__aexit__"]
@@ -103,7 +103,7 @@ def test_retrieve_names_what_is_there_instead() -> None:
 
 
 def test_checking_compresses_what_is_due_and_says_so() -> None:
-    """Whatever compression_on_get says; a list that is given leaves the memory alone."""
+    """Also without compression_on_get; a given list leaves the memory alone."""
     memory = filled(turns(2), max_token=10, compression_on_get=False)
     assert shown(memory) == turns(2)
     assert run(memory.check_and_compress()) == (True, [SHORT])
@@ -119,7 +119,7 @@ def test_checking_compresses_what_is_due_and_says_so() -> None:
 
 
 def test_sizes_are_counted_as_the_memory_counts_them() -> None:
-    """Of a text or of messages; by characters of their JSON where nobody counts."""
+    """Of a text or of messages; without a counter, by characters of their JSON."""
 
     class Counter:
         async def count(self, messages: list[Message]) -> int:

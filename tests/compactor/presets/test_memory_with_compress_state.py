@@ -26,7 +26,7 @@ def worked_with() -> MemoryWithCompress:
 
 
 def test_a_state_is_plain_json_and_comes_back() -> None:
-    """In another process, over another log: what is shown, what it stands for, the history and the limit."""
+    """In another process, over another log: the shown messages, their sources, the history and the limit."""
     memory = worked_with()
     state = json.loads(json.dumps(memory.state_dict()))
     other = MemoryWithCompress()
@@ -42,7 +42,7 @@ def test_a_state_is_plain_json_and_comes_back() -> None:
 
 
 def test_a_state_goes_with_the_log_it_came_from() -> None:
-    """A log that was resumed is not written to again, and what it says since then is shown."""
+    """A resumed log is not written to again, and its newer messages are shown."""
     memory = worked_with()
     state = memory.state_dict()
     log = Memory.from_messages(memory.memory.messages())
@@ -86,7 +86,7 @@ def test_a_state_of_an_earlier_version_lacks_what_stood_beside() -> None:
 
 
 def test_hooks_may_wait_for_who_reads_while_a_state_is_loaded() -> None:
-    """What is shown is not locked while its messages are appended."""
+    """The window is not locked while messages are appended."""
     memory = MemoryWithCompress()
     readers: list[threading.Thread] = []
 
@@ -124,7 +124,7 @@ def test_a_state_without_sources_is_matched_by_its_words() -> None:
 
 
 def test_what_is_missing_stays_where_strict_is_off() -> None:
-    """And what is unknown is passed over."""
+    """And unknown parts are ignored."""
     memory = filled(turns(1), max_token=10_000)
     memory.load_state_dict({"max_token": 7_000, "novelty": 1}, strict=False)
     memory.load_state_dict({"memory_storage": turns(1)[:1]}, strict=False)
@@ -174,6 +174,6 @@ def test_a_state_that_cannot_be_used_changes_nothing(change: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("state", [None, [], {}, {"max_token": 1}])
 def test_a_state_that_is_none_is_refused(state: Any) -> None:
-    """With what is lacking."""
+    """The error names the missing parts."""
     with pytest.raises(StateError, match=r"mapping|lacks"):
         MemoryWithCompress().load_state_dict(state)

@@ -1,4 +1,4 @@
-"""What was hidden, deleted or compressed is so still when the session is opened again, and nothing is paid for twice."""
+"""Hidden, deleted and compressed messages stay so in the next process, and nothing is paid for twice."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_was_tried_in_vain_is_not_tried_again(store: Store) -> None:
 
 
 def test_what_the_host_put_there_stays(store: Store) -> None:
-    """A note that is not in the log, what it stood beside, and that it was a direct update."""
+    """A note that is not in the log, the messages beside it, and that it was a direct update."""
     memory = opened(store)
     run(memory.add(turns(2)))
     run(memory.direct_update_memory([user("a note"), *turn(2)]))
@@ -111,7 +111,7 @@ def test_what_the_host_put_there_stays(store: Store) -> None:
 
 
 def test_a_cleared_conversation_stays_so(store: Store) -> None:
-    """And what is said after that is counted from 0."""
+    """And later messages are counted from 0."""
     memory = opened(store)
     run(memory.add(turns(2)))
     run(memory.clear())
@@ -123,7 +123,7 @@ def test_a_cleared_conversation_stays_so(store: Store) -> None:
 
 
 def test_a_state_that_was_loaded_stays(store: Store) -> None:
-    """With what it stands for."""
+    """With its sources."""
     source = MemoryWithCompress(200, compress_func=shortened)
     run(source.add(turns(3)))
     shown(source)
@@ -135,7 +135,7 @@ def test_a_state_that_was_loaded_stays(store: Store) -> None:
 
 
 def test_what_was_compressed_is_told_after_a_restart(store: Store) -> None:
-    """With its numbers and its time, and nothing of what was said."""
+    """With its numbers and its time, and none of the messages' text."""
     memory = opened(store, 200, compress_func=shortened)
     heard: list[Event] = []
     memory.memory.on_event(heard.append)
@@ -236,7 +236,7 @@ def test_what_was_erased_in_a_round_that_failed_is_in_no_text(store: Store) -> N
 
 
 def test_what_was_erased_stays_so_where_a_change_is_refused() -> None:
-    """The change is undone, and what was seen to be erased meanwhile is not shown again."""
+    """The change is undone, and messages erased meanwhile are not shown again."""
     store = Full()
     memory = opened(store, 200, compress_func=lambda _messages: [user("all about P-100")])
     run(memory.add(turns(2)))
