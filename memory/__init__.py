@@ -1,4 +1,4 @@
-"""What happened: the raw rounds of a session, unchanged, for ever. Imports nothing else of ours."""
+"""The log of a session: its raw rounds, unchanged, and the overlays over them. Imports no other package of ours."""
 
 from __future__ import annotations
 

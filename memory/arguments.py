@@ -1,6 +1,6 @@
-"""What a host passes: an argument of the wrong kind is an error that names it, what belongs there and what was given.
+"""Checks of a host's arguments. An error names the argument, the expected kind and the kind that was given.
 
-Never the value itself, which may be what somebody said.
+It never quotes the value, which may hold words of the conversation.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 
 def kind_of(value: object) -> str:
-    """Return what *value* is, for an error: its class, or that it is one."""
+    """Return the class of *value* for an error message, or say that it is a class itself."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def require(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raise ``TypeError`` unless *value* is of *kind*; *wanted* says in words what *name* is."""
+    """Raise ``TypeError`` unless *value* is of *kind*. *wanted* describes the argument *name* in words."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {wanted}, not {kind_of(value)}")
 
@@ -35,10 +35,10 @@ def require_methods(name: str, value: object, methods: tuple[str, ...], wanted: 
 
 
 def takes(function: Callable[..., object], *arguments: object) -> bool:
-    """Return whether *function* can be called with *arguments*, as far as it says."""
+    """Return whether the signature of *function* accepts *arguments*; true if it has none."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C do not say
+    except (TypeError, ValueError):  # some C functions have none
         return True
     try:
         signature.bind(*arguments)
@@ -48,7 +48,7 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
 
 
 def require_role(role: object) -> None:
-    """Raise ``TypeError`` unless *role* is a text: None is no way to say "everybody", which is the empty text."""
+    """Raise ``TypeError`` unless *role* is a text. Everybody is the empty text, not None."""
     require("role", role, str, 'the name of an agent, or "" to let it read every post')
 
 

@@ -25,7 +25,7 @@ _MOST = 1 << 31
 
 
 def runs_of(items: Iterable[Place | str]) -> tuple[str, ...]:
-    """Return *items* as short texts: posts of a round that follow each other in one, and ids."""
+    """Return *items* as short texts: one for neighbouring posts of a round, and one for each id."""
     runs: list[str] = []
     first: Place = (-1, -1)
     last: Place = (-1, -1)
@@ -43,18 +43,18 @@ def runs_of(items: Iterable[Place | str]) -> tuple[str, ...]:
 
 
 def items_in(runs: Iterable[str]) -> Iterator[Place | str]:
-    """Give the items of which ``runs_of`` made *runs*."""
+    """Yield the items from which ``runs_of`` made *runs*."""
     for run in runs:
         if run.startswith(_ID):
             yield run[len(_ID) :]
         else:
-            number, first, last = _parsed(run)
+            number, first, last = _parse_run(run)
             yield from ((number, post) for post in range(first, last + 1))
 
 
 def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Mapping[int, frozenset[int]]) -> bool:
-    """Return whether *runs* have one of the posts in *erased*, by their rounds' numbers, or an id that stands for one;
-    *sources* says what ids stand for."""
+    """Return whether *runs* contain one of the posts in *erased*, by round number, or an id that stands for one.
+    *sources* has the runs for each id."""
     seen: set[str] = set()
     todo = list(runs)
     while todo:
@@ -64,23 +64,23 @@ def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Ma
                 seen.add(run)
                 todo.extend(sources.get(run[len(_ID) :], ()))
             continue
-        number, first, last = _parsed(run)
+        number, first, last = _parse_run(run)
         if any(first <= post <= last for post in erased.get(number, ())):
             return True
     return False
 
 
-def checked_runs(runs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return *runs*. Raises ``ValueError`` where ``runs_of`` cannot have made them."""
+def check_runs(runs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return *runs*. Raises ``ValueError`` if ``runs_of`` cannot have made them."""
     for run in runs:
         if not run.startswith(_ID):
-            number, first, last = _parsed(run)
+            number, first, last = _parse_run(run)
             if not 0 <= number < _MOST or not 0 <= first <= last < _MOST:
                 raise ValueError("a run of posts ends before it begins")
     return runs
 
 
-def _parsed(run: str) -> tuple[int, int, int]:
+def _parse_run(run: str) -> tuple[int, int, int]:
     number, _, posts = run.partition(".")
     first, _, last = posts.partition("-")
     return int(number), int(first), int(last or first)
@@ -93,7 +93,7 @@ def _parsed(run: str) -> tuple[int, int, int]:
 BODY_VERSION = 1
 
 
-#: How the kind of a post begins that is a named part of the header, which a newer one of that name replaces.
+#: Prefix of the kind of a named header part; a newer part of that name replaces an older one.
 HEADER_PART = "header:"
 
 
@@ -124,29 +124,29 @@ class RoundFailed(Record):
 
 
 class CompactionPrepared(Record):
-    """An answer of the summarizer that was paid for and accepted, before it is shown: whoever comes to the same
-    question need not ask again."""
+    """An accepted answer of the summarizer that is not shown yet. It was paid for, so the same question is not asked
+    again."""
 
     role: Text
-    #: SHA-256 of the request's messages, in hexadecimal digits: what tells one question from another.
+    #: SHA-256 of the request's messages, in hexadecimal digits: it identifies the question.
     digest: Text
     #: The generation it was made from; at a later one it is stale.
     base: int
-    #: What was asked for: ``rounds``, ``changes``, ``tool_run`` or ``large_post``; and the strategy that asked.
+    #: The kind of request: ``rounds``, ``changes``, ``tool_run`` or ``large_post``; and the strategy that asked.
     kind: Text = "rounds"
     strategy: Text = ""
-    #: The accepted answer, and what it took.
+    #: The accepted answer, and its cost.
     text: Text
     model: Text | None = None
     usage: UsageCounts | None = None
     #: Names of the checks that it passed.
     checks: tuple[Text, ...] = ()
-    #: What it becomes when it is published; None where it is a step on the way there.
+    #: The compaction that it becomes when it is published; None for an intermediate step.
     compaction: CompactedMessage | None = None
     #: The rounds that are newly covered by that.
     round_ids: tuple[Text, ...] = ()
-    #: The newest round that its role saw when it was made, and the number of the newest post in it: calls of the
-    #: agent's model since then are counted from there. Empty: not known.
+    #: The newest round that its role saw when it was made, and the number of its newest post. Calls of the agent's
+    #: model are counted from there. Empty: not known.
     seen_round_id: Text = ""
     seen_post: int = 0
 
@@ -154,13 +154,13 @@ class CompactionPrepared(Record):
 class CompactionPublished(Record):
     role: Text
     compaction: CompactedMessage
-    #: The rounds that it newly covers; the ones before are those of the compaction that it replaces.
+    #: The rounds that it newly covers, behind those of the compaction that it replaces.
     round_ids: tuple[Text, ...] = ()
-    #: Of the prepared answer that it is, where there was one.
+    #: Digest of the prepared answer that it publishes, if there was one.
     digest: Text = ""
     checks: tuple[Text, ...] = ()
     strategy: Text = ""
-    #: Of what it replaces in prompts, and its own; None where nobody counted.
+    #: Tokens of the messages that it replaces in prompts, and its own; None: not counted.
     tokens_before: int | None = None
     tokens_after: int | None = None
 
@@ -176,7 +176,7 @@ class ReductionPublished(Record):
 
 
 class ReductionWithdrawn(Record):
-    """The live reduction of that span is no more; what it had replaced stays replaced."""
+    """The live reduction of that span is withdrawn. Reductions that it had replaced do not come back."""
 
     role: Text
     round_id: Text
@@ -185,7 +185,7 @@ class ReductionWithdrawn(Record):
 
 
 class PostPinned(Record):
-    """The post keeps its words through every compaction; or no longer does."""
+    """The post keeps its words through every compaction, or no longer does."""
 
     round_id: Text
     #: Of the post in its round; 0 is the user's query.
@@ -194,7 +194,7 @@ class PostPinned(Record):
 
 
 class PostRedacted(Record):
-    """What these posts said is erased, here and in what was made from it."""
+    """The words of these posts are erased, here and in everything made from them."""
 
     round_id: Text
     #: Of the posts in their round; 0 is the user's query.
@@ -202,19 +202,19 @@ class PostRedacted(Record):
 
 
 class UsageRecorded(Record):
-    """What the provider counted of a prompt, beside what we did."""
+    """The provider's count of a prompt, beside our own."""
 
     role: Text
     input_tokens: int = Field(ge=0)
     counted: int | None = Field(default=None, ge=0)
     #: Whether no overlay was published between the prompt and its answer.
     current: bool = True
-    #: How many of the tokens the provider had in its cache; None where it did not say.
+    #: Tokens that the provider found in its cache; None: not known.
     cached_tokens: int | None = Field(default=None, ge=0)
 
 
 #: Places in the log and ids of messages that are not in it, as ``runs_of`` makes them.
-Runs = Annotated[tuple[Text, ...], AfterValidator(checked_runs)]
+Runs = Annotated[tuple[Text, ...], AfterValidator(check_runs)]
 
 
 class StandIn(Record):
@@ -222,33 +222,33 @@ class StandIn(Record):
 
     id: Text
     message: Extra
-    #: What it stands for; empty where the host put it there.
+    #: The messages that it replaces; empty if the host put it there.
     sources: Runs = ()
-    #: What it may tell of as well, for who made it read that; it is shown by itself.
+    #: Messages that its author had read as well, so it may repeat them. They are still shown.
     beside: Runs = ()
 
 
 class ShownRecorded(Record):
-    """What a conversation that hides and replaces messages shows from there on."""
+    """The messages that a conversation with hidden and replaced messages shows from then on."""
 
     role: Text
-    #: Those that no entry before has said.
+    #: New stand-ins, which no earlier entry holds.
     made: tuple[StandIn, ...] = ()
     shown: Runs = ()
-    #: Ids of what the host put there, behind as many of those before as stay.
+    #: Ids of messages that the host put there, behind as many earlier ones as stay.
     direct: tuple[Text, ...] = ()
     direct_before: int = 0
-    #: What was tried to be made shorter, in vain.
+    #: Messages that could not be made shorter.
     in_vain: Runs = ()
-    #: How much of the log it takes into account: all of that many rounds, and of later ones up to that post.
+    #: The part of the log that it takes into account: so many whole rounds, and later rounds up to a post.
     settled: int = 0
     taken: tuple[tuple[int, int], ...] = ()
-    #: The place of the last message that is history no more.
+    #: The place of the last cleared message.
     cleared: tuple[int, int] = (0, 0)
 
 
 class EventRecorded(Record):
-    """Something that happened to a role's history and that no other entry tells: what failed, or was discarded."""
+    """An event in a role's history that no other entry records: a failure, or a discarded answer."""
 
     role: Text
     #: The event's dotted name.
@@ -350,7 +350,7 @@ class Entry:
         decode((self,), records)
         return records[0]
 
-    def numbered(self, number: int) -> Entry:
+    def with_number(self, number: int) -> Entry:
         """Return the same entry at its place in the log."""
         return Entry(
             self.kind,

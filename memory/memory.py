@@ -1,4 +1,4 @@
-"""Memory: the raw rounds of one session, unchanged, for ever."""
+"""Memory: the raw rounds of one session, kept unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .hooks import Hooks, describe, describe_error
 from .journal import SOLE, RoleJournal, withdrawals
-from .log.redaction import erased_places, place_of, redaction_of, references_of, unfinished, withdrawn
+from .log.redaction import (
+    create_redaction,
+    find_post,
+    holds_erased_text,
+    list_references,
+    read_erased_references,
+    withdraw_redacted,
+)
 from .log.session_log import Log
 from .log.state import OpenRound, Snapshot, without_failed
 from .overlays import CompactedMessage, CompactionProvider, hides_words, is_over, newest_asked
@@ -57,13 +64,13 @@ class Conversation:
 
     @property
     def rounds(self) -> Rounds:
-        """Every round with every post, failed ones included: a snapshot, taken in O(1)."""
+        """Every round with every post, failed rounds included. A snapshot, taken in O(1)."""
         return self._memory.snapshot.rounds(include_failed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundsGetter:
-    """Gives the rounds of one Memory as one role sees them, failed ones left out: in O(1), from any thread."""
+    """Returns the rounds of one Memory as one role sees them, without failed rounds. O(1), from any thread."""
 
     memory: Memory
     role: str
@@ -73,19 +80,21 @@ class RoundsGetter:
 
 
 class Memory(Log):
-    """Holds the rounds of one session and tells whoever asked when one is added.
+    """Holds the rounds of one session, and calls hooks when a round is added.
 
-    *new_id* and *clock* make the ids and the time stamps. A session that the store already holds is resumed; on a store
-    that can read parts of a log, in the time that its newest rounds take, and older ones are read when somebody asks.
-    *take_over*: the next ``create_round`` finishes the rounds that a process left open when it ended, and a lease that
-    one left behind is ours, however it had opened the session; for hosts where no other process is at work on it.
+    *new_id* and *clock* make the ids and the time stamps. A session that the store already has is resumed. On a store
+    that can read parts of a log, this takes as long as reading the newest rounds; older rounds are read on demand.
+    *take_over* is for hosts in which no other process works on the session: the next ``create_round`` finishes the
+    rounds that an ended process left open, and a lease that it left behind is taken over.
 
-    Any number of threads may use it. Writers take turns, and return when the store has what they wrote; readers take an
-    immutable snapshot and no lock. Where the store is a database, both may wait for it: in asyncio, call what writes by
-    ``asyncio.to_thread``. What the store could not do is a ``StoreError``. After most of them nothing was written, and
-    the same call may be made again. After ``StoreUnreachable`` it may have been written all the same, where the server
-    went away before it said so: call ``refresh()`` and look, or call with ids of your own (``create_round(id=...)``, a
-    ready ``Post``), which are not written twice.
+    Any number of threads may use it. Writers take turns, and return when the store has their entries. Readers take an
+    immutable snapshot and no lock. Both may wait for a database; in asyncio, call methods that write through
+    ``asyncio.to_thread``.
+
+    Faults of the store raise ``StoreError``. In most cases nothing was written, and the same call may be repeated.
+    After ``StoreUnreachable`` the entries may have been written, because the server can fail before it replies. Then
+    call ``refresh()`` and look, or use ids of your own (``create_round(id=...)``, a ready ``Post``): they are not
+    written twice.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class Memory(Log):
         self.conversation = Conversation(self)
         self._new_id = new_id
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
-        self._prompts: dict[str, tuple[int, object]] = {}  # of each role: tokens of the newest, what overlays it shows
+        self._prompts: dict[str, tuple[int, object]] = {}  # by role: tokens and overlays of the newest prompt
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
         self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
         session_id = session_id if session_id is not None else new_id()
@@ -117,7 +126,7 @@ class Memory(Log):
         self._holder = ""  # of leases: a random one for each journal
 
     def is_same_session(self, other: Memory) -> bool:
-        """Return whether what *other* appends comes into this log: it is the same session on the same store."""
+        """Return whether *other* appends to this log: the same session on the same store."""
         return other.session_id == self.session_id and other._store == self._store
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -129,11 +138,11 @@ class Memory(Log):
         id: str | None = None,  # noqa: A002  (the record's name for it)
         extra: Mapping[str, Any] | None = None,
     ) -> Round:
-        """Open a round and return it; the one before is finished, if this Memory opened it and it is still open.
+        """Open a round and return it. The round before is finished if this Memory opened it and it is still open.
 
-        One that another process has open stays open. Called again with the *id* of the round that it opened last, for
-        the same query, it returns that one. Raises ``MessageError`` for an id that another round has, and for what
-        cannot be stored.
+        A round that another process opened stays open. A repeated call, with the *id* and the query of the newest
+        round, returns that round. Raises ``MessageError`` if another round has the *id*, and for values that cannot be
+        stored.
         """
         made_at, given = self._clock(), id is not None
         round_id = self._new_id() if id is None else id
@@ -152,10 +161,10 @@ class Memory(Log):
         self, round_: Round | str, *, send_from: str, send_to: str, message: str = "", **fields: Any
     ) -> Post: ...
     def add_post(self, round_: Round | str, post: Post | None = None, **fields: Any) -> Post:
-        """Add a post to an open round and return it. Raises ``RoundClosed`` for a closed one, and writes nothing.
+        """Add a post to an open round and return it. Raises ``RoundClosed`` for a closed round, and writes nothing.
 
-        Give its fields (those of ``Post``), or a ready ``Post``: one that is the round's last already is not added
-        again. Costs the same however many posts the round has.
+        Give the fields of a ``Post``, or a ready ``Post``. A ready one that is the round's last post already is not
+        added again. The cost does not depend on the number of posts in the round.
         """
         made_at = self._clock()
         if post is None:
@@ -186,11 +195,11 @@ class Memory(Log):
         return added
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
-        """Close a round, or hide it by ``state="failed"``, which a finished round may still become; return it.
+        """Close a round and return it. ``state="failed"`` hides it; a finished round may still fail.
 
-        Compactions that cover a round which fails are withdrawn with it: the newest that does not is shown again, or
-        none. Finishing what is finished, and failing what has failed, changes nothing. Raises ``RoundClosed`` for
-        finishing a failed round, ``UnknownRound`` for one that is not of this session.
+        A failing round takes the compactions that cover it along: the newest one that does not cover it is shown again,
+        or none. A repeated call changes nothing. Raises ``RoundClosed`` for finishing a failed round, ``UnknownRound``
+        for a round of another session.
         """
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
@@ -210,7 +219,7 @@ class Memory(Log):
             elif state == "finished":
                 return [RoundFinished(round_id=round_id)]
             if number:
-                without_failed(now, number)  # raises where what is shown instead cannot be read
+                without_failed(now, number)  # raises if the compaction to be shown instead cannot be read
             return _failing(now, round_id)
 
         return self._require(self._write(records, emit=True), round_id)
@@ -218,18 +227,18 @@ class Memory(Log):
     def append(self, message: Mapping[str, Any]) -> None:
         """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.
 
-        System messages before the first round are the header. A message that comes while no round is open (the first
-        of all, or after ``finish_round``) opens one with an empty ``user_query``; user messages in a row share one.
-        The newest round is finished when the next is opened, whoever opened it: here rounds are told apart by the
-        user's messages alone. Raises ``MessageError`` for what is not a chat message; nothing is written then.
+        System messages before the first round are the header. User messages in a row share a round. Any other message
+        that comes while no round is open opens one with an empty ``user_query``. Opening a round finishes the newest
+        one, even if another process opened it, because the user's messages alone separate the rounds. Raises
+        ``MessageError`` for anything but a chat message, and writes nothing.
         """
         self._append(chat.parse(message))
 
     def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:
-        """Set the part *name* of *role*'s header: a system message that stands before the first round, at any time.
+        """Set the part *name* of *role*'s header: a system message that stands before the first round.
 
-        The newest text of a part is shown, where its first stood; an empty *text* takes the part out. What it said
-        before stays in the log. Raises ``MessageError`` for what cannot be stored.
+        May be called at any time. A new text replaces the old one in its place, and an empty *text* removes the part.
+        The log keeps the old texts. Raises ``MessageError`` for a value that cannot be stored.
         """
         if not isinstance(name, str) or not name:
             raise MessageError("a part of the header has a name; give a text that is not empty")
@@ -249,7 +258,7 @@ class Memory(Log):
     ) -> Memory:
         """Return a Memory that holds *conversation*, messages in OpenAI's format. Takes the options of ``Memory``.
 
-        Raises ``MessageError`` with the place of the first that is not a chat message; nothing is written then.
+        Raises ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
         if isinstance(conversation, (str, Mapping)) or not isinstance(conversation, Iterable):
             raise TypeError(
@@ -267,15 +276,15 @@ class Memory(Log):
         return memory
 
     def pin(self, post: Post | str) -> None:
-        """Keep what a post says word for word through every compaction. Give the post, or its reference: ``r12.p3``,
-        or ``r12.p0`` for the user's query, which is also what a post means that only repeats it.
+        """Keep a post's words through every compaction. Give the post, or its reference, such as ``r12.p3``.
 
-        Raises ``UnknownReference`` where there is none.
+        ``r12.p0`` is the user's query; a post that only repeats the query stands for it. Raises ``UnknownReference`` if
+        there is no such post.
         """
         self._pin(post, pinned=True)
 
     def unpin(self, post: Post | str) -> None:
-        """Let compactions put a post in other words again; one that is not pinned is no error."""
+        """Let compactions put a post in other words again. A post that is not pinned is no error."""
         self._pin(post, pinned=False)
 
     def pins(self) -> tuple[str, ...]:
@@ -283,7 +292,7 @@ class Memory(Log):
         return tuple(place_reference(one.round, one.number) for one in self.snapshot.pinned)
 
     def _pin(self, post: Post | str, *, pinned: bool) -> None:
-        place, asked = self._place_of(post)
+        place, asked = self._find_post(post)
 
         def records(now: Snapshot) -> Iterable[Record]:
             round_, number = now.round_at(place), asked
@@ -292,7 +301,7 @@ class Memory(Log):
                 number = 0  # prompts show the query in its place
             if ((round_.id, number) in now.pins) is not pinned:
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
-                if pinned:  # what it says is shown again at once
+                if pinned:  # its words are shown again at once
                     for role in now.reductions:
                         live = now.reductions_on(role, round_.id)
                         over = (one for one in live if is_over(one, number, round_))
@@ -300,35 +309,35 @@ class Memory(Log):
 
         self._write(records)
 
-    def _place_of(self, post: Post | str) -> tuple[int, int]:
-        """Return the number of a post's round, and its own, for which other writers do not wait."""
+    def _find_post(self, post: Post | str) -> tuple[int, int]:
+        """Return the numbers of a post's round and of the post. Looked up before the lock is taken."""
         require("post", post, (Post, str), "the post that add_post() returned, or its reference, such as r12.p3")
-        if self._behind:  # it may be in what was stored without anybody knowing
+        if self._behind:  # it may have been stored without a reply
             self.refresh()
-        round_, number = place_of(self.snapshot.rounds(include_failed=True), post)
+        round_, number = find_post(self.snapshot.rounds(include_failed=True), post)
         return round_.number, number
 
     def redact(self, post: Post | str) -> None:
-        """Erase what a post says, for privacy: here, in every entry of the log, and with it all compactions and
-        reductions that were made from it; those in the making are discarded. Takes what ``pin`` takes.
+        """Erase the words of a post, for privacy: in this Memory, in every entry of the log, and in all compactions and
+        reductions that were made from them. Compactions in the making are discarded. Takes a post as ``pin`` does.
 
-        Ids, senders and the names of tools stay. Where a round's first post repeats the user's query, both are erased.
-        The header, which is of no round, cannot be erased alone: purge the session. Reads the post's round and all
-        compactions; the whole log of a store that cannot read parts of it. Should the store fail meanwhile, call it
-        again; a resume goes on with it, too. Whoever keeps texts elsewhere is told each time, by a ``Redacted`` event,
-        in other processes when they read of it. Raises ``UnknownReference`` where there is no such post.
+        Ids, senders and the names of tools stay. If a round's first post repeats the user's query, both are erased. The
+        header cannot be erased alone: purge the session. Reads the post's round and all compactions, or the whole log
+        of a store that cannot read parts of it. If the store fails, call it again; a resume completes it, too. A
+        ``Redacted`` event tells hosts that keep texts elsewhere, in other processes when they read the log. Raises
+        ``UnknownReference`` if there is no such post.
         """
-        place, asked = self._place_of(post)
+        place, asked = self._find_post(post)
         self.snapshot.read_ahead_without(place)
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal references
             present = now.round_at(place)
-            found = redaction_of(present, asked)
-            references = references_of(found, place)
-            if unfinished(present, found):
-                withdrawn(now, found)  # raises where what is shown instead cannot be read
+            found = create_redaction(present, asked)
+            references = list_references(found, place)
+            if holds_erased_text(present, found):
+                withdraw_redacted(now, found)  # raises if the compaction to be shown instead cannot be read
                 yield found
 
         self._write(records)
@@ -338,24 +347,24 @@ class Memory(Log):
             self._announce(erased=[references])
 
     def redacted(self) -> tuple[str, ...]:
-        """Return the references of all posts that were erased, in the order in which that was done: for whoever keeps
-        texts elsewhere, and was not there to be told. Asks the store where there are any. May raise ``StoreError``.
+        """Return the references of all erased posts, in the order of erasing. For hosts that keep texts elsewhere and
+        missed the events. Asks the store only if posts were erased. May raise ``StoreError``.
         """
         now = self.snapshot
-        return erased_places(self._store, self.session_id, now.numbers.__getitem__) if now.redactions else ()
+        return read_erased_references(self._store, self.session_id, now.numbers.__getitem__) if now.redactions else ()
 
     def note_prompt(self, role: str, tokens: int) -> None:
-        """Remember how long *role*'s newest prompt is by our own count; not in the log. ``compose`` calls it."""
+        """Remember the length of *role*'s newest prompt by our own count. It is not logged. ``compose`` calls it."""
         self._prompts[role] = (tokens, self.snapshot.overlays_of(role))
 
     def record_usage(
         self, role: str, input_tokens: int, *, counted: int | None = None, cached_tokens: int | None = None
     ) -> None:
-        """Take note of what the provider counted of *role*'s newest prompt: it corrects our own count, upwards only.
+        """Record the provider's count of *role*'s newest prompt. It corrects our own count, upwards only.
 
-        *counted*: our count of the same prompt; None: that of the newest prompt that was composed. Where overlays
-        were published since then, the length is forgotten at once, for the next prompt is another. *cached_tokens*: how
-        many of them it found in its cache; None: it did not say.
+        *counted* is our count of the same prompt, by default that of the newest composed prompt. If overlays were
+        published since then, the length is forgotten at once, because the next prompt will differ. *cached_tokens* is
+        the number of tokens that the provider found in its cache; None: not known.
         """
         if any(isinstance(tokens, bool) for tokens in (input_tokens, counted, cached_tokens)):
             raise MessageError(
@@ -375,14 +384,14 @@ class Memory(Log):
         self._write(records, emit=True)
 
     def usage(self, role: str) -> Usage:
-        """Return what is known of *role*'s usage by its provider's count; the same after a resume."""
+        """Return *role*'s usage by its provider's count. It survives a resume."""
         return self.snapshot.usages.get(role) or Usage()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     @property
     def header(self) -> tuple[Post, ...]:
-        """The system messages before the first user message; of each named part, the newest text."""
+        """The system messages before the first user message, and the newest text of each named part."""
         parts: dict[object, Post] = {}  # a part keeps the place where it was set first
         for place, post in enumerate(self.snapshot.header):
             parts[(post.kind, post.send_to) if post.kind.startswith(HEADER_PART) else place] = post
@@ -393,14 +402,15 @@ class Memory(Log):
     ) -> tuple[Rounds, CompactedMessage | None]:
         """Return the rounds as *role* sees them, and the compaction that covers their beginning.
 
-        One consistent snapshot in O(1): ``rounds[compaction.end_index:]`` is exactly the tail. The empty role sees all.
+        One consistent snapshot, in O(1): ``rounds[compaction.end_index:]`` is exactly the tail. The empty role sees
+        everything.
         """
         require_role(role)
         while True:
             before = self.snapshot
             compaction = self._compaction_of(role)  # first: a round that is added in between only lengthens the tail
             now = self.snapshot
-            # Else it may tell of what is hidden now, or its tail may be without reductions, which are covered now.
+            # Else it may tell of a hidden round, or reductions of its tail may be covered, and so dropped, by now.
             if (
                 now.failed is before.failed
                 and now.redactions == before.redactions
@@ -410,12 +420,12 @@ class Memory(Log):
                 return rounds, rounds.anchored(compaction)
 
     def rounds_getter(self, role: str) -> RoundsGetter:
-        """Return a callable that gives the rounds as *role* sees them, failed ones left out."""
+        """Return a callable that returns the rounds as *role* sees them, without failed rounds."""
         require_role(role)
         return RoundsGetter(self, role)
 
     def messages(self, role: str = chat.ASSISTANT) -> list[dict[str, Any]]:
-        """Return the conversation as *role* sees it, whole, as chat messages: header first, failed rounds left out."""
+        """Return the conversation as *role* sees it, as chat messages: the header, then all rounds but failed ones."""
         require_role(role)
         result = [chat.from_post(post, role) for post in self.header if sees(role, post)]
         for round_ in self.snapshot.rounds(role):
@@ -426,7 +436,7 @@ class Memory(Log):
         """Return the original text behind a reference: ``r12`` a round, ``r3-r9`` several, ``r12.p3`` a post,
         ``r12.p3-p17`` several of a round's.
 
-        With *role*, only what that role sees. Raises ``UnknownReference``, a ``KeyError``, for nothing.
+        With *role*, only posts that the role sees. Raises ``UnknownReference``, a ``KeyError``, if there are none.
         """
         require("ref", ref, str, "a text such as r12.p3")
         require_role(role)
@@ -434,11 +444,11 @@ class Memory(Log):
 
     @property
     def open_rounds(self) -> tuple[Round, ...]:
-        """The rounds that take posts, whoever opened them. A compaction goes up to the first of them."""
+        """The rounds that take posts, in all processes. A compaction ends before the first of them."""
         return tuple(item.round for item in self.snapshot.live if item.state == "created")
 
     def search(self, query: str, *, role: str = "", limit: int = 20) -> list[Hit]:
-        """Return where words of *query* are in what *role* sees, at most *limit* places, the best match first.
+        """Return the places of words of *query* in posts that *role* sees: at most *limit*, the best match first.
 
         Failed rounds are not searched. May raise ``StoreError``.
         """
@@ -448,14 +458,15 @@ class Memory(Log):
         return find_hits(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
 
     def index_texts(self, *, most_rounds: int | None = None) -> bool:
-        """Return whether all closed rounds are in the store's index for searching, after *most_rounds* more of them
-        were handed over; None: all. Whoever has time to spare calls it; a search does it where nobody has."""
+        """Add closed rounds to the store's search index, at most *most_rounds*; return whether it has all of them now.
+
+        Call it when there is time to spare; a search does the rest."""
         return sync_index(self._store, self.session_id, self.snapshot, most_rounds=most_rounds)
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this Memory holds, as plain JSON values that ``from_state_dict`` takes.
+        """Return all data of this Memory as plain JSON values, for ``from_state_dict``.
 
         Reads the whole log. May raise ``StoreError``.
         """
@@ -465,10 +476,10 @@ class Memory(Log):
     def from_state_dict(
         cls, state: Mapping[str, Any], session_id: str | None = None, *, store: Store | None = None, **options: Any
     ) -> Self:
-        """Return a Memory that holds what *state* says and goes on as the one that it was taken from.
+        """Return a Memory that goes on from *state*, a value of ``state_dict``.
 
         *session_id* is the name of the session, by default the one in the state; the rest is as for ``Memory``. Raises
-        ``StoreError`` where the store has that session, and for a state that cannot be read; nothing is written then.
+        ``StoreError`` if the store has that session already, or the state cannot be read, and writes nothing.
         """
         if store is not None:
             store = adapt_store(store)
@@ -476,41 +487,43 @@ class Memory(Log):
 
     def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:
         """Return a Memory of a new session that holds this one up to round *at_round*, with the newest overlays that
-        lie wholly before its end. Nothing is shared afterwards.
+        lie wholly before its end. The two share nothing afterwards.
 
-        *session_id*: by default a new one. *store*: by default the same. Raises ``UnknownRound`` for a round that is
-        not there, and ``StoreError`` where the store has that session already.
+        *session_id* is a new one by default, *store* the same. Raises ``UnknownRound`` if there is no such round, and
+        ``StoreError`` if the store has the new session already.
         """
         return fork_session(self, at_round, session_id, store)
 
     # -- hooks and providers -----------------------------------------------------------------------------------------
 
     def on_round_added(self, callback: Callable[[int], object]) -> Callable[[], None]:
-        """Call ``callback(total_rounds)`` once for each round that is opened, in its thread; return what stops that.
+        """Call ``callback(total_rounds)`` once for each new round, in the writer's thread. Return a function that
+        removes the callback.
 
-        One that another process opened is told of when it is read: at a write that comes after it, or ``refresh()``.
+        A round of another process is announced when it is read: by the next write, or by ``refresh()``.
         """
         return self._round_hooks.add(callback)
 
     def on_event(self, callback: EventHook) -> Callable[[], None]:
-        """Call *callback* with each event of this Memory (an erasing; a hook, provider or checkpoint that failed), and
-        return what stops that."""
+        """Call *callback* with each event of this Memory: a redaction, or a failed hook, provider or checkpoint.
+
+        Returns a function that removes the callback."""
         return self._event_hooks.add(callback)
 
     def emit(self, event: Event) -> None:
-        """Hand *event* to those who called ``on_event``."""
+        """Call the callbacks of ``on_event`` with *event*."""
         self._event_hooks(event)
 
     def provider(self, role: str) -> CompactionProvider | None:
-        """Return who says how the beginning of *role*'s history reads; None where nobody is registered."""
+        """Return the compaction provider of *role*; None if none is registered."""
         return self._providers.get(role)
 
     def register_compaction_provider(self, role: str, provider: CompactionProvider) -> Callable[[], None]:
-        """Have *provider* say how the beginning of *role*'s history reads, and tell it of all that happens.
+        """Read *role*'s compaction from *provider*, and notify it of every change. Return a function that removes it.
 
-        One a role: a new one takes the old one's place. A ``ContextCompactor`` that was made without a role takes this
-        one, and publishes in this log. Returns a function that takes it out again.
-        Raises ``ValueError`` for a compactor of another role, ``RuntimeError`` where it must change and has begun.
+        A role has one provider; a new one replaces the old. A ``ContextCompactor`` without a role takes this one, and
+        publishes in this log. Raises ``ValueError`` for a compactor of another role, ``RuntimeError`` for one that
+        would have to change and has started.
         """
         require_role(role)
         wanted = "a ContextCompactor, or an object with its methods"
@@ -531,7 +544,7 @@ class Memory(Log):
         return detach
 
     def journal(self, role: str) -> RoleJournal:
-        """Return the part of the log where *role*'s compactions are published."""
+        """Return the part of the log to which *role*'s compactions are published."""
         require_role(role)
         return RoleJournal(self, role, holder=self._holder)
 
@@ -539,19 +552,19 @@ class Memory(Log):
         provider = self._providers.get(role)
         if provider is not None:
             try:
-                return _checked(provider.get_compaction())
+                return _check_compaction(provider.get_compaction())
             except Exception as error:  # noqa: BLE001  (a broken provider must not break the chat)
                 self._report_provider(role, error)
         return self.snapshot.journal(role).current
 
     def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
-        """Tell hooks of what was *erased* and *rounds* that were opened, and providers that something happened."""
+        """Call hooks with references of *erased* posts and with numbers of new *rounds*, and notify providers."""
         for references in erased:
             self.emit(Redacted(at=self._clock(), session=self.session_id, references=references))
         if not self._providers and not self._round_hooks.entries:
             return
         waiting: deque[Iterable[int]] | None = getattr(self._announcing, "waiting", None)
-        if waiting is not None:  # a hook of this thread writes: others are told of that when it is through
+        if waiting is not None:  # a hook of this thread is writing: announce that when the hook has returned
             waiting.append(rounds)
             return
         waiting = self._announcing.waiting = deque([rounds])
@@ -618,7 +631,7 @@ class Memory(Log):
         self._write(records, made_at, emit=True)
 
     def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
-        """Return whether this Memory opened that very round before, and nothing was said in it yet."""
+        """Return whether this Memory opened that very round before, and it has no posts yet."""
         found = now.open_round(opened.round_id) if opened.round_id == self._own_round else None
         return (
             found is not None
@@ -649,7 +662,7 @@ class Memory(Log):
 
 
 def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
-    """Give what has a round fail."""
+    """Yield the records that make a round fail."""
     yield RoundFailed(round_id=round_id)
     for role in now.reductions:
         # The newest query is another now, perhaps one that was reduced.
@@ -659,10 +672,11 @@ def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
             yield from withdrawals(role, (one for one in live if hides_words(one, asked)))
 
 
-def _checked(compaction: object) -> CompactedMessage | None:
-    """Return what a provider gave, which may be an object of its own with the three fields of a ``CompactedMessage``.
+def _check_compaction(compaction: object) -> CompactedMessage | None:
+    """Return a provider's compaction as a ``CompactedMessage``; the provider may use a class of its own with the same
+    three fields.
 
-    Raises ``MessageError`` where it is no compaction.
+    Raises ``MessageError`` if it is no compaction.
     """
     if compaction is None or isinstance(compaction, CompactedMessage):
         return compaction

@@ -1,8 +1,8 @@
 """OpenAI chat messages to rounds and posts, and back, with nothing lost on the way.
 
-A post keeps a message's text, calls and ids in fields of their own, also those that stand in a content's parts, as
-AgentScope and Anthropic have them: ``tool_use`` and ``tool_result``. Whatever those fields alone would not give back
-(a name, content in parts, ``content: null``, keys nobody has heard of) is kept beside them, under ``extra["openai"]``.
+A post has fields for a message's text, calls and ids, also for those in content parts as AgentScope and Anthropic write
+them (``tool_use``, ``tool_result``). Everything that these fields alone would not restore (a name, content in parts,
+``content: null``, unknown keys) is kept under ``extra["openai"]``.
 """
 
 from __future__ import annotations
@@ -18,47 +18,43 @@ from .rounds import EMPTY, USER, FrozenMapping, Post, Round, ToolCall, copy_with
 #: The role of the agent in a host that speaks OpenAI's format.
 ASSISTANT = "assistant"
 TOOL = "tool"
-#: Who sends results in the form that came before tool calls: by the name of the tool, without an id.
+#: Sender of results in the form before tool calls: with the name of the tool, without an id.
 FUNCTION = "function"
 
 _SYSTEM = ("system", "developer")
 _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTION} | {role: role for role in _SYSTEM}
-#: Senders that are no agents: where posts of all roles are read as one, what else says something is an agent.
+#: Senders that are no agents.
 SPEAK_FOR_NO_AGENT = (USER, TOOL, FUNCTION, *_SYSTEM)
-#: Where a post keeps what its fields do not say: values that differ, and keys that the message did not have.
+#: Keys of a post's extra: values that differ from its fields, and keys that the message did not have.
 KEPT = "openai"
 _ABSENT = "openai_absent"
 
 
-#: What most of the user's messages leave behind, one for all of them.
+#: The extra of most user messages, shared by all of them.
 _NOTHING_KEPT = freeze_mapping({KEPT: {}})
-#: What posts of messages have alike.
+#: Fields that all posts made from messages share.
 _ALIKE = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
 
 
 class Parsed(NamedTuple):
-    """A chat message as a post, and what it does to the log."""
+    """A chat message as a post, and its effect on the log."""
 
-    #: The fields of its post, all but its id, its time and its number.
+    #: The fields of its post, except for id, time and number.
     said: Mapping[str, Any]
-    #: A system message: part of the header where no round has been opened.
+    #: A system message: part of the header if no round has been opened.
     is_header: bool
     #: A user message: opens a round.
     is_query: bool
 
     @property
     def post(self) -> Post:
-        """It as a post that is in no log: it has no id, and is of no time."""
+        """The post, outside of any log: without id and time."""
         return create_unchecked(Post, {**self.said})
-
-    def posted(self, post_id: str, made_at: datetime, number: int = 0) -> Post:
-        """Return the post as the log has it."""
-        return create_unchecked(Post, {**self.said, "id": post_id, "created_at": made_at, "number": number})
 
 
 def parse(message: Mapping[str, Any]) -> Parsed:
-    """Return what *message* says, which is checked here. Raises ``MessageError`` naming what is wrong with it."""
-    if not isinstance(message, (dict, Mapping)):  # a dict is told at once, any other mapping by looking it up
+    """Check and parse *message*. Raises ``MessageError``, which names the fault."""
+    if not isinstance(message, (dict, Mapping)):  # fast for a dict, slow for any other mapping
         raise MessageError(
             f"a chat message is a mapping with a role, not {type(message).__name__}; many give one by model_dump()"
         )
@@ -68,10 +64,10 @@ def parse(message: Mapping[str, Any]) -> Parsed:
     content = message.get("content")
     blocks = () if isinstance(content, str) or content is None else _blocks(content)
     if role != ASSISTANT and any(map(_is_result, blocks)):
-        role = TOOL  # whoever hands it on: what a tool gave is neither the user's word nor the host's
+        role = TOOL  # also in a user message: a tool's result is neither the user's word nor the host's
     sender = _SENDERS[role]
     text = _text_of_message(message, role, blocks)
-    # Where another role's message has such a key, it says nothing about calls, and is kept as it is.
+    # In another role's message this key says nothing about calls, and is kept as it is.
     calls = message.get("tool_calls") if role == ASSISTANT else None
     said = {
         **_ALIKE,
@@ -85,7 +81,7 @@ def parse(message: Mapping[str, Any]) -> Parsed:
         known = {call.id for call in said["tool_calls"]}
         said["tool_calls"] += tuple(call for call in _calls_in(blocks, role) if call.id not in known)
         if said["tool_call_id"] is None and role == TOOL:
-            said["tool_call_id"] = next(_answered(blocks), None)
+            said["tool_call_id"] = next(_answered_ids(blocks), None)
     if len(message) > 2 or content != text:  # most have a role and a text, and that is all
         said["extra"] = _extra(message, _plain(create_unchecked(Post, said), role))
     elif role == "user":
@@ -94,21 +90,21 @@ def parse(message: Mapping[str, Any]) -> Parsed:
 
 
 def _extra(message: Mapping[str, Any], plain: Mapping[str, Any]) -> FrozenMapping:
-    """Return what is to be kept of *message* beside what its post's own fields say, which is *plain*."""
+    """Return the parts of *message* that its post's own fields, as *plain* has them, do not restore."""
     kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
     absent = [key for key in plain if key not in message]
-    # A user's message always has it: so an empty one leaves a trace, and one said twice is not taken for a repetition.
+    # A user message always has it: so an empty one leaves a trace, and one sent twice is not taken for a repetition.
     extra = ({KEPT: kept} if kept or plain["role"] == "user" else {}) | ({_ABSENT: absent} if absent else {})
     return freeze_mapping(extra) if extra != {KEPT: {}} else _NOTHING_KEPT
 
 
 def came_as_message(extra: Mapping[str, Any]) -> bool:
-    """Return whether what has this ``extra`` came in as a user's chat message."""
+    """Return whether a post or round with this ``extra`` came in as a chat message."""
     return KEPT in extra
 
 
 def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
-    """Give the chat messages of one round as *role* would send them to a model: the user's query, then the posts."""
+    """Yield the chat messages of one round as *role* would send them to a model: the user's query, then the posts."""
     asked = query_message(round_)
     if asked is not None:
         yield asked
@@ -118,12 +114,12 @@ def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
 
 
 def query_message(round_: Round) -> dict[str, Any] | None:
-    """Return the user's query as a chat message; None for a round that the user did not open."""
+    """Return the user's query as a chat message; None if the user did not open the round."""
     if not round_.user_query and not came_as_message(round_.extra):
         return None
     if round_.post_list and repeats_query(round_.post_list[0], round_) and round_.post_list[0].attachment_list:
         return {"role": "user", "content": text_of(round_.post_list[0])}
-    return _restored({"role": "user", "content": round_.user_query}, round_.extra)
+    return _restore({"role": "user", "content": round_.user_query}, round_.extra)
 
 
 def repeats_query(post: Post, round_: Round) -> bool:
@@ -135,22 +131,22 @@ def repeats_query(post: Post, round_: Round) -> bool:
 def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
     """Return *post* as the chat message that *role* would send to a model.
 
-    What the role said itself is the assistant's; what other agents said is a user message that names them.
+    The role's own posts are the assistant's. Posts of other agents are user messages that name them.
     """
     sender = post.send_from
     if sender == role:
-        return _restored(_plain(post, "assistant"), post.extra)
+        return _restore(_plain(post, "assistant"), post.extra)
     for known, name in _SENDERS.items():
         if sender == name and known != "assistant":
-            return _restored(_plain(post, known), post.extra)
+            return _restore(_plain(post, known), post.extra)
     if post.tool_call_id is not None:
         return _plain(post, "tool")
     return {"role": "user", "content": f"{sender}: {text_with_calls(post)}"}
 
 
 def paired(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
-    """Return, for the place of each post with calls, where the results stand: place by the call's number, in the order
-    of the log. An id that is used again means the newest call of that id.
+    """Return the places of tool results: for the place of each post with calls, by the call's number, in log order. A
+    repeated id means the newest call with that id.
     """
     answers: dict[int, dict[int, int]] = {}
     waiting: dict[str, list[tuple[int, int]]] = {}
@@ -169,24 +165,24 @@ def paired(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
 
 
 def answered_by(post: Post) -> tuple[str, ...]:
-    """Return the ids of the calls whose results *post* carries: several where they are parts of its content."""
+    """Return the ids of the calls that *post* answers: several, if the results are parts of its content."""
     if post.tool_call_id is None:
         return ()
-    return tuple(dict.fromkeys((post.tool_call_id, *_answered(_kept_blocks(post)))))
+    return tuple(dict.fromkeys((post.tool_call_id, *_answered_ids(_blocks_of(post)))))
 
 
 def has_result_parts(post: Post) -> bool:
-    """Return whether *post* carries results as parts of its content, as its message has to as well."""
-    return post.tool_call_id is not None and any(map(_is_result, _kept_blocks(post)))
+    """Return whether *post* carries results as parts of its content. Its message must, too."""
+    return post.tool_call_id is not None and any(map(_is_result, _blocks_of(post)))
 
 
 def results_apart(post: Post) -> tuple[Post, ...]:
-    """Return *post* as it is, or where it carries several results as parts of its content: each as a post of its own.
+    """Return *post* itself, or one post for each result if it carries several as parts of its content.
 
-    What stands beside the results follows as one more, which answers nothing. A post whose text was changed since is
-    not parted: its parts say what it said before.
+    Other parts follow as one more post, which answers nothing. A post is not split if its text has been changed since,
+    because its parts still have the old text.
     """
-    blocks = _kept_blocks(post) if post.tool_call_id is not None else ()
+    blocks = _blocks_of(post) if post.tool_call_id is not None else ()
     results = [part for part in blocks if _is_result(part)]
     if len(results) < 2 or _text_in(blocks, TOOL) != post.message:
         return (post,)
@@ -202,8 +198,8 @@ def results_apart(post: Post) -> tuple[Post, ...]:
 
 
 def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``extra`` of a post without the content that its message had where that differed from plain text: for
-    a post that reads otherwise now. Its calls and ids, if they were parts of that, are said by its own fields then."""
+    """Return the ``extra`` of a post whose text has changed: without the content of its message. Calls and ids that were
+    parts of the content are restored from the post's own fields."""
     kept = extra.get(KEPT)
     if not isinstance(kept, Mapping) or "content" not in kept:
         return dict(extra)
@@ -216,8 +212,8 @@ def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reads(content: Any, text: str) -> Any:
-    """Return the *content* of a message that says *text* now: a tool's result keeps the form in which its call is
-    found, everything else is text."""
+    """Return the *content* of a message with its text replaced by *text*. A tool's result keeps its form, so that its
+    call is found; anything else becomes text."""
     part = result_of_text(content)
     if part is None:
         return text
@@ -225,7 +221,7 @@ def reads(content: Any, text: str) -> Any:
 
 
 def result_of_text(content: Any) -> Mapping[str, Any] | None:
-    """Return the part of a message's *content* that is all of it, and a tool's result of text alone."""
+    """Return the only part of a message's *content*, if it is a tool's result of text alone; else None."""
     parts = () if content is None or isinstance(content, str) else _blocks(content)
     if len(parts) != 1 or not _is_result(parts[0]):
         return None
@@ -240,7 +236,7 @@ def _has_text(part: Any) -> bool:
 
 
 def with_text(extra: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the ``extra`` of a post that says *text* now: as ``without_content``, but a tool's result keeps its
+    """Return the ``extra`` of a post whose text is *text* now: as ``without_content``, but a tool's result keeps its
     form."""
     kept = extra.get(KEPT)
     if not isinstance(kept, Mapping) or result_of_text(kept.get("content")) is None:
@@ -249,14 +245,14 @@ def with_text(extra: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def without_calls(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``extra`` of a post without the calls as its message had them: its own field says them then."""
+    """Return the ``extra`` of a post without the calls of its message, which are then restored from the post's field."""
     kept = extra.get(KEPT)
     if not isinstance(kept, Mapping) or "tool_calls" not in kept:
         return dict(extra)
     return {**extra, KEPT: {key: value for key, value in kept.items() if key != "tool_calls"}}
 
 
-def _kept_blocks(post: Post) -> tuple[Any, ...]:
+def _blocks_of(post: Post) -> tuple[Any, ...]:
     kept = post.extra.get(KEPT)
     return _blocks(kept.get("content")) if isinstance(kept, Mapping) else ()
 
@@ -271,13 +267,13 @@ def text_of(post: Post) -> str:
 
 
 def text_with_calls(post: Post) -> str:
-    """Return the same with the tool calls, one a line: for readers who cannot be handed calls."""
+    """Return the same with the tool calls, one a line, for readers that cannot be handed calls."""
     calls = [f"{post.send_from} calls {call.name}({call.arguments}) as {call.id}" for call in post.tool_calls]
     return "\n".join([*([text_of(post)] if text_of(post) else []), *calls])
 
 
 def _plain(post: Post, role: str) -> dict[str, Any]:
-    """Return what a post's own fields say, in OpenAI's most usual form."""
+    """Return a post's own fields as a message in OpenAI's usual form."""
     message: dict[str, Any] = {"role": role, "content": text_of(post)}
     if post.tool_calls:
         message["tool_calls"] = [
@@ -289,7 +285,7 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
     return message
 
 
-def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def _restore(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     kept, absent = extra.get(KEPT), extra.get(_ABSENT)
     if kept and isinstance(kept, Mapping):  # a host may have its own idea of these keys
         plain.update(thaw(kept))
@@ -299,12 +295,12 @@ def _restored(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _text_of_message(message: Mapping[str, Any], role: str, blocks: tuple[Any, ...]) -> str:
-    """Return all the text in *message* but for what has fields of its own."""
+    """Return the text in *message* that has no field of its own."""
     content = message.get("content")
     text = _text_in(blocks, role) if blocks else content if isinstance(content, str) else ""
     called = message.get("function_call")
     if role == ASSISTANT and isinstance(called, Mapping):  # from before tool calls, without an id
-        text = "\n".join([*([text] if text else []), f"[call of {_called(called, called)}]"])
+        text = "\n".join([*([text] if text else []), f"[call of {_call_text(called, called)}]"])
     return text or _refusal(message)
 
 
@@ -313,7 +309,7 @@ def _text_in(blocks: tuple[Any, ...], role: str) -> str:
 
 
 def _blocks(content: Any) -> tuple[Any, ...]:
-    """Return the parts of a message's content that is no text."""
+    """Return the parts of a message's content, unless it is text."""
     if isinstance(content, Mapping):
         return (content,)
     if content is None or isinstance(content, str):
@@ -325,15 +321,17 @@ def _blocks(content: Any) -> tuple[Any, ...]:
 
 
 def _text_in_part(part: Any, role: str, blocks: tuple[Any, ...]) -> str | None:
-    """Return the text in one of *blocks*, with a mark where something else stands; None for a call that has a field."""
+    """Return the text of one of *blocks*, or a mark for another kind of part; None for a call that has a field."""
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
         raise MessageError(f"a content part must be a mapping or a string, not {type(part).__name__}")
     if _is_call(part):
-        known = any(call.id == part.get("id") for call in _calls_in((part,), role)) and not _is_answered(part, blocks)
+        known = any(call.id == part.get("id") for call in _calls_in((part,), role)) and not _is_answered_ids(
+            part, blocks
+        )
         which = f" as {part['id']}" if isinstance(part.get("id"), str) else ""
-        return None if known else f"[call of {_called(part, part)}{which}]"
+        return None if known else f"[call of {_call_text(part, part)}{which}]"
     if _is_result(part):
         text = _text_in_result(part)
         if role == TOOL and len([one for one in blocks if _is_result(one)]) == 1:
@@ -353,7 +351,7 @@ def _text_in_other(part: Mapping[str, Any]) -> str:
     return f"[{kind}]" if is_media or not rest else _as_json(part, f"[{kind}]")
 
 
-#: What a type has in its name where its content is no text that anybody could read.
+#: Words in the names of part types whose content is no readable text.
 _MEDIA = frozenset(("image", "audio", "video", "file", "document", "screenshot"))
 
 
@@ -388,25 +386,25 @@ def _result_id(part: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _answered(blocks: tuple[Any, ...]) -> Iterator[str]:
-    """Give the ids of the calls that results among *blocks* answer."""
+def _answered_ids(blocks: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the ids of the calls that results among *blocks* answer."""
     ids = (_result_id(part) for part in blocks if _is_result(part))
     return (call_id for call_id in ids if call_id is not None)
 
 
-def _is_answered(part: Mapping[str, Any], blocks: tuple[Any, ...]) -> bool:
-    """Return whether a call is answered by the message that makes it: then nothing else is to be paired with it."""
-    return part.get("id") in set(_answered(blocks))
+def _is_answered_ids(part: Mapping[str, Any], blocks: tuple[Any, ...]) -> bool:
+    """Return whether the message with a call answers it, too: then nothing else is paired with it."""
+    return part.get("id") in set(_answered_ids(blocks))
 
 
 def _calls_in(blocks: tuple[Any, ...], role: str) -> Iterator[ToolCall]:
-    """Give the calls that the assistant's message makes in its parts."""
+    """Yield the calls in the parts of the assistant's message."""
     for part in blocks if role == ASSISTANT else ():
-        if _is_call(part) and isinstance(part.get("id"), str) and not _is_answered(part, blocks):
+        if _is_call(part) and isinstance(part.get("id"), str) and not _is_answered_ids(part, blocks):
             yield create_unchecked(ToolCall, {"id": part["id"], "name": _name(part), "arguments": _arguments(part)})
 
 
-def _called(asked: Mapping[str, Any], flat: Mapping[str, Any]) -> str:
+def _call_text(asked: Mapping[str, Any], flat: Mapping[str, Any]) -> str:
     return f"{_name(asked)}({_arguments(flat)})"
 
 
@@ -415,7 +413,7 @@ def _name(asked: Mapping[str, Any]) -> str:
 
 
 def _arguments(asked: Mapping[str, Any]) -> str:
-    """Return the arguments of a call as text, whatever they are called."""
+    """Return the arguments of a call as text, under any of their usual keys."""
     arguments = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
     if isinstance(arguments, str):
         return arguments

@@ -1,4 +1,4 @@
-"""What the provider itself counted of a role's prompts, and by how much that corrects our own count."""
+"""Pinned posts, and the provider's own counts of prompts, which correct ours."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Pinned(NamedTuple):
     round: int
     number: int
     round_id: str
-    #: What it says, and who says it; empty where there is no such post.
+    #: Its words, with the sender; empty if there is no such post.
     text: str
-    #: Who sent and who received it; empty: every role sees it.
+    #: Sender and recipient; empty: every role sees it.
     ends: tuple[str, ...] = ()
 
-    def shown_to(self, role: str) -> bool:
-        """Return whether *role* sees that it says something; the empty role sees everything."""
+    def is_shown_to(self, role: str) -> bool:
+        """Return whether *role* sees its words; the empty role sees everything."""
         return bool(self.text) and (not role or not self.ends or role in self.ends)
 
 
-def said_at(round_: Round, number: int) -> Pinned:
-    """Return what *round_* says in the post of that *number*."""
+def read_pinned(round_: Round, number: int) -> Pinned:
+    """Return the post of that *number* in *round_* as a pinned one."""
     if number == 0:
         return Pinned(round_.number, 0, round_.id, f"{USER}: {round_.user_query}")
     for post in round_.post_list:
@@ -38,21 +38,18 @@ def said_at(round_: Round, number: int) -> Pinned:
     return Pinned(round_.number, number, round_.id, "")
 
 
-def unreadable(round_id: str, place: int, number: int) -> Pinned:
-    """Return what is shown of a pinned post that is damaged, of the round at that *place*: nobody is stopped by it."""
+def unreadable_pin(round_id: str, place: int, number: int) -> Pinned:
+    """Return the substitute for a damaged pinned post in the round at that *place*, so that prompts can go on."""
     return Pinned(place, number, round_id, f"{place_reference(place, number)}: cannot be read any more")
 
 
-# --- what the provider itself counted of a role's prompts, and by how much that corrects our own count ------------
-
-
-#: A count is corrected by whole steps, so that prompts do not wobble; more than so many say nothing about a tokenizer.
+#: Counts are corrected in whole steps, so that prompts stay stable. A larger difference is not the tokenizer's.
 STEP = 0.05
 MAX_STEPS = 40
-#: Providers keep no prompts that are shorter, in tokens; and what they keep ends at a multiple of so many.
+#: Providers cache prompts of at least so many tokens, up to a multiple of so many.
 MIN_CACHED = 1_024
 CACHED_STEP = 128
-#: What the newest prompt weighs in the share of tokens that were not in the cache.
+#: Weight of the newest prompt in the share of tokens that missed the cache.
 _WEIGHT = 1 / 16
 
 
@@ -60,36 +57,36 @@ _WEIGHT = 1 / 16
 class Usage:
     """A role's newest usage by its provider's count."""
 
-    #: Tokens of the newest prompt; None where none was told of, or overlays have changed since.
+    #: Tokens of the newest prompt; None: not reported, or overlays have changed since.
     input_tokens: int | None = None
     #: Steps of 5% by which our own count was too low, at its worst.
     steps: int = 0
-    #: The share of tokens that the provider had read before and did not find in its cache, the newest prompts counting
-    #: for more; 0 where nobody told.
+    #: Share of tokens that the provider had read before and did not find in its cache, weighted towards the newest
+    #: prompts; 0: not reported.
     cold: float = 0.0
 
     @property
     def correction(self) -> float:
-        """By what to multiply our own count."""
+        """Factor for our own count."""
         return 1 + STEP * self.steps
 
     def after(
         self, input_tokens: int, counted: int | None, *, current: bool, cached_tokens: int | None = None
     ) -> Usage:
-        """Return the usage after a prompt that the provider counted as *input_tokens*, *cached_tokens* of them in its
-        cache, and we as *counted*."""
+        """Return the usage after a prompt of *input_tokens* by the provider's count, *cached_tokens* of them from its
+        cache, and *counted* by ours."""
         steps = 0
         if counted:
-            steps = max(0, -(-(input_tokens - counted) * 20 // counted))  # the least that suffices, in whole numbers
+            steps = max(0, -(-(input_tokens - counted) * 20 // counted))  # rounded up
         told, cold = input_tokens if current else None, self.cold
         if cached_tokens is not None and told is not None and self.input_tokens is not None:
             # The prompt before had the same beginning: no overlay has changed since.
-            cold += _WEIGHT * (_missed(min(self.input_tokens, input_tokens), cached_tokens) - cold)
+            cold += _WEIGHT * (_missed_share(min(self.input_tokens, input_tokens), cached_tokens) - cold)
         return Usage(told, min(MAX_STEPS, max(self.steps, steps)), cold)
 
 
-def _missed(known: int, cached_tokens: int) -> float:
-    """Return the share of the *known* tokens that were not in the cache, of those that it might keep."""
+def _missed_share(known: int, cached_tokens: int) -> float:
+    """Return the share of the cacheable ones among *known* tokens that missed the cache."""
     if known < MIN_CACHED:
         return 0.0
     kept = known - known % CACHED_STEP

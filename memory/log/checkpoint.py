@@ -1,6 +1,6 @@
-"""What a Memory was after one entry, without any text: with the entries of its tail, all that opening a session takes.
+"""Checkpoints: the snapshot after one entry, without texts. With the entries behind it, a session can be opened.
 
-It says where in the log things stand, and they are read from there; so erasing a text never has to look here.
+A checkpoint holds places in the log, and texts are read from there. So erasing a text never changes a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, dumped
 from ..stores.base import Checkpoint, Store
-from ..usage import Pinned, Usage, said_at, unreadable
+from ..usage import Pinned, Usage, read_pinned, unreadable_pin
 from .round_store import StoredRounds, rebuild
 from .state import OpenRound, Publication, ReductionPlaces, Snapshot, record_at
 
-#: Of the body. One of another version is passed over, and the log is read instead.
+#: Version of the body. A checkpoint of another version is ignored, and the log is read instead.
 VERSION = 1
 
-OF_ANOTHER_LOG = "the checkpoint of this session is of another log; it is passed over"
+OF_ANOTHER_LOG = "the checkpoint of this session is of another log; it is ignored"
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -33,18 +33,18 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class _Reductions(Record):
     version: Count
-    #: By round id: the round's number and those of the entries.
+    #: By round id: the round's number, and the numbers of the entries.
     places: Mapping[Text, tuple[Count, tuple[Count, ...]]]
 
 
 class _Role(Record):
     generation: Count | None = None
     held_round_id: Text | None = None
-    #: Entries of what was published and not reverted, each with the last round that it covers.
+    #: Entries of publications that were not reverted, each with the last round that it covers.
     published: tuple[tuple[Count, Count], ...] = ()
     prepared: tuple[Count, ...] = ()
     reductions: _Reductions | None = None
-    #: Tokens, steps, and the share that was not cached, which older checkpoints lack.
+    #: Tokens, steps, and the share that missed the cache, which older checkpoints lack.
     usage: tuple[Count | None, Count] | tuple[Count | None, Count, Share] | None = None
 
 
@@ -64,7 +64,7 @@ class _Body(Record):
 
 
 def checkpoint_of(now: Snapshot) -> Checkpoint:
-    """Return *now* as a checkpoint. It reads nothing, and its length does not depend on what was said."""
+    """Return *now* as a checkpoint. Reads nothing. Its length does not depend on the length of texts."""
     names = dict.fromkeys([*now.journals, *now.prepared_entries, *now.reductions, *now.usages])
     body = _Body(
         version=VERSION,
@@ -94,13 +94,13 @@ def _role_of(now: Snapshot, role: str) -> _Role:
 
 
 def _usage_of(usage: Usage) -> tuple[int | None, int] | tuple[int | None, int, float]:
-    """Return *usage* as versions before this one wrote it, where that says all."""
+    """Return *usage* in the form that older versions read, if that loses nothing."""
     known = (usage.input_tokens, usage.steps)
     return (*known, usage.cold) if usage.cold else known
 
 
-def resumed(kept: Checkpoint, store: Store, session: str, archive: StoredRounds) -> Snapshot | None:
-    """Return the snapshot after the entry that *kept* names; None where *kept* cannot be made use of.
+def resume_from(kept: Checkpoint, store: Store, session: str, archive: StoredRounds) -> Snapshot | None:
+    """Return the snapshot after the entry that *kept* names; None if *kept* cannot be used.
 
     Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
     """
@@ -113,11 +113,11 @@ def resumed(kept: Checkpoint, store: Store, session: str, archive: StoredRounds)
     try:
         return _Reading(store, session, archive).snapshot(kept.number, body)
     except StoreDamaged:
-        return None  # if it is the log, reading that will tell
+        return None  # if it is the log that is damaged, reading it will tell
 
 
 class _Reading:
-    """Reads from a session's log what a checkpoint names."""
+    """Reads the parts of a session's log that a checkpoint names."""
 
     def __init__(self, store: Store, session: str, archive: StoredRounds) -> None:
         self._store = store
@@ -178,15 +178,15 @@ class _Reading:
         return now
 
     def _pinned(self, number: int, body: _Body, live: Mapping[int, OpenRound]) -> list[Pinned]:
-        """Return what the pinned posts say, read here so that later the store may be away."""
+        """Return the pinned posts, read now so that prompts do not need the store later."""
         found: list[Pinned] = []
         for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
             posts = [(round_id, post) for round_id, post, _ in pins]
             try:
                 rounds = live if place in live else rebuild(self._of_round(place, number))
-                found += [said_at(rounds[place].round, post) for _, post in posts]
+                found += [read_pinned(rounds[place].round, post) for _, post in posts]
             except (StoreDamaged, NewerVersion):
-                found += [unreadable(round_id, place, post) for round_id, post in posts]
+                found += [unreadable_pin(round_id, place, post) for round_id, post in posts]
             except KeyError as error:
                 raise StoreDamaged(OF_ANOTHER_LOG) from error
         return found

@@ -1,4 +1,4 @@
-"""Erasing what a post says: what that makes of a Memory, and of every entry of its log that holds the text."""
+"""Erasing the text of a post: from the snapshot, and from every entry of the log that holds it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..visibility import Rounds
     from .state import Snapshot
 
-#: What is read where a text was erased.
+#: Stands in place of an erased text.
 REDACTED = "[Redacted]"
 
 
@@ -43,7 +43,7 @@ def without(round_: Round, numbers: Iterable[int]) -> Round:
 
 
 def redact(post: Post) -> Post:
-    """Return *post* without what it says. Ids and the names of tools stay, so that no call loses its result."""
+    """Return *post* without its text. Ids and names of tools stay, so that no call loses its result."""
     return copy_with(
         post,
         message=REDACTED,
@@ -54,7 +54,7 @@ def redact(post: Post) -> Post:
 
 
 def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
-    """Return of *extra* that it came in as a message, and what pairs calls of the old form with their results."""
+    """Return only the parts of *extra* that mark a chat message and pair calls of the old form with their results."""
     if not came_as_message(extra):
         return EMPTY
     kept: object = extra[KEPT]
@@ -68,18 +68,15 @@ def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
     return freeze_mapping({KEPT: left})
 
 
-# --- erasing what a post says: what that makes of a Memory, and of every entry of its log that holds the text -----
-
-
 _OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
 _HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
 _ERASING = kinds_of(PostRedacted)
 _SHOWING = kinds_of(ShownRecorded)
 
 
-def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
+def find_post(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
     """Return the round and the number of a post, given itself or by reference; 0 is the user's query. *rounds* are all
-    rounds of the log. Raises ``UnknownReference`` where there is none."""
+    rounds of the log. Raises ``UnknownReference`` if there is no such post."""
     if isinstance(what, Post):
         for round_ in reversed(rounds):
             for post in round_.post_list:
@@ -97,48 +94,49 @@ def place_of(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
     raise UnknownReference(f"there is no {what} in this session")
 
 
-def redaction_of(round_: Round, number: int) -> PostRedacted:
-    """Return what erases the post of that *number*, and the query with it where it repeats that."""
+def create_redaction(round_: Round, number: int) -> PostRedacted:
+    """Return the record that erases the post of that *number*, and the query too if the post repeats it."""
     twice = number <= 1 and round_.post_list and repeats_query(round_.post_list[0], round_)
     return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
 
 
-def references_of(record: PostRedacted, number: int) -> tuple[str, ...]:
+def list_references(record: PostRedacted, number: int) -> tuple[str, ...]:
     """Return the references of the posts that *record* erases, in the round of that *number*."""
     return tuple(place_reference(number, place) for place in record.numbers)
 
 
-def erased_places(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
+def read_erased_references(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
     """Return the references of all posts that were erased, each once. *numbers* gives those of the rounds."""
     records = (entry.record for entry in store.read_kinds(session, _ERASING))
-    found = (references_of(one, numbers(one.round_id)) for one in records if isinstance(one, PostRedacted))
+    found = (list_references(one, numbers(one.round_id)) for one in records if isinstance(one, PostRedacted))
     return tuple(dict.fromkeys(chain.from_iterable(found)))
 
 
-def unfinished(present: Round, record: PostRedacted) -> bool:
-    """Return whether the text that *record* erases is still in *present*. It goes last: without it, nothing is left."""
+def holds_erased_text(present: Round, record: PostRedacted) -> bool:
+    """Return whether *present* still has the text that *record* erases. Posts are erased last, after all overlays."""
     return without(present, record.numbers) != present
 
 
 def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
-    """Return *now* without the text, and without all that was made from it."""
+    """Return *now* without the text, and without everything made from it."""
     posts = (*now.erased.get(record.round_id, ()), *record.numbers)
-    after = withdrawn(now, record).copy_with(erased={**now.erased, record.round_id: posts})
+    after = withdraw_redacted(now, record).copy_with(erased={**now.erased, record.round_id: posts})
     return after.without_posts(now.archive.numbers[record.round_id], record.numbers)
 
 
-def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
-    """Return *now* without all that was made from the text: that needs no text to be worked out, so it is the same when
-    the log is read again. Every role gets a new generation, for a compaction that is in the making may hold the text.
+def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
+    """Return *now* without everything made from the text. This needs no text, so the result is the same when the log is
+    read again. Every role gets a new generation, because a compaction in the making may hold the text.
 
-    May raise ``StoreError``, for it reads what is shown instead: so it is asked before that is written, too.
+    May raise ``StoreError``, because it reads the compaction to be shown instead. So it is tried before the redaction
+    is written, too.
     """
     number = now.number_of(record.round_id)
     if not number:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
     after = now.without_pins(record.round_id, record.numbers).copy_with(
         usages={role: copy_with(usage, input_tokens=None) for role, usage in now.usages.items()},
-        prepared={},  # nobody knows which rounds went into a step
+        prepared={},  # the rounds that went into a step are not known
         prepared_entries={},
         redactions=now.redactions + 1,
     )
@@ -152,11 +150,10 @@ def withdrawn(now: Snapshot, record: PostRedacted) -> Snapshot:
     return after
 
 
-def holding(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry]:
-    """Return the entries in which something may have to be erased that was said in *rounds*, and those that say what,
-    in order.
+def read_affected(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry]:
+    """Return, in order, the entries that may hold texts of *rounds*, and those that say which texts are erased.
 
-    On an indexed store, all compactions and what is of these rounds; else the whole log.
+    On an indexed store these are all compactions and all entries of these rounds; else the whole log.
     """
     if "indexed" not in store.capabilities:
         return store.read(session)
@@ -166,11 +163,11 @@ def holding(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry
     return [found[number] for number in sorted(found)]
 
 
-def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tuple[int, str]]:
-    """Return the number and the new body of each entry that holds a text which *log* says is erased: overlays first,
-    then posts, so that a redaction which was interrupted can be seen by the post. *numbers* gives those of the rounds.
+def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tuple[int, str]]:
+    """Return the number and the new body of each entry that holds an erased text. *numbers* gives a round's number.
 
-    What was published after a redaction was made without the text, and stays.
+    Overlays come first, then posts, so that the post shows whether a redaction was interrupted. An overlay published
+    after the redaction was made without the text, and stays.
     """
     posts: dict[str, frozenset[int]] = {}
     first = None  # the first round in which a later entry erases something
@@ -187,9 +184,9 @@ def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tu
         elif record is not None and first is not None:
             if isinstance(record, ShownRecorded):
                 places = {numbers(round_id): erased for round_id, erased in posts.items()}
-                left: Record = _shown_without(record, sources, places)
+                left: Record = _erase_in_shown(record, sources, places)
             else:
-                left = _erased(record, posts, first)
+                left = _erase_in(record, posts, first)
             if left != record:
                 is_overlay = not isinstance(record, (RoundOpened, PostAdded))
                 (overlays if is_overlay else texts).append((entry.number, Entry.of(left).body))
@@ -197,7 +194,7 @@ def erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tu
 
 
 def _sources_in(entries: Iterable[Entry]) -> dict[str, tuple[str, ...]]:
-    """Return what each text that stands for messages is made from, by its id."""
+    """Return the sources of each stand-in, by its id."""
     records = (entry.record for entry in entries if entry.kind in _SHOWING)
     return {
         one.id: one.sources + one.beside
@@ -207,10 +204,10 @@ def _sources_in(entries: Iterable[Entry]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _shown_without(
+def _erase_in_shown(
     record: ShownRecorded, sources: Mapping[str, tuple[str, ...]], erased: Mapping[int, frozenset[int]]
 ) -> ShownRecorded:
-    """Return *record* without the texts that were made from a post in *erased*, by the numbers of their rounds."""
+    """Return *record* without the texts made from a post in *erased*, which has the posts by round number."""
     nothing = freeze_mapping({"role": "user", "content": REDACTED})
     made = (
         copy_with(one, message=nothing) if covers(one.sources + one.beside, sources, erased) else one
@@ -219,7 +216,7 @@ def _shown_without(
     return copy_with(record, made=tuple(made))
 
 
-def _erased(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
+def _erase_in(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
     match record:
         case RoundOpened(round_id=id_, extra=extra) if 0 in posts.get(id_, ()):
             return copy_with(record, user_query=REDACTED, extra=strip(extra))

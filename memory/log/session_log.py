@@ -1,4 +1,4 @@
-"""A session's log and the snapshot that it makes: the one place where either is written."""
+"""A session's log and its snapshot: the only place that writes either."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from ..hooks import describe, renewed_after_fork
 from ..rounds import Clock, Record
 from ..search import forget_texts
 from ..stores.base import Store
-from .checkpoint import checkpoint_of, resumed
-from .redaction import erasures, holding, references_of, unfinished
+from .checkpoint import checkpoint_of, resume_from
+from .redaction import find_erasures, holds_erased_text, list_references, read_affected
 from .round_store import PURGED, StoredRounds
 from .state import ResidentRounds, Snapshot, apply_all
 
-#: What a store raises where it is certain that nothing was written, so that there is nothing to look for.
+#: Raised by a store only if certainly nothing was written.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
-#: Entries that come before the next checkpoint: at most so many are read at opening beside what the tail needs.
+#: Entries between two checkpoints. Opening reads at most so many, beside those of the tail.
 CHECKPOINT_EVERY = 1_000
 #: Entries that are taken in at once.
 PAGE = 256
@@ -57,63 +57,62 @@ _News = tuple[range, tuple[tuple[str, ...], ...]] | None
 
 
 class Log(ABC):
-    """The log of one session. One writer at a time in a process; several processes find out by ``Conflict``.
+    """The log of one session. A process has one writer at a time; processes notice each other by ``Conflict``.
 
-    What happens is told of by ``_announce``, each round once, with no lock held.
+    ``_announce`` is called for each new round once, with no lock held.
     """
 
     _own_round: str  # id of the newest round that this Memory opened
-    # What is being appended, or was when something went wrong the last time; and the ids of all that was when something
-    # went wrong. Two for one fact: only reading on asks for ids, and takes them then; no append that goes well does.
+    # The entries being appended, or of the append that failed last; and ids of entries whose append failed. Two
+    # attributes, because a successful append needs no ids: only reading on after a failure collects them.
     _appending: Sequence[Entry]
     _own_entries: frozenset[str]
-    _taken_over: tuple[str, ...]  # ids of rounds that were open at opening, which the next one finishes
+    _taken_over: tuple[str, ...]  # ids of rounds that another process left open, which the next round finishes
 
     def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
         self.session_id = session_id
         self._store = store
         self._clock = clock
         self._indexed = store if "indexed" in store.capabilities else None
-        self._behind = False  # whether some of its own entries may be in the log that are not known here
-        self._heard = False  # whether anything was read that others wrote, and nobody was told of yet
-        self._gone: tuple[tuple[str, ...], ...] = ()  # references of what others erased, and nobody was told of yet
-        self._to_erase: dict[int, int] = {}  # entries that erase, while that may not be done; and their rounds
+        self._behind = False  # whether the log may have entries of ours that are not known here
+        self._heard = False  # whether entries of others were read that were not announced yet
+        self._gone: tuple[tuple[str, ...], ...] = ()  # references of posts that others erased, not announced yet
+        self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
         self._after_fork()
         renewed_after_fork(self)
-        self.snapshot = self._begun()  # replaced under the lock, read without
-        self._checkpoint = self.snapshot.number  # the last entry that was taken into a checkpoint
+        self.snapshot = self._read_checkpoint()  # replaced under the lock, read without it
+        self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()
-        self._told = self.snapshot.total  # number of the last round that hooks were told of
+        self._told = self.snapshot.total  # number of the last announced round
         self._heard, self._gone = False, ()
         left_open = (item.opened.round_id for item in self.snapshot.live if item.state == "created")
         if take_over:
             self._taken_over = tuple(left_open)
-        self._checkpoint_fault = ""  # the class of the error by which the last one could not be kept
-        self._keep_checkpoint(self._due())
-        self._checkpoint_fault = ""  # which nobody could hear of yet
+        self._checkpoint_fault = ""  # class of the error that kept the last one from being stored
+        self._keep_checkpoint(self._due_checkpoint())
+        self._checkpoint_fault = ""  # no hook could hear of it yet
 
     def _after_fork(self) -> None:
-        # One writer at a time: held over an append. A thread may enter it again, so that what a signal's handler does
-        # in the middle of a write can be refused, and does not wait for itself for ever.
+        # One writer at a time; held over an append. Re-entrant, so that a signal's handler that writes in the middle of
+        # a write is refused instead of waiting for itself for ever.
         self._lock = threading.RLock()
         self._writing = False
-        # What the parent opened, and was appending, is the parent's: a child that finished it would end its turn.
+        # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
         self._own_round, self._own_entries, self._appending, self._taken_over = "", _NO_ENTRIES, (), ()
 
     @abstractmethod
     def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
-        """Tell whoever asked of what was *erased*, by its references, of new rounds, by their numbers, and that
-        something happened."""
+        """Announce references of *erased* posts and numbers of new *rounds*, and that something happened."""
 
     @abstractmethod
     def _report_checkpoint(self, error: str) -> None:
-        """Tell whoever asked that a checkpoint could not be kept."""
+        """Report that a checkpoint could not be stored."""
 
     def refresh(self) -> bool:
-        """Return whether others have written to the session, and show it from now on: hooks are told of their rounds.
+        """Read the entries that others have written, and return whether there were any. Hooks hear of new rounds.
 
-        For a Memory that only reads; one that writes finds out by writing. May raise ``StoreError``, and
-        ``SessionPurged`` where the session is gone: go on with a new Memory then.
+        For a Memory that only reads: writing reads, too. May raise ``StoreError``, and ``SessionPurged`` if the session
+        is gone; go on with a new Memory then.
         """
         news: _News = None
         try:
@@ -164,7 +163,7 @@ class Log(ABC):
                             written = not said or self._append_all(now, said, made_at)
                     now = self.snapshot
                     if self._indexed is not None:
-                        due = self._due()
+                        due = self._due_checkpoint()
                 finally:
                     news, self._writing = self._take_news(), False
         finally:
@@ -265,10 +264,10 @@ class Log(ABC):
                 self._apply(page[start:place], records[start:place])
                 number = self.snapshot.number_of(record.round_id)
                 redacted.add(number)
-                if number and self._is_unfinished(record, number, entry.number):
+                if number and self._holds_erased_text(record, number, entry.number):
                     self._to_erase[entry.number] = number
                 self._apply([entry], [record])
-                self._gone += (references_of(record, number),)
+                self._gone += (list_references(record, number),)
                 start = place + 1
             elif entry.round and type(record) is ReductionPublished:  # the store need not be asked for the number
                 self.snapshot.archive.numbers[record.reduction.round_id] = entry.round
@@ -288,19 +287,19 @@ class Log(ABC):
             self._note_own((entry for entry, _ in own), (record for _, record in own))
             self._own_entries -= {entry.id for entry, _ in own}
 
-    def _is_unfinished(self, record: PostRedacted, number: int, entry: int) -> bool:
+    def _holds_erased_text(self, record: PostRedacted, number: int, entry: int) -> bool:
         """Return whether the store still has the text that *record* erases: in the round of that *number*, which
         *entry* is about."""
         now = self.snapshot
         settled = number <= now.closed_prefix
-        return unfinished(now.archive.before(number, entry) if settled else now.round_at(number), record)
+        return holds_erased_text(now.archive.before(number, entry) if settled else now.round_at(number), record)
 
     def _erase(self, *rounds: int) -> None:
-        """Erase from the store what its log says is erased, in *rounds* and where it is known not to be done: from its
+        """Erase texts from the store that the log says are erased, in *rounds* and in unfinished redactions: from the
         index, then from overlays, then from posts."""
         now, begun = self.snapshot, dict(self._to_erase)
-        log = list(holding(self._store, self.session_id, [*begun.values(), *rounds]))
-        bodies = list(erasures(log, now.archive.numbers.__getitem__))
+        log = list(read_affected(self._store, self.session_id, [*begun.values(), *rounds]))
+        bodies = list(find_erasures(log, now.archive.numbers.__getitem__))
         numbers = {number for number, _ in bodies}
         said = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
         forget_texts(self._store, self.session_id, now, said)
@@ -309,16 +308,16 @@ class Log(ABC):
             self._to_erase.pop(number, None)
 
     def _take_news(self) -> _News:
-        """Return what nobody was told of yet, for the caller to announce; None where there is nothing."""
+        """Return new rounds and erased posts for the caller to announce; None if there is nothing."""
         told, total, gone = self._told, self.snapshot.total, self._gone
         if told >= total and not (self._heard or gone):
             return None
         self._told, self._heard, self._gone = max(told, total), False, ()
         return range(told + 1, total + 1), gone
 
-    def _due(self) -> Snapshot | None:
-        """Return what a checkpoint is to be made of; None where it is not time, or something is still to be erased:
-        whoever opened the session by it would not know of that."""
+    def _due_checkpoint(self) -> Snapshot | None:
+        """Return the snapshot to checkpoint; None if none is due or a redaction is unfinished, which a checkpoint would
+        hide from the next opener."""
         now = self.snapshot
         if self._indexed is None or now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
             return None
@@ -331,20 +330,20 @@ class Log(ABC):
         fault = ""
         try:
             self._indexed.keep_checkpoint(self.session_id, checkpoint_of(now))
-        except Exception as error:  # noqa: BLE001  (what was appended is stored: no writer is told otherwise)
-            # Without it the next opening reads more, and that is all.
+        except Exception as error:  # noqa: BLE001  (the append succeeded: its writer gets no error)
+            # The next opening reads more, and that is all.
             fault = describe(error)
         known, self._checkpoint_fault = self._checkpoint_fault, fault
         if fault not in ("", known):
             self._report_checkpoint(fault)
 
-    def _begun(self) -> Snapshot:
-        """Return what is known without reading the log: what the newest checkpoint says, if there is one."""
+    def _read_checkpoint(self) -> Snapshot:
+        """Return the snapshot of the newest checkpoint; an empty one if there is none."""
         if self._indexed is None:
             return Snapshot(archive=ResidentRounds(self._store, self.session_id))
         archive = StoredRounds(self._indexed, self.session_id)
         kept = self._indexed.checkpoint(self.session_id)
-        begun = resumed(kept, self._indexed, self.session_id, archive) if kept is not None else None
+        begun = resume_from(kept, self._indexed, self.session_id, archive) if kept is not None else None
         return Snapshot(archive=archive) if begun is None else begun
 
 

@@ -30,7 +30,7 @@ from ..messages import came_as_message
 from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, merge_reductions, without_span
 from ..rounds import USER, Post, Record, Round, RoundState, copy_with, create_unchecked
 from ..stores.base import Store
-from ..usage import Pinned, Usage, said_at, unreadable
+from ..usage import Pinned, Usage, read_pinned, unreadable_pin
 from ..visibility import Rounds
 from .redaction import with_redacted, without
 
@@ -418,9 +418,9 @@ class Snapshot:
         if not place:
             raise StoreError(f"entry {self.number} of the log pins in a round that is not there; restore the session")
         try:
-            found = said_at(self.round_at(place), number)
+            found = read_pinned(self.round_at(place), number)
         except (StoreDamaged, NewerVersion):
-            found = unreadable(round_id, place, number)
+            found = unreadable_pin(round_id, place, number)
         return self.with_pinned((*self.pinned, found))
 
     def without_pins(self, round_id: str, numbers: Iterable[int]) -> Snapshot:

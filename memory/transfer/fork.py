@@ -103,7 +103,7 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
             case _:
                 stays = (place or len(numbers)) <= at_round
         if stays:
-            copy = entry.numbered(0)
+            copy = entry.with_number(0)
             copy.id, copy.round = new_id(), place
             yield copy
 

@@ -162,19 +162,19 @@ def test_the_record_an_entry_was_made_of_is_not_copied() -> None:
     """A store in memory pays for no text."""
     entry = Entry.of(RECORDS[0])
     assert entry.record is RECORDS[0]
-    assert entry.numbered(4).record is RECORDS[0]
+    assert entry.with_number(4).record is RECORDS[0]
 
 
 def test_text_is_made_once() -> None:
     """Numbering an entry does not print it again."""
     entry = Entry.of(RECORDS[0])
-    assert entry.body is entry.body is entry.numbered(2).body
+    assert entry.body is entry.body is entry.with_number(2).body
 
 
 def test_an_entry_keeps_its_id_and_stamp_when_it_is_numbered() -> None:
     """By its id a commit whose reply was lost is recognised."""
     entry = Entry("round closed", body='{"round_id":"r"}', id="", created_at=NOON)
-    numbered = entry.numbered(7)
+    numbered = entry.with_number(7)
     assert (numbered.id, numbered.created_at, numbered.number, entry.number) == ("", NOON, 7, 0)
     assert numbered == entry
     assert hash(numbered) == hash(entry)

@@ -65,7 +65,7 @@ BEGINNING: list[Record] = [
 def taken(*records: Record) -> list[int]:
     """Return the rounds of the last entries when *records* follow the beginning."""
     fitting, entries = LogValidator(), [Entry.of(record) for record in (*BEGINNING, *records)]
-    placed = [entry.numbered(number) for number, entry in enumerate(entries, 1)]
+    placed = [entry.with_number(number) for number, entry in enumerate(entries, 1)]
     for entry in placed:
         fitting.take(entry)
     assert fitting.number == len(placed)
@@ -144,5 +144,5 @@ def test_whatever_a_memory_writes_fits() -> None:
     store, fitting = InMemoryStore(), LogValidator()
     eventful(store)
     for entry in store.read("s"):
-        fitting.take(entry.numbered(entry.number))
+        fitting.take(entry.with_number(entry.number))
     assert fitting.number == len(list(store.read("s")))

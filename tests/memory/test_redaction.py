@@ -40,7 +40,7 @@ from memory.entries import (
     ShownRecorded,
     StandIn,
 )
-from memory.log.redaction import _HOLDING, REDACTED, erasures
+from memory.log.redaction import _HOLDING, REDACTED, find_erasures
 from memory.rounds import Record, utc_now
 
 ROLE = "assistant"
@@ -660,9 +660,9 @@ def test_every_record_that_can_hold_what_was_said_is_read() -> None:
 @pytest.mark.parametrize("kind", sorted(_HOLDING))
 def test_nothing_is_left_in_any_field_of_a_record(kind: str) -> None:
     """Whichever of its fields it stands in."""
-    written = Entry.of(SAYING[KINDS[kind]], round=1).numbered(1)
-    erasing = Entry.of(PostRedacted(round_id="1", numbers=(0, 1)), round=1).numbered(2)
+    written = Entry.of(SAYING[KINDS[kind]], round=1).with_number(1)
+    erasing = Entry.of(PostRedacted(round_id="1", numbers=(0, 1)), round=1).with_number(2)
     assert SECRET in written.body
-    [(number, body)] = erasures([written, erasing], {"1": 1}.__getitem__)
+    [(number, body)] = find_erasures([written, erasing], {"1": 1}.__getitem__)
     assert number == 1
     assert SECRET not in body
