@@ -198,8 +198,8 @@ def results_apart(post: Post) -> tuple[Post, ...]:
 
 
 def without_content(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``extra`` of a post whose text has changed: without the content of its message. Calls and ids that were
-    parts of the content are restored from the post's own fields."""
+    """Return the ``extra`` of a post whose text has changed: without the content of its message. Calls and ids that the
+    content had are restored from the post's own fields."""
     kept = extra.get(KEPT)
     if not isinstance(kept, Mapping) or "content" not in kept:
         return dict(extra)
@@ -245,7 +245,7 @@ def with_text(extra: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def without_calls(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``extra`` of a post without the calls of its message, which are then restored from the post's field."""
+    """Return the ``extra`` of a post without the calls of its message; they are restored from the post's field."""
     kept = extra.get(KEPT)
     if not isinstance(kept, Mapping) or "tool_calls" not in kept:
         return dict(extra)
@@ -327,9 +327,7 @@ def _text_in_part(part: Any, role: str, blocks: tuple[Any, ...]) -> str | None:
     if not isinstance(part, Mapping):
         raise MessageError(f"a content part must be a mapping or a string, not {type(part).__name__}")
     if _is_call(part):
-        known = any(call.id == part.get("id") for call in _calls_in((part,), role)) and not _is_answered_ids(
-            part, blocks
-        )
+        known = any(call.id == part.get("id") for call in _calls_in((part,), role)) and not _is_answered(part, blocks)
         which = f" as {part['id']}" if isinstance(part.get("id"), str) else ""
         return None if known else f"[call of {_call_text(part, part)}{which}]"
     if _is_result(part):
@@ -392,7 +390,7 @@ def _answered_ids(blocks: tuple[Any, ...]) -> Iterator[str]:
     return (call_id for call_id in ids if call_id is not None)
 
 
-def _is_answered_ids(part: Mapping[str, Any], blocks: tuple[Any, ...]) -> bool:
+def _is_answered(part: Mapping[str, Any], blocks: tuple[Any, ...]) -> bool:
     """Return whether the message with a call answers it, too: then nothing else is paired with it."""
     return part.get("id") in set(_answered_ids(blocks))
 
@@ -400,7 +398,7 @@ def _is_answered_ids(part: Mapping[str, Any], blocks: tuple[Any, ...]) -> bool:
 def _calls_in(blocks: tuple[Any, ...], role: str) -> Iterator[ToolCall]:
     """Yield the calls in the parts of the assistant's message."""
     for part in blocks if role == ASSISTANT else ():
-        if _is_call(part) and isinstance(part.get("id"), str) and not _is_answered_ids(part, blocks):
+        if _is_call(part) and isinstance(part.get("id"), str) and not _is_answered(part, blocks):
             yield create_unchecked(ToolCall, {"id": part["id"], "name": _name(part), "arguments": _arguments(part)})
 
 

@@ -434,7 +434,7 @@ def test_pins_in_old_rounds_are_shown_though_the_store_is_away(opening: str) -> 
         rounds, compaction = memory.get_role_rounds(ROLE)
         assert compaction is not None
         assert (compaction.end_index, compaction.pinned, len(rounds)) == (58, SHOWN, 60)
-        assert memory.journal(ROLE).read() == (1, compaction, None)
+        assert memory.journal(ROLE).read()[:3] == (1, compaction, None)
         assert memory.pins() == ("r3.p1", "r21.p0", "r21.p1", "r40.p1", "r59.p1")
         assert "Planner: answer 21" in str(compose(memory, ROLE, budget=10_000).messages)
     assert store.handed_out == 0
