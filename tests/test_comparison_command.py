@@ -92,12 +92,12 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
     assert command.main(arguments) == 0
     written = page.read_text(encoding="utf-8")
     assert written.startswith(f"# Page\n\n{RESULTS}")
-    assert "| ours, cheapest, separate |" in written
+    assert "| ours, cost-optimal, separate |" in written
     assert "old" not in written
     assert written.endswith("\n\n## More\n\nkept\n")
     printed = capsys.readouterr().out
     assert "| no compaction |" in printed
-    assert "| ours, cheapest, separate |" in printed
+    assert "| ours, cost-optimal, separate |" in printed
     assert "Left out: " in printed
     found = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert [row["label"] for row in found["scenarios"]["chat"]] == ["nothing", "ours:separate"]
@@ -122,7 +122,7 @@ def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: p
         ("ours:separate", True),
     ]
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
-    assert "| ours, cheapest, separate |" in page
+    assert "| ours, cost-optimal, separate |" in page
     assert "Given up: sliding_window." in page
     ended = {"scenarios": {"chat": [found["scenarios"]["chat"][1] | {"label": "sliding_window"}]}, "given_up": {}}
     assert beside(found, ended, ["nothing", "sliding_window"])["given_up"] == {"chat": []}

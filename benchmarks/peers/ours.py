@@ -154,18 +154,18 @@ def _default(setting: Setting) -> Adapter:
     return Ours(setting, "ours, by default", CompactorConfig(max_tokens=setting.budget, model=setting.model), None)
 
 
-def _cheapest(
-    name: str, style: Style, *, notes: int | None = None, held: bool = False, strategies: Sequence[Strategy] = ()
+def _cost_optimal(
+    name: str, style: Style, *, notes: int | None = None, is_deferred: bool = False, strategies: Sequence[Strategy] = ()
 ) -> Callable[[Setting], Adapter]:
-    """Return what makes the variant that compacts when that is cheapest: asking in *style*, for *notes* where that is
-    how many tokens of changes are expected; shown when that is cheapest, where it is *held*."""
+    """Return the maker of a variant with ``cost_optimal``: it asks in *style*; *notes* is how many tokens of changes it
+    expects, if it keeps notes; with *is_deferred*, a compaction is shown when that is cost-optimal, too."""
     if notes is not None:
         strategies = [compact_notes]
 
     def make(setting: Setting) -> Adapter:
         prices = Prices(**setting.options["prices"])
         more: dict[str, Any] = {"strategies": strategies} if strategies else {}
-        if held:
+        if is_deferred:
             more["publish"] = deferred(prices, budget=setting.budget)
         return Ours(
             setting,
@@ -199,12 +199,12 @@ def _rounds_of(setting: Setting, answer: int) -> int:
 
 VARIANTS: dict[str, Callable[[Setting], Adapter]] = {
     "default": _default,
-    "separate": _cheapest("cheapest, separate", "separate"),
-    "continue": _cheapest("cheapest, continuing", "continue"),
-    "notes": _cheapest("cheapest, notes", "separate", notes=60),
-    "notes_continue": _cheapest("cheapest, notes, continuing", "continue", notes=60),
-    "held": _cheapest("cheapest, separate, held", "separate", held=True),
-    "offload": _cheapest("cheapest, offloading", "separate", strategies=[offload_large(), compact_view]),
+    "separate": _cost_optimal("cost-optimal, separate", "separate"),
+    "continue": _cost_optimal("cost-optimal, continuing", "continue"),
+    "notes": _cost_optimal("cost-optimal, notes", "separate", notes=60),
+    "notes_continue": _cost_optimal("cost-optimal, notes, continuing", "continue", notes=60),
+    "deferred": _cost_optimal("cost-optimal, separate, deferred", "separate", is_deferred=True),
+    "offload": _cost_optimal("cost-optimal, offloading", "separate", strategies=[offload_large(), compact_view]),
 }
 
 
