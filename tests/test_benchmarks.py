@@ -23,6 +23,7 @@ def rows_of(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
+@pytest.mark.slow
 def test_a_long_session_is_one_that_a_chat_and_a_compactor_could_have_left(tmp_path: Path) -> None:
     """It opens, by the log and by what is kept of it; its compactions cover it, and it goes on."""
     store = open_store(sqlite_in(tmp_path))

@@ -8,6 +8,8 @@ import pytest
 from coming_from import NO_CODE, NOT_HERE, Row, rows, setups
 from fenced import Block
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("row", rows(), ids=str)
 def test_code_of_a_row_does_what_the_row_says(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ def test_the_cache_gives_a_thousand_tokens_and_then_steps() -> None:
     assert [reusable(tokens) for tokens in (0, 1_023, 1_024, 1_151, 1_152, 5_000)] == [0, 0, 1_024, 1_024, 1_152, 4_992]
 
 
+@pytest.mark.slow
 def test_a_request_finds_what_it_has_in_common_with_one_before() -> None:
     """Up to the first difference, within a message too; of the same model, with the same tools, and not for ever."""
     cache = Prefixes(lifetime=300)

@@ -57,6 +57,7 @@ def outcome_of(name: str, log: list[Answered], **more: Any) -> Outcome:
     )
 
 
+@pytest.mark.slow
 def test_a_table_has_a_row_for_each() -> None:
     """With as many cells as the head."""
     scenario = small(3)

@@ -9,6 +9,7 @@ from benchmarks.crossover import LISTS, SUMMARY, SYSTEM, asked, behind, breaks_e
 from compactor.cost import Prices
 
 
+@pytest.mark.slow
 def test_what_stands_in_the_agents_prompt_is_found_in_the_cache() -> None:
     """All but the instruction, in whole steps; and the separate request is as long as what it is about, and its tags."""
     one = asked(2_000)

@@ -62,6 +62,7 @@ def test_the_longest_step_is_that_of_a_call_in_which_no_python_runs() -> None:
     assert steps.longest == 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", [0, 3_000])
 def test_a_compaction_is_looked_at_step_by_step(post: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the thread that compacts, and with the long post in what is summarised."""

@@ -120,6 +120,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert licence.startswith("MIT License")
 
 
+@pytest.mark.slow
 def test_the_installed_packages_are_those_of_the_wheel(installed: Installed, tmp_path: Path) -> None:
     """The tests below try the wheel, not the working tree."""
     done = installed.run(
@@ -128,6 +129,7 @@ def test_the_installed_packages_are_those_of_the_wheel(installed: Installed, tmp
     assert installed.python.parent.parent in Path(done.stdout.strip()).parents
 
 
+@pytest.mark.slow
 def test_the_installed_library_reads_its_data(installed: Installed, tmp_path: Path) -> None:
     """Shipped prompts are found, tokens are counted and cues read, where there is nothing but the wheel."""
     code = (
@@ -137,6 +139,7 @@ def test_the_installed_library_reads_its_data(installed: Installed, tmp_path: Pa
     assert installed.run(installed.python, "-c", code, folder=tmp_path).stdout.split() == ["7", "2", "True"]
 
 
+@pytest.mark.slow
 def test_the_command_works_in_a_folder_with_a_memory_module(installed: Installed, host: Path) -> None:
     """The folder that a command is started in is not where Python looks, so a host's module does not matter."""
     done = installed.run(installed.command, "--help", folder=host)
@@ -172,6 +175,7 @@ def test_a_folder_hides_a_package_like_a_file_does(installed: Installed, tmp_pat
     assert_one_line_names(tmp_path / name / "__init__.py", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_folder_without_code_hides_nothing(installed: Installed, tmp_path: Path) -> None:
     """A folder of data that happens to be called ``memory`` is no module."""
     (tmp_path / "memory").mkdir()

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import pauses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "reason"), [(0, "repaid"), (3, "cold")])
 def test_the_same_compactions_are_shown_later(every: int, reason: str) -> None:
     """Without pauses when they are repaid, which costs more; with pauses when the cache is cold anyway."""

@@ -15,6 +15,7 @@ def rows(url: str, statement: str) -> list[tuple[object, ...]]:
         return list(connection.execute(statement).fetchall())
 
 
+@pytest.mark.slow
 def test_a_server_that_crashed_is_back_where_it_was(own_postgres: Postgres) -> None:
     """At the same URL, with all that it had acknowledged; and it listens on loopback alone."""
     url = own_postgres.url()
@@ -29,6 +30,7 @@ def test_a_server_that_crashed_is_back_where_it_was(own_postgres: Postgres) -> N
     assert rows(url, "SHOW fsync") == [("on",)]
 
 
+@pytest.mark.slow
 def test_a_database_is_gone_after_its_test(postgres_server: Postgres) -> None:
     """Whoever is still connected; and each is another one."""
     with postgres_server.database() as url, postgres_server.database() as other:
@@ -39,6 +41,7 @@ def test_a_database_is_gone_after_its_test(postgres_server: Postgres) -> None:
         rows(url, "SELECT 1")
 
 
+@pytest.mark.slow
 def test_a_removed_server_leaves_nothing_behind(own_postgres: Postgres) -> None:
     """No process and no folder, also where nobody stopped it; to remove it twice does no harm."""
     ((folder,),) = rows(own_postgres.url(), "SHOW data_directory")

@@ -30,6 +30,7 @@ def conversation(rounds: int) -> list[dict[str, Any]]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("summarizer", ["offline", "outline"])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_preset_shortens_and_shows_no_fault(way: str, summarizer: str) -> None:
@@ -58,6 +59,7 @@ def test_each_fault_is_found() -> None:
     assert [fault.partition(":")[0] for fault in find_faults(said, said[:-2])] == ["unread gone"]
 
 
+@pytest.mark.slow
 def test_two_recordings_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same twice: no difference. Another budget under the same name: groups of them, with an example."""
     files = [tmp_path / name for name in ("old.jsonl", "same.jsonl", "other.jsonl")]

@@ -110,6 +110,7 @@ def test_precision_names_each_number_path_and_id_that_was_never_said() -> None:
     assert precision("Nothing was said.", [source]) == (0, ())
 
 
+@pytest.mark.slow
 def test_the_source_is_all_that_a_summary_covers_and_nothing_later(talk: Conversation) -> None:
     """What is said after it is unknown to it."""
     batches = talk.batches(20)
@@ -200,6 +201,7 @@ def test_facts_are_told_all_along_in_real_dialogues_too() -> None:
     assert share_kept(talk.along, "\n".join(talk.texts)) == (quality.ALONG, quality.ALONG)
 
 
+@pytest.mark.slow
 def test_so_many_compactions_happen_one_for_each_batch(rewritten: Run, noted: Run) -> None:
     """Summaries of one size, of which few are written anew where changes do."""
     for run in (rewritten, noted):
@@ -240,6 +242,7 @@ def test_notes_keep_what_rewriting_loses(rewritten: Run, noted: Run) -> None:
     assert all(shares(run, ("never",))[20] == 1 for run in (rewritten, noted))
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_lost_by_the_model(talk: Conversation) -> None:
     """One that keeps all it reads loses nothing in either way."""
     for strategy in (compact_rounds, compact_notes):
@@ -248,6 +251,7 @@ def test_what_is_lost_is_lost_by_the_model(talk: Conversation) -> None:
         assert run.precision[0] == run.precision[1] > 35
 
 
+@pytest.mark.slow
 def test_without_a_model_ours_keeps_more_than_an_end_or_a_beginning(talk: Conversation) -> None:
     """Of all that was told, early and late, in summaries of the same size."""
     runs = {method: without_model(talk, method, AFTER) for method in (ours, last_tokens, first_user_messages)}
@@ -258,6 +262,7 @@ def test_without_a_model_ours_keeps_more_than_an_end_or_a_beginning(talk: Conver
     assert runs[ours].precision[0] == runs[ours].precision[1] > 30
 
 
+@pytest.mark.slow
 def test_it_is_the_same_each_time(talk: Conversation, noted: Run) -> None:
     """And other with another seed: what is planted as well as what the model loses."""
     assert conversation(chat(44), seed=1) == talk
@@ -270,6 +275,7 @@ def test_it_is_the_same_each_time(talk: Conversation, noted: Run) -> None:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_there_is_a_table_for_each_question(capsys: pytest.CaptureFixture[str]) -> None:
     """With a line for each way, and each number of compactions; what is not here is left out and named."""
 
@@ -292,12 +298,14 @@ def test_there_is_a_table_for_each_question(capsys: pytest.CaptureFixture[str]) 
     assert lines[0][0].startswith("| conversation |  | facts after 1 | 3 | told all along")
 
 
+@pytest.mark.slow
 def test_a_request_that_is_too_short_for_the_first_rounds_is_no_row() -> None:
     """Each compaction has to be one summary."""
     (row, *others) = list(measured(("tools",), 1, (1,), {"tools": lambda: tools(6)}))
     assert [one["way"] for one in (row, *others)] == ["full rewrite", "notes and changes", *quality.PLAIN]
 
 
+@pytest.mark.slow
 def test_the_command_and_the_comparison_print_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

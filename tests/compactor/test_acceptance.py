@@ -449,6 +449,7 @@ def test_errors_show_nothing_of_what_was_said() -> None:
         assert "hunter2" not in str(rejected.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

@@ -42,6 +42,7 @@ def test_of_hollow_copied_broken_off_and_error_answers_none_is_shown() -> None:
     assert [(kind, said[-200:]) for case, kind, said in answers if not check_of(said, case, sources[case.name])] == []
 
 
+@pytest.mark.slow
 def test_of_honest_summaries_hardly_any_is_refused() -> None:
     """In fourteen styles and lengths, with a summary before them and without: at most one in a hundred."""
     total, refused = counted(own_cases(0, 2, 3))
@@ -50,6 +51,7 @@ def test_of_honest_summaries_hardly_any_is_refused() -> None:
     assert len(refused) <= total / 100, refused
 
 
+@pytest.mark.slow
 def test_of_honest_summaries_of_real_dialogues_hardly_any_is_refused(data: list[dict[str, Any]]) -> None:
     """Of the airline's, one in twelve; ``python -m benchmarks.acceptance`` looks at all."""
     cases = [

@@ -204,6 +204,7 @@ def test_without_a_terminal_it_prints_plain_lines_and_a_table() -> None:
     assert "compactor replay FILE --show" in done.out
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_redraws_a_live_display() -> None:
     """Rounds, each role's covered range, prompt tokens against raw tokens, and the longest turn."""
     out = run("demo", "--rounds", 11, "--pace", 0.1, "--latency", 0.05, terminal=True).out

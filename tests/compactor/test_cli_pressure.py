@@ -132,6 +132,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert figures(3) == figures(3) != figures(4)
 
 
+@pytest.mark.slow
 def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
     """A summarizer that takes a minute: what cannot wait is done by the ladder, and nobody waits for the rest."""
     with Demo(INCIDENT, latency=60) as playing:

@@ -161,6 +161,7 @@ def test_a_conversation_of_nothing_is_replayed(tmp_path: Path) -> None:
     assert run("replay", path).code == 0
 
 
+@pytest.mark.slow
 def test_the_real_dialogues_fit_each_and_joined(data: list[dict[str, Any]], tmp_path: Path) -> None:
     """Real tool-calling dialogues, each alone and all as one conversation: no prompt is over the budget."""
     path = write_lines(tmp_path / "airline.jsonl", data[:4])
@@ -390,6 +391,7 @@ def server() -> Iterator[ModelServer]:
         yield serving
 
 
+@pytest.mark.slow
 def test_a_model_summarises_when_asked_for(server: ModelServer, file: Path) -> None:
     """It is asked with the shipped prompt that was chosen, and its summary stands in the prompt."""
     server.always(ok("Halls 1 to 6 hold items; figures are never rounded."))
@@ -489,6 +491,7 @@ def refused(*words: object, **more: Any) -> str:
     return refusal(run("replay", *words, **more))
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, file: Path) -> None:
     """No traceback, whatever is wrong, and the remedy in the line."""
     broken = tmp_path / "broken.jsonl"

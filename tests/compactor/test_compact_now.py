@@ -37,6 +37,7 @@ def test_compact_now_is_none_where_there_is_nothing_to_cover(total: int) -> None
         assert compactor.compact_now(SOON) is None
 
 
+@pytest.mark.slow
 def test_compact_now_is_none_while_compaction_is_disabled() -> None:
     """Nothing is compacted then, whoever asks."""
     config = CompactorConfig(enabled=False)

@@ -370,6 +370,7 @@ class Compaction(RuleBasedStateMachine):
 
 TestCompaction = Compaction.TestCase
 TestCompaction.pytestmark = [pytest.mark.slow]
+TestCompaction.pytestmark = [pytest.mark.slow]
 TestCompaction.settings = settings(
     max_examples=3 * settings().max_examples,
     stateful_step_count=30,

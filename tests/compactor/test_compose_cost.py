@@ -114,6 +114,7 @@ def test_the_cost_does_not_grow_with_the_uncovered_tail(
     assert rounds_later <= rounds + 10
 
 
+@pytest.mark.slow
 def test_a_prompt_of_a_hundred_times_the_rounds_takes_about_as_long(long_chats: dict[int, Memory]) -> None:
     """The same in time, with a margin for slow machines: a hundred times would be the fault."""
     took = {}

@@ -165,6 +165,7 @@ def test_the_oldest_posts_of_a_long_round_are_left_out() -> None:
     assert_legal(prompt, 1_000)
 
 
+@pytest.mark.slow
 def test_a_long_round_is_cut_as_rarely_as_a_long_conversation() -> None:
     """Within a round, too, the beginning stays until a whole step is due."""
     memory, before, changed = agent_run(1), [], 0

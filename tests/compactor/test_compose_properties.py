@@ -367,6 +367,7 @@ def test_appending_leaves_the_beginning_as_it_was_unless_something_is_cut(said: 
         before = prompt
 
 
+@pytest.mark.slow
 @given(apply_overlays(), budgets)
 @settings(suppress_health_check=SLOW)
 def test_the_prompt_is_a_pure_function_of_the_log(memory: Memory, budget: int) -> None:

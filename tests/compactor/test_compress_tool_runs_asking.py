@@ -146,6 +146,7 @@ def test_no_tool_is_taken_for_one_that_keeps_a_plan_by_its_name(name: str) -> No
         assert [("x" * 900 not in quoted(request)), (prices not in quoted(request))] == [brief, brief]
 
 
+@pytest.mark.slow
 def test_the_preset_knows_the_tools_of_the_plan_notebook() -> None:
     """Each by its whole name; a host with others names them."""
     asked = [(tool, brief_in(tool)) for tool in (*PLAN_NOTEBOOK_TOOLS, "get_mobile_plan", "create_plans")]

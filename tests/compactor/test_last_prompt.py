@@ -400,6 +400,7 @@ def test_rounds_that_are_read_from_a_store_are_continued(tmp_path: Any) -> None:
         assert going_on.messages[:-1] == prompt.messages[:17]
 
 
+@pytest.mark.slow
 def test_a_memory_that_is_let_go_of_is_let_go_of() -> None:
     """What is known of its prompts keeps neither it nor its rounds alive."""
     memory = Memory("s")
@@ -467,6 +468,7 @@ def texts_of(messages: Sequence[Message]) -> str:
     return "\n".join(str(message.get("content")) for message in messages)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, data=st.data())
 def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Message], data: st.DataObject) -> None:

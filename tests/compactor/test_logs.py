@@ -181,6 +181,7 @@ def test_nothing_is_printed_unless_it_is_asked_for(
     assert caplog.records == []
 
 
+@pytest.mark.slow
 def test_importing_prints_nothing() -> None:
     """Nor does it set logging up."""
     code = "import compactor, logging; assert not logging.getLogger().handlers"

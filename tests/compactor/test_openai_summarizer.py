@@ -663,6 +663,7 @@ def test_closing_is_for_good(server: ModelServer) -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_forgotten_summarizer_leaves_no_connection_behind(server: ModelServer) -> None:
     """Without ``close`` the connections end with the summarizer; an open socket would be a warning, thus an error."""
     summarizer = OpenAISummarizer("m", base_url=server.base_url)

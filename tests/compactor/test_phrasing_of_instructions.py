@@ -225,6 +225,7 @@ def test_findings_narration_and_duties_of_others_are_none(sentence: str) -> None
     assert not is_prohibition(sentence)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

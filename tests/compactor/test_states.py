@@ -239,6 +239,7 @@ def test_stop_from_a_hook_in_the_hosts_thread_says_that_nothing_is_left() -> Non
     assert stopped == [True]
 
 
+@pytest.mark.slow
 def test_a_compactor_that_nobody_holds_takes_its_thread_along() -> None:
     """Forgetting stop() leaks nothing."""
     compactor = ContextCompactor.for_role(memory_of(10), "dropped", CONFIG, ScriptedSummarizer())
@@ -251,6 +252,7 @@ def test_a_compactor_that_nobody_holds_takes_its_thread_along() -> None:
     assert joined("dropped")
 
 
+@pytest.mark.slow
 def test_a_back_off_does_not_keep_a_dropped_compactor_alive() -> None:
     """A minute of waiting for an endpoint that nobody needs any more."""
     clock, heard = FakeClock(), Heard()

@@ -291,6 +291,7 @@ def spoken(items: Sequence[Round]) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @given(conversations, st.integers(MIN_ROOM, 500), st.sampled_from([(count_tokens, 1), (len, 4)]))
 def test_every_character_reaches_exactly_one_step_and_every_step_fits(
     items: list[Round], room: int, counter: tuple[Callable[[str], int], int]

@@ -187,6 +187,7 @@ def test_a_reader_gets_back_exactly_the_rounds_of_a_request(items: list[Round]) 
     assert with_ids(list(read("\n".join(found))), whole) == whole
 
 
+@pytest.mark.slow
 @given(rounds_of_all_hosts())
 def test_a_reader_gets_back_exactly_the_pieces_of_a_long_round(round_: Round) -> None:
     """Also where a text is cut within what looks like a tag: its halves make none."""

@@ -27,6 +27,7 @@ from memory.stores.sqlite import Sqlite
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_threads_write_through_one_store(url: str) -> None:
     """To their own sessions, with none held up for long by the others."""
     faults: list[BaseException] = []
@@ -232,6 +233,7 @@ def test_parent_and_child_go_on_with_connections_of_their_own(url: str) -> None:
     )
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_fork_in_the_middle_of_anothers_writing_disturbs_neither(url: str) -> None:
     """It waits for the moment between two appends; the child can write at once."""
@@ -259,6 +261,7 @@ def test_a_fork_in_the_middle_of_anothers_writing_disturbs_neither(url: str) -> 
     )
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_connection_that_is_in_use_too_long_does_not_hold_up_a_fork_for_ever(tmp_path: Path) -> None:
     """The child has connections of its own all the same, and leaves that one alone."""

@@ -306,4 +306,5 @@ class Copies(Overlays):
 
 
 TestCopies = Copies.TestCase
+TestCopies.pytestmark = [pytest.mark.slow]
 TestCopies.settings = settings(deadline=None, max_examples=15, stateful_step_count=25)

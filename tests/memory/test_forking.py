@@ -103,6 +103,7 @@ def test_a_child_does_not_finish_what_its_parent_has_open() -> None:
     """)
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.parametrize("lock", ["archive._lock", "archive.numbers._lock"])
 def test_a_child_reads_old_rounds_though_another_thread_held_the_cache(lock: str) -> None:

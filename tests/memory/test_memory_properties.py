@@ -236,4 +236,5 @@ class LogOnIndexedStore(Log):
 
 TestLogOnIndexedStore = LogOnIndexedStore.TestCase
 TestLogOnIndexedStore.pytestmark = [pytest.mark.slow]
+TestLogOnIndexedStore.pytestmark = [pytest.mark.slow]
 TestLogOnIndexedStore.settings = settings(deadline=None, max_examples=20, stateful_step_count=25)

@@ -285,6 +285,7 @@ any_message = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(any_message, max_size=8))
 @settings(deadline=None, max_examples=150)
 def test_any_messages_come_out_equal(messages: list[Message]) -> None:

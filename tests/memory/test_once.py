@@ -49,6 +49,7 @@ def test_one_that_fails_is_worked_out_again() -> None:
     assert late.value == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["memory", "prompts", "compactor"])
 def test_nothing_else_is_used_for_it(package: str) -> None:
     """``functools.cached_property`` has a lock before Python 3.12: a child that is forked while a thread works one out

@@ -290,6 +290,7 @@ class OverlaysOnIndexedStore(Overlays):
 
 TestOverlaysOnIndexedStore = OverlaysOnIndexedStore.TestCase
 TestOverlaysOnIndexedStore.pytestmark = [pytest.mark.slow]
+TestOverlaysOnIndexedStore.pytestmark = [pytest.mark.slow]
 TestOverlaysOnIndexedStore.settings = settings(deadline=None, max_examples=12, stateful_step_count=30)
 
 

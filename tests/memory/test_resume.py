@@ -238,6 +238,7 @@ def test_a_checkpoint_is_kept_now_and_then_and_holds_no_text() -> None:
     assert Memory("s", store=store).header == memory.header
 
 
+@pytest.mark.slow
 def test_an_opening_that_read_much_keeps_a_checkpoint() -> None:
     """Also of a session that was imported: the next opening is fast."""
     store = Indexed()

@@ -176,6 +176,7 @@ MIGRATE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1], ids=["of nothing", "of an older version"])
 def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_those_that_were(url: str, before: int) -> None:
     """The next one makes them, all of them, as if nothing had been."""

@@ -116,6 +116,7 @@ def answers(memory: Memory, queries: tuple[str, ...] = QUERIES, role: str = "", 
     return {query: recall.call("search_history", {"query": query, "limit": 20, **page}) for query in queries}
 
 
+@pytest.mark.slow
 def test_every_query_has_the_same_answer(store: Store) -> None:
     """In the same order, with the same pages and the same pieces of text."""
     memory, expected = said(Memory("s", store=store)), answers(said(Memory("m")))
@@ -179,6 +180,7 @@ def test_any_text_and_any_query_are_answered_alike(sqlite_file: Store, texts: li
     ]
 
 
+@pytest.mark.slow
 def test_real_dialogues_are_searched_alike(sqlite_file: Store, data: list[dict[str, Any]]) -> None:
     """By words that stand in them: rare ones, common ones, and of two letters."""
     spoken = [message for dialogue in data[:15] for message in dialogue["messages"]]

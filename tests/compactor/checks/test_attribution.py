@@ -184,6 +184,7 @@ PASSED_OFF = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", PASSED_OFF)
 def test_what_a_model_passes_off_is_never_read_as_the_users(text: str) -> None:
     """Not as a goal either: of that, too, the next summary says that it is the user's."""
@@ -268,6 +269,7 @@ def copying(request: SummaryRequest) -> str:
     return f'They talked of {len(request.rounds)} things.\n\n## {HEADING}\n- "{FORBIDDEN}"\n- Never book a red-eye.'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", HOSTILE)
 @pytest.mark.parametrize("summarizers", [(None,) * 3, (copying,) * 3, (copying, None, copying), (None, copying, None)])
 def test_a_tools_words_never_become_the_users(tool: str, summarizers: tuple[Any, ...]) -> None:

@@ -409,6 +409,7 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
     assert told(sums) == told(fresh(rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("withdrawn", [False, True])
 def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_anew(withdrawn: bool) -> None:
     """However they take turns, each round is counted once, and what was erased once more for each of the moments."""

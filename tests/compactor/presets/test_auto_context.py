@@ -383,6 +383,7 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     return messages[: max(1, len(messages) - draw(st.integers(0, 1)))]
 
 
+@pytest.mark.slow
 @given(
     conversation=conversations(),
     answers=st.lists(st.sampled_from([None, "", "I will look that up for you.", OSError("down")]), max_size=8),

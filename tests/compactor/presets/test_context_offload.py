@@ -148,6 +148,7 @@ def test_auto_stops_where_compaction_is_enough() -> None:
     assert summarizer.requests == []
 
 
+@pytest.mark.slow
 def test_auto_compresses_what_compaction_left_too_long() -> None:
     """The summary is made of the compacted messages: no model reads what was just offloaded."""
     memory = busy(50, size=250)

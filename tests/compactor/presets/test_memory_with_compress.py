@@ -274,6 +274,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
+@pytest.mark.slow
 @given(conversations(), st.lists(st.integers(0, 12), max_size=4), st.integers(1, 400), st.booleans())
 def test_whatever_happens_nothing_is_lost_or_torn(
     conversation: list[Message], steps: list[int], limit: int, offline: bool
@@ -305,6 +306,7 @@ def test_whatever_happens_nothing_is_lost_or_torn(
     run(work())
 
 
+@pytest.mark.slow
 def test_every_dialogue_stays_whole_at_a_small_limit(data: list[dict[str, Any]]) -> None:
     """Read after every message: paired, the newest question whole, all of it in the log, and within the limit
     wherever the question, what waits and what is new allow it."""

@@ -213,6 +213,7 @@ class Unmoved:
         return 1_000
 
 
+@pytest.mark.slow
 def test_what_is_shown_stays_where_even_an_extract_is_no_shorter() -> None:
     """The event names the check, and the same is not asked again."""
     model = Model(LONG, LONG)

@@ -414,6 +414,7 @@ def cleared(memory: MemoryWithCompress) -> None:
 STEPS = [added, added, compressed, deleted, put, failed, erased, erased_last, cleared]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(STEPS), max_size=12))
 @example([added, added, compressed, failed, erased])
 @example([added, added, erased, compressed, erased_last])

@@ -581,6 +581,7 @@ def summarised() -> list[Message]:
     return made.messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [RuntimeError("down"), FORGETS])
 def test_a_summarizer_that_fails_again_and_again_is_stood_in_for_offline(tmp_path: Path, said: Any) -> None:
     """As in a compactor whose circuit is open: the limit is met, nothing is lost, and a model that answers is heard."""
@@ -635,6 +636,7 @@ def test_failures_are_counted_chat_by_chat() -> None:
     assert (one.offline, two.offline) == (True, False)
 
 
+@pytest.mark.slow
 def test_an_extract_that_saves_nothing_stands_in_for_nobody() -> None:
     """The failure is told as any other, and the messages are as they were."""
 
@@ -901,6 +903,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
+@pytest.mark.slow
 @given(
     conversations(),
     st.sampled_from(MODES),

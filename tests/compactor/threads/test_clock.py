@@ -176,6 +176,7 @@ def test_a_timer_that_could_not_be_started_is_started_by_the_next_call(
     assert called_soon(clock)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_call_that_was_made_is_held(clock: SystemClock) -> None:
     """Or the last compactor that used the timer would never be freed."""
 

@@ -68,6 +68,7 @@ def test_cancelling_leaves_a_call_alone_that_was_asked_for_later() -> None:
     assert clock.waiting == []
 
 
+@pytest.mark.slow
 def test_nobody_is_kept_alive_by_a_call_to_come() -> None:
     """It comes to nothing."""
     clock = FakeClock()

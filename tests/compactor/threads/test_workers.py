@@ -87,6 +87,7 @@ def test_a_job_that_raises_does_not_end_the_thread(error: BaseException, monkeyp
     assert reported == [(error, "raising")]
 
 
+@pytest.mark.slow
 def test_a_dropped_worker_takes_its_thread_along() -> None:
     """A compactor that nobody stopped leaks none."""
     done = threading.Event()
