@@ -370,7 +370,7 @@ TEXTS = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Rounds of calls, parallel ones too, whose results come in any order; the last call may wait."""
+    """Rounds of calls, parallel ones too, with results in any order; the last call may wait."""
     messages: list[dict[str, Any]] = []
     for number in range(draw(st.integers(1, 6))):
         messages.append(user(f"Question {number}: {draw(TEXTS)}"))

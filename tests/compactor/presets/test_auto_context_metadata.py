@@ -48,7 +48,7 @@ def test_messages_say_what_reloads_them_and_what_that_took() -> None:
 
 
 def test_the_time_is_that_of_the_compaction_that_is_shown() -> None:
-    """Also of a later one, whose event names only the rounds that it was first to cover; and after a revert."""
+    """Also of a later one, although its event names only the newly covered rounds; and after a revert."""
     memory = memory_of(*(message for number in range(4) for message in past(reply=long_text(f"n{number}", 190))))
     context = worked(small(memory, msg_threshold=2))
     for message in [*past(reply=long_text("n4", 190)), user("And now?")]:

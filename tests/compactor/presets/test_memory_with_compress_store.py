@@ -308,7 +308,7 @@ def test_what_was_paid_for_is_shown_though_the_store_fails() -> None:
 def test_a_change_that_the_store_refuses_is_none(
     change: Callable[[MemoryWithCompress], Coroutine[Any, Any, None]],
 ) -> None:
-    """Who tries again deletes the same message, and not the one behind it; what was added meanwhile is shown."""
+    """A retry deletes the same message, and not the one behind it; messages added meanwhile are shown."""
     store = Full()
     memory = opened(store)
     run(memory.add(turns(2)))
@@ -326,7 +326,7 @@ def test_a_change_that_the_store_refuses_is_none(
 
 @pytest.mark.parametrize("missing", [(), ("chat_history_storage",), ("memory_storage",)])
 def test_a_state_that_the_store_refuses_is_not_loaded(missing: tuple[str, ...]) -> None:
-    """Neither what it shows nor its limit; who tries again loads all of it."""
+    """Neither its messages nor its limit; a retry loads all of it."""
     store = Full()
     memory = opened(store, 5_000)
     run(memory.add(turns(2)))
@@ -363,7 +363,7 @@ def test_a_state_of_which_the_store_takes_a_part_leaves_what_is_shown() -> None:
 
 
 def test_a_fork_and_a_copy_show_the_same() -> None:
-    """They have the log, and so what is kept there."""
+    """They share the log, and so its window."""
     memory = opened(InMemoryStore(), 200, compress_func=shortened)
     run(memory.add(turns(3)))
     left = shown(memory)
@@ -419,7 +419,7 @@ STEPS = [added, added, compressed, deleted, put, failed, erased, erased_last, cl
 @example([added, added, compressed, failed, erased])
 @example([added, added, erased, compressed, erased_last])
 def test_whatever_was_done_the_next_process_finds_it(steps: list[Step]) -> None:
-    """What is shown, what that stands for, how much was said, and what the host put there: after each step."""
+    """After each step: the shown messages, their sources, the size of the history, and the direct updates."""
     store = InMemoryStore()
     memory = opened(store)
     run(memory.add(SYSTEM))
@@ -435,7 +435,7 @@ def test_whatever_was_done_the_next_process_finds_it(steps: list[Step]) -> None:
 
 @given(st.lists(st.sampled_from([added, added, compressed, deleted, put, cleared]), max_size=12))
 def test_nothing_that_was_said_is_lost_from_the_log(steps: list[Step]) -> None:
-    """Whatever is hidden, deleted, replaced or compressed: each message is read by its place, in the next process too."""
+    """Hidden, deleted, replaced or compressed: each message is read by its reference, also in the next process."""
     store = InMemoryStore()
     memory = opened(store)
     count = 0
@@ -451,7 +451,7 @@ def test_nothing_that_was_said_is_lost_from_the_log(steps: list[Step]) -> None:
 
 
 def test_threads_that_change_what_is_shown_leave_it_in_the_log_as_it_is() -> None:
-    """Adding, deleting and compressing at once: what was written last is what is shown when all are done."""
+    """Adding, deleting and compressing at once: at the end the log has the shown messages."""
     store = InMemoryStore()
     memory = opened(store)
     run(memory.add(turns(4)))

@@ -49,7 +49,7 @@ def test_what_is_added_meanwhile_stays() -> None:
 
 @pytest.mark.parametrize("change", ["delete", "direct_update_memory", "clear", "redact", "load"])
 def test_a_result_made_from_what_is_no_longer_shown_is_discarded(change: str) -> None:
-    """A stale result never brings back what was deleted, replaced or erased meanwhile."""
+    """A stale result never brings back a deleted, replaced or erased message."""
 
     other = filled([user("other")]).state_dict()
 
@@ -86,7 +86,7 @@ def test_a_result_made_from_what_is_no_longer_shown_is_discarded(change: str) ->
 
 
 def test_of_two_readers_the_first_result_is_used() -> None:
-    """Both ask, neither waits for the other, and what comes second is discarded with an event."""
+    """Both ask, neither waits for the other, and the second result is discarded with an event."""
 
     async def work() -> None:
         first, second = Waiting(), Waiting()
@@ -147,7 +147,7 @@ def test_a_reader_that_is_cancelled_leaves_the_next_to_do_it() -> None:
 
 @pytest.mark.parametrize("threaded", [True, False])
 def test_a_function_that_reads_the_same_memory_does_not_wait_for_itself(threaded: bool) -> None:
-    """It reads what is shown, as it is."""
+    """It reads the shown messages as they are."""
     seen: list[list[Message]] = []
 
     async def compress(_messages: list[Message]) -> list[Message]:
@@ -201,7 +201,7 @@ def test_two_memories_may_read_each_other() -> None:
 
 
 def test_what_is_appended_at_the_same_moment_is_shown() -> None:
-    """Behind what is shown instead of all that was there before."""
+    """It follows the messages that replaced the window."""
     memory = Memory.from_messages(turns(1))
     window = Window(memory)
     log = window.read_log()

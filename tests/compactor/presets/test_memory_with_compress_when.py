@@ -1,4 +1,4 @@
-"""When a conversation is compressed, what of it stays word for word, and what becomes of results that cannot be used."""
+"""When a conversation is compressed, which messages stay word for word, and what unusable results lead to."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_functions_of_one_call_replace_those_of_the_instance() -> None:
 
 
 def test_header_and_open_question_stay() -> None:
-    """System messages first, what the user asked last, whole; only what lies between is handed over."""
+    """System messages at the beginning and the user's last message stay; only the messages between are compressed."""
     given: list[list[Message]] = []
 
     async def compress(messages: list[Message]) -> list[Message]:
@@ -105,7 +105,7 @@ def test_header_and_open_question_stay() -> None:
 
 
 def test_calls_that_wait_and_results_nobody_has_read_stay() -> None:
-    """Within the open question, only what was done and read is compressed, behind the question."""
+    """Within the open question, only calls with read results are compressed, behind the question."""
     work = [user("find it"), answer("let me see"), calls("a", "b"), result("b"), result("a"), calls("c"), result("c")]
     memory = filled(work)
 
@@ -184,7 +184,7 @@ def test_messages_that_are_handed_back_stay_what_they_were() -> None:
 
 
 def test_what_is_too_long_by_itself_is_told() -> None:
-    """Where nothing may be compressed, what is there is returned, with an event."""
+    """If nothing may be compressed, the messages are returned unchanged, with an event."""
     memory = filled([user("a long question")])
     events = heard(memory)
 

@@ -60,7 +60,7 @@ def chat(rounds: int, size: int = 100) -> list[Message]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_messages_that_fit_come_out_equal(mode: Any) -> None:
-    """Whatever large results there are among them: nothing happens below the limit."""
+    """Nothing happens below the limit, however large their results."""
     messages = agent_at_work(3, size=3_000)
     made = offload_context(messages, context_manage_mode=mode)
     assert made == OffloadResult(messages, {}, tokens_of(messages), tokens_of(messages))
@@ -109,7 +109,7 @@ def test_compact_moves_large_old_results_to_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("keep", "compacted"), [(None, 2), (0, 3), (2, 1), (3, 0), (9, 0)])
 def test_the_newest_results_stay(keep: int | None, compacted: int) -> None:
-    """One where nothing else is said, as before; 0 spares none."""
+    """One by default; 0 spares none."""
     made = offload_context(
         agent_at_work(3, size=3_000), context_manage_mode="compact", max_total_tokens=100, keep_recent_count=keep
     )
@@ -118,7 +118,7 @@ def test_the_newest_results_stay(keep: int | None, compacted: int) -> None:
 
 
 def test_compact_leaves_everything_but_results() -> None:
-    """What was said is no payload, nor is a result that is not large; a picture would not be read from a file."""
+    """Not questions and answers, not small results, and not pictures, which no file tool could show."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     messages = [
         {"role": "system", "content": words(3_000)},
@@ -151,7 +151,7 @@ def test_text_in_parts_is_kept_as_text() -> None:
 
 
 def test_a_compacted_result_is_not_compacted_again() -> None:
-    """Feeding the messages back adds what is new and changes nothing else, however low the limits are."""
+    """Feeding the messages back adds the new ones and changes nothing else, however low the limits are."""
     first = offload_context(
         agent_at_work(3), context_manage_mode="compact", max_total_tokens=100, max_tool_message_tokens=20
     )
@@ -221,7 +221,7 @@ def test_files_are_written_where_the_text_says(tmp_path: Path) -> None:
 
 
 def test_without_a_store_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host writes what it likes, where it likes."""
+    """The host writes the files itself, if it likes."""
     monkeypatch.chdir(tmp_path)
     made = offload_context(agent_at_work(9), max_total_tokens=500, max_tool_message_tokens=100, chat_id="a/b")
     assert made.write_file_dict
@@ -230,7 +230,7 @@ def test_without_a_store_nothing_is_written(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_changed_file_is_left_and_the_text_names_the_other(tmp_path: Path) -> None:
-    """What somebody wrote into it is theirs."""
+    """The changes belong to somebody else."""
     limits: Any = {"max_total_tokens": 3_000, "context_manage_mode": "compact", "store_dir": tmp_path}
     messages = agent_at_work(2, size=3_000)
     (path,) = offload_context(messages, **limits).write_file_dict
@@ -272,7 +272,7 @@ def test_compress_makes_one_snapshot_of_older_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("keep", "kept"), [(None, 2), (0, 1), (1, 1), (4, 4), (3, 3)])
 def test_the_newest_messages_stay(keep: int | None, kept: int) -> None:
-    """Two where nothing else is said; the newest question in any case."""
+    """Two by default; the newest question in any case."""
     messages = [*chat(10), user("And now?")]
     made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=keep)
     assert made.messages[2:] == messages[len(messages) - kept :]
@@ -299,7 +299,7 @@ def test_a_call_stays_with_its_results() -> None:
 
 
 def test_calls_of_the_old_form_stay_with_their_result() -> None:
-    """It has no id, and belongs to what stands before it."""
+    """The result has no id, and belongs to the message before it."""
     asked = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
     messages = [*chat(10), user("q"), asked, {"role": "function", "name": "look", "content": "found"}]
     made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=1)
@@ -323,7 +323,7 @@ def test_a_call_that_nobody_answers_any_more_does_not_hold_up_the_rest() -> None
 
 
 def test_system_messages_are_never_compressed() -> None:
-    """Wherever they stand, and in their order."""
+    """At any place, and in their order."""
     middle = {"role": "developer", "content": "From now on in French."}
     messages = [*chat(5), middle, *chat(5)[1:]]
     made = offload_context(messages, context_manage_mode="compress", max_total_tokens=1_000)
@@ -333,7 +333,7 @@ def test_system_messages_are_never_compressed() -> None:
 
 
 def test_earlier_snapshots_are_merged_not_stacked(tmp_path: Path) -> None:
-    """The next one goes on from what they say, and its file holds them: with them the way back to what they stand for."""
+    """The next one continues them, and its file holds them: with them, the references to the originals."""
     first = offload_context(
         chat(10),
         context_manage_mode="compress",
@@ -359,7 +359,7 @@ def test_earlier_snapshots_are_merged_not_stacked(tmp_path: Path) -> None:
 
 
 def test_several_snapshots_become_one() -> None:
-    """Those that another system, or an earlier version, left behind each other."""
+    """Consecutive ones, left by another system or an earlier version."""
     one, other = (
         snapshots(
             offload_context(
@@ -384,7 +384,7 @@ def test_several_snapshots_become_one() -> None:
 
 
 def test_snapshots_alone_are_not_summarised_again() -> None:
-    """Where nothing new is old enough there is nothing to do, and no model is asked."""
+    """Without old enough new messages there is nothing to do, and no model is asked."""
     first = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000)
     asked = ScriptedSummarizer()
     made = offload_context(first.messages, context_manage_mode="compress", max_total_tokens=50, summarizer=asked)
@@ -393,7 +393,7 @@ def test_snapshots_alone_are_not_summarised_again() -> None:
 
 
 def test_a_user_who_types_a_snapshot_is_heard() -> None:
-    """What is said last is the question, whatever it looks like; and what only resembles one is a message."""
+    """The last message is the question, even in a snapshot's form; a mere lookalike is a message."""
     first = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000)
     (typed,) = snapshots(first.messages)
     made = offload_context([*chat(10), typed], context_manage_mode="compress", max_total_tokens=1_200)
@@ -477,7 +477,7 @@ def test_what_the_user_forbade_survives_every_compression() -> None:
     ],
 )
 def test_a_failed_summary_leaves_everything_as_it_was(said: Any, kind: type[Exception]) -> None:
-    """The result says why, and what was compacted stays so: the agent goes on."""
+    """The result says why, and compacted results stay so: the agent goes on."""
 
     def summarizer(_request: object) -> Any:
         if isinstance(said, Exception):
@@ -496,7 +496,7 @@ def test_a_failed_summary_leaves_everything_as_it_was(said: Any, kind: type[Exce
 
 
 def test_a_refused_summary_is_asked_for_once_more_with_the_reason() -> None:
-    """As a compactor does; not where the answer would be the same."""
+    """As a compactor does; not if the answer would be the same."""
     summarizer = ScriptedSummarizer(["", ASKED])
     made = offload_context(chat(10), context_manage_mode="compress", max_total_tokens=1_000, summarizer=summarizer)
     assert made.success
@@ -521,7 +521,7 @@ def test_one_failing_group_leaves_all_as_they_were(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_said_in_less_offline_is_no_failure() -> None:
-    """Nothing is wrong, and what comes next may help."""
+    """It is no error, and later messages may help."""
     for size in range(40, 80):
         messages = [calls("c"), result("c", "漢字" * size)]
         made = offload_context(messages, max_total_tokens=1, keep_recent_count=0, group_token_threshold=64)
@@ -575,7 +575,7 @@ def orders(size: int = 60) -> list[Message]:
 
 
 def summarised() -> list[Message]:
-    """What is left of an earlier call: a snapshot full of facts, and the newest answer."""
+    """A snapshot full of facts, and the newest answer."""
     made = offload_context(orders(), context_manage_mode="compress", **LIMITS, summarizer=ScriptedSummarizer([FACTS]))
     assert FACTS in snapshots(made.messages)[0]["content"]
     return made.messages
@@ -584,7 +584,7 @@ def summarised() -> list[Message]:
 @pytest.mark.slow
 @pytest.mark.parametrize("said", [RuntimeError("down"), FORGETS])
 def test_a_summarizer_that_fails_again_and_again_is_stood_in_for_offline(tmp_path: Path, said: Any) -> None:
-    """As in a compactor whose circuit is open: the limit is met, nothing is lost, and a model that answers is heard."""
+    """As in a compactor with an open circuit: the limit is met, nothing is lost, and the model may answer again."""
     answers: list[Any] = [said] * 100
 
     def summarizer(_request: object) -> Any:
@@ -623,7 +623,7 @@ def test_a_summarizer_that_fails_again_and_again_is_stood_in_for_offline(tmp_pat
 
 
 def test_failures_are_counted_chat_by_chat() -> None:
-    """One chat whose summaries are refused takes no other chat's model away."""
+    """One chat's refused summaries take no other chat's model away."""
 
     class Down:
         def summarise(self, _request: object) -> str:
@@ -690,7 +690,7 @@ def test_a_result_larger_than_the_limit_leaves_what_was_there(mode: Any) -> None
 
 
 def test_a_later_summary_is_never_aimed_below_the_earlier_one() -> None:
-    """Whatever room the newest messages leave: it is asked for at least what is there, or for nothing."""
+    """In any room beside the newest messages: the target is at least the earlier summary's length, or nobody is asked."""
     earlier = summarised()
     there, times = count_tokens(FACTS), []
     for size in range(0, 3_200, 400):
@@ -723,7 +723,7 @@ def test_older_messages_that_are_too_many_by_themselves_are_compressed_behind_a_
 
 
 def test_a_snapshot_counts_all_messages_it_stands_for() -> None:
-    """Those that its predecessors stood for as well, however often they were summed up again."""
+    """Also those of its predecessors, however often they were summarised again."""
     state, said = [SYSTEM], 0
     for _ in range(4):
         new = chat(10)[1:]
@@ -785,7 +785,7 @@ def test_an_archive_is_plain_text_in_which_grep_finds_what_was_said(tmp_path: Pa
 
 
 def test_files_of_a_conversation_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
-    """Whatever the umask: folders 0700, files 0600."""
+    """Under any umask: folders 0700, files 0600."""
     before = os.umask(0o022)
     try:
         made = offload_context(
@@ -800,7 +800,7 @@ def test_files_of_a_conversation_are_readable_by_their_owner_alone(tmp_path: Pat
 
 
 def test_the_result_is_a_response_as_its_users_know_it() -> None:
-    """success, answer, messages and metadata; the answer names what was written, or why nothing was."""
+    """success, answer, messages and metadata; the answer names the files, or the reason why there are none."""
     made = offload_context(agent_at_work(4, size=3_000), max_total_tokens=4_000)
     said = made.to_dict()
     assert list(said) == ["success", "answer", "messages", "metadata"]
@@ -840,7 +840,7 @@ def test_auto_goes_on_where_compaction_is_not_enough(ratio: float, limit: int, c
 
 
 def test_auto_goes_on_at_more_than_three_quarters() -> None:
-    """Where little could be compacted though it fits now."""
+    """Even if the messages fit by now."""
     messages = [*chat(40), *agent_at_work(2, size=2_200)[1:]]
     before = tokens_of(messages)
     made = offload_context(messages, max_total_tokens=before - 1)
@@ -887,7 +887,7 @@ said = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Message]:
-    """What a provider would take: parallel calls, each answered but for those at the very end."""
+    """Conversations that a provider accepts: parallel calls, all answered except at the very end."""
     messages: list[Message] = [SYSTEM] if draw(st.booleans()) else []
     used = 0
     for _ in range(draw(st.integers(1, 12))):
@@ -1003,14 +1003,14 @@ def test_nonsense_is_refused(options: dict[str, Any], named: str) -> None:
 
 
 def test_what_is_no_message_is_refused() -> None:
-    """By the place where it stands, and nothing of what it says."""
+    """By its place, without its text."""
     with pytest.raises(MessageError, match="message 2") as raised:
         offload_context([user("q"), {"role": "robot", "content": "secret"}])
     assert "secret" not in str(raised.value)
 
 
 def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> None:
-    """Measured against the messages that it replaces, and not against their transcript, whose markup is longer."""
+    """Measured against the replaced messages, and not against their transcript, whose markup is longer."""
     short = "P-000, P-100, P-200, P-300, P-400, P-500, P-600 and P-700 all lie in the depot."
 
     def long(request: SummaryRequest) -> str:
@@ -1041,7 +1041,7 @@ def small_turn(number: int) -> list[Message]:
 
 
 def test_nobody_is_asked_for_what_could_not_be_shorter() -> None:
-    """What stands around a snapshot takes more than the messages that it would replace."""
+    """A snapshot's frame is longer than the messages that it would replace."""
     model = ScriptedSummarizer()
     talk = [user("Hi."), answer("Hello."), user("And now?")]
     done = offload_context(talk, max_total_tokens=20, keep_recent_count=1, summarizer=model)

@@ -1,4 +1,4 @@
-"""What is redacted goes from the files of ``context_offload`` too, and nobody has to think of it."""
+"""Redacted text leaves the files of ``context_offload`` too, without any work of the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLE = "assistant"
 
 
 def busy(rounds: int = 5) -> Memory:
-    """Rounds in each of which something long was looked up."""
+    """Rounds with long results."""
     memory = Memory("session")
     for number in range(1, rounds + 1):
         found = f"item-{number} {words(600)}"
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_others_are_erased_where_one_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reference is tried; what failed is named, or raised where a host listens itself."""
+    """Each reference is tried; failed ones are named, or raised if a host listens itself."""
     files, memory = OffloadFiles(tmp_path, "chat"), Memory("session")
     heard: list[Event] = []
     memory.on_event(heard.append)
@@ -203,7 +203,7 @@ def test_what_was_redacted_while_nobody_watched_is_erased_by_whoever_does(tmp_pa
 
 
 def test_files_are_watched_where_the_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody is told that earlier ones may be left; what is redacted from now on is erased."""
+    """An event says that earlier ones may be left; later redactions erase their files."""
     memory, files = busy(1), OffloadFiles(tmp_path, "chat")
     heard: list[Event] = []
     memory.on_event(heard.append)
@@ -282,7 +282,7 @@ def test_files_that_cannot_be_removed_are_an_error(tmp_path: Path, monkeypatch: 
 
 
 def test_a_host_may_say_whose_files_they_are(tmp_path: Path) -> None:
-    """Where ``offload_context`` wrote them, which knows of no session; said twice, it is written once."""
+    """For files of ``offload_context``, which knows no session; said twice, it is written once."""
     store = InMemoryStore()
     memory, files = Memory("session", store=store), OffloadFiles(tmp_path, "chat")
     files.write("call", "text")

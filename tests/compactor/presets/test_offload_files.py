@@ -40,7 +40,7 @@ def on_disk(root: Path) -> list[str]:
 
 @given(st.text(max_size=300), st.text(max_size=50))
 def test_no_id_leaves_its_folder(stem: str, content: str) -> None:
-    """Whatever an id holds, the name is one plain component that no system takes for a device."""
+    """For any id, the name is one plain component, and no system takes it for a device."""
     name = file_name(stem, content)
     assert name.isascii()
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-.")
@@ -67,7 +67,7 @@ def test_a_plain_chat_id_is_the_folder(chat_id: str) -> None:
     "chat_id", ["..", ".", "a/b", "a\\b", "C:", "Alice", "a.b", "x" * 200, "\ud800", *WINDOWS_DEVICES]
 )
 def test_any_other_chat_id_is_hashed(chat_id: str, tmp_path: Path) -> None:
-    """It is data: no path is built from it, and what it was still tells chats apart."""
+    """No path is built from it, and its hash tells chats apart."""
     path = OffloadFiles(tmp_path, chat_id).write("call", "text")
     assert Path(path).parent.parent == tmp_path
     assert chat_folder(chat_id).endswith(tuple("0123456789abcdef"))
@@ -75,7 +75,7 @@ def test_any_other_chat_id_is_hashed(chat_id: str, tmp_path: Path) -> None:
 
 
 def test_the_name_tells_where_a_file_comes_from() -> None:
-    """The id stands in it, as far as it is plain; the hash is that of the content."""
+    """It has the plain part of the id, and the content's hash."""
     assert file_name("call_123", "text").startswith("call_123-")
     assert file_name("r12.p3", "text").startswith("r12-p3-")
     assert file_name("call_123", "text") != file_name("call_123", "other")
@@ -123,7 +123,7 @@ def test_a_changed_file_is_never_overwritten(files: OffloadFiles) -> None:
 
 
 def test_a_hundred_changed_files_are_an_error(files: OffloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to do rather than going on for ever."""
+    """It names the remedy instead of going on for ever."""
     monkeypatch.setattr("compactor.presets.compat.offload_files._MAX_VARIANTS", 3)
     for _ in range(2):
         Path(files.write("call", "text")).write_text("changed")
@@ -133,7 +133,7 @@ def test_a_hundred_changed_files_are_an_error(files: OffloadFiles, monkeypatch: 
 
 @linked
 def test_a_link_in_the_place_of_a_file_is_not_written_through(files: OffloadFiles, tmp_path: Path) -> None:
-    """What it leads to stays as it is."""
+    """The link's target stays unchanged."""
     outside = tmp_path / "outside.txt"
     outside.write_text("theirs")
     path = Path(files.write("call", "text"))
@@ -166,7 +166,7 @@ def test_a_chat_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
 
 @linked
 def test_a_store_that_is_a_link_is_the_hosts_own_affair(tmp_path: Path) -> None:
-    """It chose the path; only what is below is ours to guard."""
+    """The host chose the path; we guard only the folders below."""
     (tmp_path / "real").mkdir()
     (tmp_path / "store").symlink_to(tmp_path / "real", target_is_directory=True)
     files = OffloadFiles(tmp_path / "store", "chat")
@@ -210,7 +210,7 @@ def test_a_file_in_the_way_of_the_folder_is_a_clear_error(tmp_path: Path) -> Non
 
 
 def test_a_file_system_without_hard_links_will_do(files: OffloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FAT has none: still whole, still never over what is there."""
+    """FAT has none: a file is still written as a whole, and replaces no other."""
 
     def unsupported(*_paths: str) -> None:
         raise OSError(errno.EPERM, "not permitted")
@@ -226,7 +226,7 @@ def test_a_file_system_without_hard_links_will_do(files: OffloadFiles, monkeypat
 def test_a_name_that_is_taken_in_the_last_moment_is_not_overwritten(
     files: OffloadFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes offload at once: the one that comes second goes beside, whatever the file system can do."""
+    """Two processes offload at once: the second writes another file, on any file system."""
     path = Path(files.write("call", "text"))
     path.write_text("another's")
     monkeypatch.setattr(os.path, "lexists", lambda _path: False)
@@ -290,7 +290,7 @@ def test_erase_removes_what_was_kept_of_one_place(files: OffloadFiles) -> None:
 def test_a_draft_of_a_killed_process_is_erased_with_its_file(
     files: OffloadFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was half written, or written and not named yet, holds the same words; drafts of others stay."""
+    """An unfinished or unnamed draft holds the same words; other stems' drafts stay."""
     monkeypatch.setattr(os, "link", _killed)
     monkeypatch.setattr(os, "unlink", _killed)
     for stem in ("r1.p2", "r1.p21"):
@@ -310,7 +310,7 @@ def _killed(*_given: object, **_named: object) -> None:
 
 
 def test_a_file_that_cannot_be_erased_is_an_error(files: OffloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What must go and does not is no silence."""
+    """A failed removal is never silent."""
     files.write("r1.p3", "text")
 
     def denied(_path: str) -> None:
@@ -349,7 +349,7 @@ def test_lines_are_counted_from_0(files: OffloadFiles) -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=12) | st.just("long " * 1500), max_size=30))
 def test_pages_put_together_are_the_file(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    """Following what the answers say gives all of it, once, however long its lines are, in bounded answers."""
+    """Following the answers' offsets gives the whole file, once, in bounded answers, however long its lines are."""
     files = OffloadFiles(tmp_path_factory.getbasetemp() / "pages", "chat")
     content = "\n".join(lines)
     path = files.write("call", content)
@@ -386,7 +386,7 @@ def test_pages_put_together_are_the_file(tmp_path_factory: pytest.TempPathFactor
     ],
 )
 def test_any_other_path_is_answered(path: str, files: OffloadFiles) -> None:
-    """The answer says what there is; what is outside is not even looked at."""
+    """The answer lists the files; nothing outside is even looked at."""
     name = name_of(files.write("call", "text"))
     for answer in (files.read_file(path), files.call("read_file", {"path": path})):
         assert answer.startswith("Error:")
@@ -424,7 +424,7 @@ def test_a_file_that_becomes_a_link_meanwhile_is_not_followed(
 
 
 def test_files_of_other_tools_are_read_too(files: OffloadFiles) -> None:
-    """Those of an earlier system under names of its own, in whatever bytes."""
+    """Those of an earlier system, with other names and in any bytes."""
     folder = Path(files.write("call", "text")).parent
     (folder / "tool_call_123.txt").write_bytes(b"caf\xe9 needle")
     assert files.read_file("tool_call_123.txt").endswith("caf\ufffd needle")
@@ -432,7 +432,7 @@ def test_files_of_other_tools_are_read_too(files: OffloadFiles) -> None:
 
 
 def test_one_chat_does_not_see_the_other(tmp_path: Path) -> None:
-    """Not even the one without an id, whose folder is one among others."""
+    """Not even the one without an id: its folder is one among others."""
     path = OffloadFiles(tmp_path, "alice").write("call", "secret words")
     for other in (OffloadFiles(tmp_path, "bob"), OffloadFiles(tmp_path)):
         other.write("call", "text")
@@ -463,7 +463,7 @@ def test_grep_gives_lines_that_read_file_takes(files: OffloadFiles) -> None:
 
 
 def test_a_pattern_is_literal(files: OffloadFiles) -> None:
-    """No pattern is an expression that could run for ever; one that looks like it is told so where it finds nothing."""
+    """No pattern is a regular expression, which could run for ever; a lookalike without matches gets a hint."""
     files.write("one", "a" * 5_000 + "\nprice (a+)+$ is 3.50")
     assert "line 1" in files.grep("(a+)+$")
     assert "3.50" in files.grep("3.5")
@@ -473,13 +473,13 @@ def test_a_pattern_is_literal(files: OffloadFiles) -> None:
 
 
 def test_a_pattern_may_cross_lines(files: OffloadFiles) -> None:
-    """The number is that of the line where it begins."""
+    """The number is that of the first line."""
     files.write("one", "zero\none\ntwo\nthree")
     assert "line 1: one two" in files.grep("one\ntwo")
 
 
 def test_matches_in_one_long_line_are_shown_around(files: OffloadFiles) -> None:
-    """A file of one line, as tools like to give JSON, is not shown whole; the column says where to read."""
+    """A file of one line, as JSON often is, is not shown whole; the column says where to read."""
     path = files.write("one", "x" * 200_000 + "needle" + "y" * 200_000)
     answer = files.grep("NEEDLE")
     assert len(answer) < 500
@@ -500,7 +500,7 @@ def test_what_is_shown_around_a_match_ends_between_characters(one: str, shift: i
 
 
 def test_a_match_across_the_window_is_found(files: OffloadFiles) -> None:
-    """A long text is looked at in stretches; what lies across two of them counts."""
+    """A long text is searched in parts; a match across two of them counts."""
     for place in range(65_530, 65_540):
         files.write(f"at{place}", "x" * place + "needle")
     assert files.grep("needle").count("needle...") + files.grep("needle").count("needle\n") >= 9
@@ -508,7 +508,7 @@ def test_a_match_across_the_window_is_found(files: OffloadFiles) -> None:
 
 
 def test_path_and_glob_choose_files(files: OffloadFiles) -> None:
-    """The folder by its path is all of it; what means nothing is answered."""
+    """The folder's path means all of it; an unknown path is answered."""
     text, data = files.write("one", "needle"), files.write("two", "needle", ".json")
     assert name_of(data) not in files.grep("needle", glob="*.txt")
     assert name_of(text) not in files.grep("needle", path=data)
@@ -531,7 +531,7 @@ def test_a_search_is_bounded_in_lines_and_characters(files: OffloadFiles) -> Non
 
 
 def test_a_search_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    """With what was found so far, and a word on how to search the rest."""
+    """With the matches so far, and advice for the rest."""
     ticks = iter(range(1000))
     files = OffloadFiles(tmp_path, "chat", search_seconds=3, monotonic=lambda: float(next(ticks)))
     for number in range(10):
@@ -564,7 +564,7 @@ def test_a_folder_that_cannot_be_listed_is_empty(files: OffloadFiles, monkeypatc
 
 
 def test_the_schemas_are_fit_for_strict_mode(files: OffloadFiles) -> None:
-    """Every parameter is required, and what may be left out may be null."""
+    """Every parameter is required, and optional ones may be null."""
     for tool in files.tools():
         parameters = tool["function"]["parameters"]
         assert tool["type"] == "function"
@@ -603,7 +603,7 @@ def test_bad_arguments_are_answered(name: str, arguments: Any, files: OffloadFil
 
 @pytest.mark.parametrize("number", [1.5, "x", True, [], {}, float("nan"), "9" * 31])
 def test_a_bad_number_is_answered(number: Any, files: OffloadFiles) -> None:
-    """With what it has to be."""
+    """With its allowed values."""
     assert "whole number" in files.call("read_file", {"path": files.write("one", "text"), "offset": number})
 
 
@@ -627,7 +627,7 @@ def test_another_tool_is_answered(files: OffloadFiles) -> None:
 
 
 def test_answers_are_known_as_such(files: OffloadFiles) -> None:
-    """What came from a file is not to be put into one again."""
+    """An answer with a file's text is not written to a file again."""
     path = files.write("one", "needle")
     assert is_file_answer(files.read_file(path))
     assert is_file_answer(files.grep("needle"))

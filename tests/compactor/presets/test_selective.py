@@ -73,7 +73,7 @@ def turns(first: int, last: int, *, results_from: int = 1) -> list[str]:
 
 
 def test_it_is_due_at_a_share_of_the_window_by_the_providers_own_count() -> None:
-    """80% of 2,000 tokens: not at 1,599, but at 1,600, whatever our own count says."""
+    """80% of 2,000 tokens: not at 1,599, but at 1,600, without regard to our own count."""
     memory = conversation(5)
     compactor, executor, _ = on_command(memory, max_token=2_000)
 
@@ -115,7 +115,7 @@ def test_what_the_provider_counted_is_forgotten_within_a_pass() -> None:
 
 
 def test_the_providers_word_holds_until_something_is_published() -> None:
-    """Its count has what ours has not, such as tools: a failure is one by that count, and after a success it is over."""
+    """Its count includes more, such as tools: a failure is one by that count, and after a success it is over."""
     memory = conversation(2)
     memory.append(user("And now?"))
     memory.record_usage(ROLE, 90_000)
@@ -142,7 +142,7 @@ def test_the_providers_word_holds_until_something_is_published() -> None:
 
 
 def test_rules_are_applied_in_order_as_far_as_needed() -> None:
-    """Tool results first, but the newest 3; then what the assistant said, but the newest 5; then the user."""
+    """Tool results first, except the newest 3; then the role's messages, except the newest 5; then the user's."""
     memory = conversation(9)
     compactor, executor, _ = on_command(memory, max_token=100, fallback_to_full_summary=False)
     executor.run_all()
@@ -188,7 +188,7 @@ def test_rules_can_be_changed_or_replaced(rules: Any) -> None:
 
 
 def test_the_full_summary_is_the_last_resort() -> None:
-    """All closed rounds, the header beside them, and what the log has in them: nothing is left out of the summary."""
+    """All closed rounds, beside the header, in full from the log: the summary leaves nothing out."""
     memory = conversation(9)
     memory.append(user("And now?"))
     summarizer = ScriptedSummarizer(["Nine questions were answered."])
@@ -206,7 +206,7 @@ def test_the_full_summary_is_the_last_resort() -> None:
 
 
 def test_calls_that_wait_for_results_do_not_reach_the_summarizer() -> None:
-    """Nor does anything else of the open round: what the agent is at is no past."""
+    """Nor does anything else of the open round: the agent still works on it."""
     memory = conversation(9)
     for message in (user("And now?"), calls("waiting", arguments='{"secret": 1}')):
         memory.append(message)
@@ -257,7 +257,7 @@ def test_a_failed_summary_leaves_everything_as_it_was_and_cools_down() -> None:
 
 
 def test_a_refused_summary_is_asked_for_again() -> None:
-    """Twice, with what was wrong with it."""
+    """Twice, with the reason of the refusal."""
     memory = conversation(9)
     summarizer = ScriptedSummarizer(["", "Hello! How can I help you?", "Nine questions were answered."])
     compactor, executor, _ = on_command(memory, max_token=100, summarizer=summarizer)
@@ -286,7 +286,7 @@ def test_a_refused_summary_is_asked_for_again() -> None:
     ],
 )
 def test_windows_go_by_the_beginning_of_a_name(model: str, window: int) -> None:
-    """A host's own come first, the longest that fits; then those that are known; then 128,000."""
+    """The host's own come first, the longest that fits; then the known ones; then 128,000."""
     own = {"my-model": 50_000, "my-model-large": 70_000, "gpt-4o-mini": 64_000, "Local/other": 9_000, "": 1}
 
     made = selective(model=model, windows=own)
@@ -308,7 +308,7 @@ def test_a_model_that_nobody_knows_is_told() -> None:
 
 
 def test_defaults_are_those_its_users_know() -> None:
-    """80%, three results, five of what each said, two failures, eight seconds; all of them can be changed."""
+    """80%, three results, five messages of each author, two failures, eight seconds; all of them can be changed."""
     made = selective()
     config = made["config"]
 
@@ -331,7 +331,7 @@ def test_defaults_are_those_its_users_know() -> None:
 
 
 def test_the_rest_comes_from_a_config() -> None:
-    """What selective has a name for is its own; the model is that of the configuration where it is not given."""
+    """The preset's own parameters win; the model is the configuration's if none is given."""
     given = CompactorConfig(model="gpt-4", retain_recent=1, call_timeout=7, circuit_breaker_failures=9, max_tokens=5)
     config, other = selective(config=given)["config"], selective(config=given, model="gpt-4o")["config"]
 
@@ -486,7 +486,7 @@ def test_system_messages_within_the_conversation_stay_word_for_word() -> None:
 
 
 def test_a_minimum_of_dialogue_rounds_is_protected() -> None:
-    """Neither a rule nor the full summary takes what was said in them."""
+    """Neither a rule nor the full summary takes a message of theirs."""
     memory = a_long_talk(20)
     compactor, executor, _ = on_command(memory, max_token=400, keep_rounds=4)
     executor.run_all()
