@@ -96,8 +96,10 @@ def compose(
     long as it is the same.
     """
     require_prompt_of(memory, role, tools, model, counter)
-    whole_number("budget", budget, 1)
-    whole_number("reserve", reserve)
+    if type(budget) is not int or budget < 1:
+        whole_number("budget", budget, 1)
+    if type(reserve) is not int or reserve < 0:
+        whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))

@@ -403,7 +403,9 @@ class Ledger:
                         sums.add(account)
                     self._keep(fresh)
                     if sums.stop >= settled:
-                        self._let_go(_Summed(sums, seen, origin), overlays_of)
+                        before, self._summed = self._summed, _Summed(sums, seen, origin)
+                        if (origin, seen.redactions) != (before.origin, before.seen.redactions):
+                            self._let_go(before, overlays_of)
                         return sums
                 finally:
                     self._adding = False
@@ -428,10 +430,9 @@ class Ledger:
                 account.parts = None
                 self._kept_tokens -= account.kept_tokens
 
-    def _let_go(self, summed: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
-        """Make *summed* what the next call goes on from; let go of what is of no more use. Called with the lock."""
-        before, self._summed = self._summed, summed
-        sums, seen, origin = summed
+    def _let_go(self, before: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
+        """Let go of what was kept for the sums *before* and is of no more use. Called with the lock."""
+        sums, seen, origin = self._summed
         if before.seen.redactions != seen.redactions:  # nothing that was erased is kept
             self._shortened = {}
             accounts = [*self._accounts.items(), *self._kept.items()]
