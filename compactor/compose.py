@@ -40,7 +40,7 @@ class OverBudget(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was done to make the prompt fit."""
+    """The reductions that make the prompt fit."""
 
     #: Tokens of the prompt without cuts: system messages, compaction and the whole tail.
     tokens_before: int
@@ -55,7 +55,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Chat messages in OpenAI's format, and what they cost."""
+    """Chat messages in OpenAI's format, and their tokens."""
 
     #: Ready for ``client.chat.completions.create(messages=...)``.
     messages: list[ChatCompletionMessageParam]
@@ -80,18 +80,18 @@ def compose(
 ) -> Prompt:
     """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens less *reserve* for the answer.
 
-    Never waits for a model. Where not all of the tail fits, a compaction is published that the role's compactor holds
-    back, if there is one. Where that is not enough, it goes down a ladder, only as far as needed: large payloads are
-    shown as a preview with a reference, old tool results as a line, the oldest rounds are left out with a line that
-    says which, then the oldest posts of the newest round, and its largest texts are clipped. All of it in steps of
-    ``GRID``, so that the beginning rarely changes. A tool call keeps its results, pinned posts stay, and the newest
-    user query is whole. Where even that does not fit, raises ``BudgetExceeded``, or, with ``on_overflow="warn"``, gives
-    the shortest prompt there is with the warning ``OverBudget``.
+    Never waits for a model. If the tail does not fit, the role's compactor publishes a deferred compaction, if it has
+    one. If that is not enough, the tail is shortened, only as far as needed: large payloads become a preview with a
+    reference, old tool results a line; the oldest rounds are left out with a line that says which, then the oldest
+    posts of the newest round; at last its largest texts are clipped. Cuts are made in steps of ``GRID``, so that the
+    beginning rarely changes. A tool call keeps its results, pinned posts stay, and the newest user query is whole. If
+    even that does not fit, raises ``BudgetExceeded``, or, with ``on_overflow="warn"``, returns the shortest prompt that
+    there is, with the warning ``OverBudget``.
 
     *tools* are the schemas that go with the request: they count. They and *tool_choice* are remembered in this process
     for a summarizer that goes on from this prompt: give both as they are sent. *plan* is text or a ``Plan``, a callable
     that gives one, or True for that of the role's compactor; while anything in it is pending, it stands before the
-    newest query. What ``memory.record_usage`` learned of the provider's own counts makes the budget smaller. *counter*
+    newest query. The provider's own counts, given to ``memory.record_usage``, correct the budget. *counter*
     takes the place of *model*'s tokenizer; keep one and give it each time, since what it counted is remembered for as
     long as it is the same.
     """
@@ -143,7 +143,7 @@ def compose(
 
 
 def require_prompt_of(memory: object, role: object, tools: object, model: object, counter: object) -> None:
-    """Raise ``TypeError`` where one of these arguments, which whoever looks at a prompt takes, is of the wrong kind."""
+    """Raise ``TypeError`` if one of these arguments, which all functions about prompts share, is of the wrong kind."""
     own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
     require("memory", memory, Memory, f"a Memory{own}")
     require_role(role)
@@ -182,7 +182,7 @@ def _publish_deferred(memory: Memory, role: str) -> bool:
 
 
 def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
-    """Return the message that reminds of a plan; None where nothing in it is pending, or nobody can say."""
+    """Return the message that reminds of a plan; None if nothing in it is pending, or if it cannot be read."""
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
     try:
@@ -222,7 +222,7 @@ class BudgetStatus:
 
     @property
     def share(self) -> float | None:
-        """The part of the budget that is taken; over 1 where something has to be left out. None without a budget."""
+        """The part of the budget that is taken; over 1 if something has to be left out. None without a budget."""
         return None if self.budget is None else self.total / self.budget
 
 

@@ -67,8 +67,8 @@ def _exactly(text: str, encoding: str) -> int:
 
 
 def _long_runs(text: str) -> list[tuple[int, int]]:
-    """Return where the runs are that are too long to be counted, each with the white space that an encoding takes for a
-    part of it: one character before, and the ends of lines behind."""
+    """Return the start and end of each run that is too long to be counted, with the white space that an encoding takes
+    for a part of it: one character before, and the ends of lines behind."""
     half = MAX_EXACT_RUN // 2
     # A run that is too long has a whole block of half that length in it; prose has white space in each, near its start.
     blocks = (text[at : at + half] for at in range(0, len(text) - half + 1, half)) if len(text) > MAX_EXACT_RUN else ()
@@ -79,7 +79,7 @@ def _long_runs(text: str) -> list[tuple[int, int]]:
 
 
 def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
-    """Return a beginning of *text* of at most *limit* tokens, cut between what readers see as characters."""
+    """Return a beginning of *text* of at most *limit* tokens, cut between characters as readers see them."""
     if limit < 1:
         return ""
     runs = _long_runs(text)
@@ -121,7 +121,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @lru_cache
 def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
-    """Return what gives the beginning of a text within a limit of tokens, and the tokens of all of it."""
+    """Return a function that gives the beginning of a text within a limit of tokens, and the tokens of all of it."""
     import toktok
 
     found: Callable[[str, int, str], tuple[str, int]] = toktok.truncate
@@ -129,9 +129,9 @@ def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
 
 
 def encoding_for(model: str) -> str | None:
-    """Return the encoding that *model* uses; None where nobody knows the model.
+    """Return the encoding that *model* uses; None for an unknown model.
 
-    What stands before the last slash is the provider's, as in ``openai/gpt-4o``.
+    The part before the last slash is the provider's, as in ``openai/gpt-4o``.
     """
     import tiktoken
 
@@ -185,7 +185,7 @@ DEFAULT_WINDOW = 128_000
 
 def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | None:
     """Return the context window of *model* in tokens: of *windows*, that of the longest name that it begins with; else
-    the one that this library knows; else None. What stands before the last slash of a name is its provider's."""
+    the one that this library knows; else None. The part before the last slash of a name is its provider's."""
     name, full = _bare(model), model.lower()
     own = {given.lower(): tokens for given, tokens in (windows or {}).items()}
     fitting = [given for given in own if given and (name.startswith(given) or full.startswith(given))]

@@ -50,8 +50,8 @@ Summarizer = Callable[[SummaryRequest], "str | Summary"]
 
 
 def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summarizer) -> CompactedMessage | None:
-    """Return the compaction of the first *end* rounds: *view*'s as it stands, and behind it what *summarize* makes of
-    the rounds since; None where there are none.
+    """Return the compaction of the first *end* rounds: *view*'s own text, then *summarize*'s about the rounds since.
+    None if there are none.
 
     ``extra[OFFLINE]`` says how many characters at the head are the model's text, how many rounds were folded in since,
     and the last round before them, by id and number.
@@ -85,8 +85,8 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
 def without_offline(view: View) -> View:
     """Return *view* as the summarizer is to go on from it: the model's text alone, and all rounds since, raw.
 
-    As it is where nothing was folded in offline, and where not all of those rounds are there still, as with hosts that
-    drop old ones: then what was extracted is all that is left of them.
+    Return it unchanged if nothing was folded in offline, or if some of those rounds are gone, as with hosts that drop
+    old ones: then the extracted text is all that is left of them.
     """
     current = view.compaction
     if current is None or not current.is_offline:
@@ -108,7 +108,7 @@ def without_offline(view: View) -> View:
 
 
 def _parts(current: CompactedMessage | None) -> tuple[str, str, dict[str, Any]]:
-    """Return the model's text, what was extracted behind it, and the place where the model's text ends."""
+    """Return the model's text, the extracted text behind it, and the end of the model's text."""
     if current is None:
         return "", "", {"characters": 0, "rounds": 0, "end_round_id": None, "end_number": None}
     if not current.is_offline:
@@ -214,7 +214,7 @@ class View:
 
     @property  # not kept: a view that held itself would be freed late
     def as_summarised(self) -> View:
-        """The same as a summarizer is to go on from it: without what was folded in offline, which it reads in full."""
+        """The same as a summarizer is to go on from it: rounds that were folded in offline are in the tail again."""
         return without_offline(self)
 
     @property
@@ -233,16 +233,16 @@ class View:
         return MESSAGE_TOKENS + self.ledger.recounted(self.compaction.to_prompt())
 
     def tokens_in_front(self, compaction: CompactedMessage | None) -> int:
-        """Return the tokens that prompts would show before the tail with *compaction*: its message, with what is pinned
-        in the rounds that it covers, and what the user asked last, where it covers that."""
+        """Return the tokens that prompts would show before the tail with *compaction*: its message, the pinned posts of
+        the rounds that it covers, and the user's newest query if it covers that."""
         if compaction is None:
             return 0
         made = replace(self, compaction=self.rounds.anchored(compaction))
         return made.compaction_tokens + self._asked_tokens(made.end)
 
     def _asked_tokens(self, end: int) -> int:
-        """Return the tokens of the user's newest query where it lies within the first *end* rounds: it is shown all the
-        same, as far as it was ever shown."""
+        """Return the tokens of the user's newest query if it lies within the first *end* rounds: prompts go on showing
+        it."""
         if not self.end <= self.asked < end or any(group.from_user for _, group in self.growing):
             return 0
         spoken = [sum(self.costs(round_, group)) for round_, group in self.groups(self.asked) if group.from_user]
@@ -250,12 +250,12 @@ class View:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole prompt: what stands in front, the compaction and the tail."""
+        """Tokens of the whole prompt: header, compaction and tail."""
         return PROMPT_TOKENS + self.header_tokens + self.compaction_tokens + self.tokens_behind(self.end)
 
     @property
     def usage(self) -> Usage:
-        """What the provider counted of the newest prompt, and by how much that corrects our own count."""
+        """The provider's count of the newest prompt, and the factor by which it corrects our own count."""
         usage = self.rounds.usage
         as_shown = self.as_composed and self.counted_from is None
         return usage if as_shown else replace(usage, input_tokens=None)
@@ -278,7 +278,7 @@ class View:
 
     @property
     def sums(self) -> PrefixSums:
-        """What the tail's closed rounds cost. Counts those that are new."""
+        """The costs of the tail's closed rounds. Counts those that are new."""
         sums = self._sums
         if sums is None:
             start = self.end if self.counted_from is None else min(self.counted_from, self.end)
@@ -288,7 +288,7 @@ class View:
 
     @property
     def asked(self) -> int:
-        """The place of the newest closed round in which the user speaks, covered or not; -1 where he does in none."""
+        """The place of the newest closed round in which the user speaks, covered or not; -1 if there is none."""
         if self._asked is not None:
             return self._asked
         sums = self.sums
@@ -315,8 +315,8 @@ class View:
     def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
 
-        All closed ones but the newest ``retain_recent``, the open round counted among those retained. Where the prompt
-        has passed *mark* tokens, fewer are retained: as few as it takes to reach half of it, and ``retain_at_least``.
+        All closed ones but the newest ``retain_recent``, the open round counted among those retained. If the prompt has
+        passed *mark* tokens, fewer are retained: as few as it takes to reach half of it, and ``retain_at_least``.
         """
         end = max(min(self.closed, self.total - config.retain_recent), self.end, self.least_end)
         if mark is not None:
@@ -369,8 +369,7 @@ class View:
         return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
 
     def cuts(self, place: int) -> tuple[int, ...]:
-        """Return the places among a round's messages where it may be cut: behind so many of them no call is parted
-        from its results."""
+        """Return the places of legal cuts in a round: behind so many messages no call is parted from its results."""
         return tuple(accumulate(len(group.posts) for _, group in self.groups(place)))
 
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
@@ -413,12 +412,12 @@ class View:
         return frozenset(unread)
 
     def read_back(self, round_: Round, group: MessageGroup) -> bool:
-        """Return whether a group is what the agent reads back in the newest round, where it still works with it."""
+        """Return whether a group is a recall in the newest round: the agent still works with its result."""
         return round_.id == self.newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
 
     @property
     def newest_id(self) -> str:
-        """The id of the newest round; empty where there is none."""
+        """The id of the newest round; empty if there is none."""
         newest_id = self._newest_id
         if newest_id is None:
             newest_id = self.rounds[self.total - 1].id if self.total else ""
@@ -427,7 +426,7 @@ class View:
 
     @property
     def first_dropped(self) -> int:
-        """The log number of the tail's first round of which posts were dropped, where prompts say so; else 0."""
+        """The log number of the tail's first round with dropped posts that prompts mention; 0: none."""
         if not self.reductions.version:
             return 0
         sums, start = self.sums, min(self.end, self.closed)

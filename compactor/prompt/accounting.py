@@ -1,4 +1,4 @@
-"""What a role's rounds cost in prompts: each closed round is counted once, and summed up."""
+"""The token costs of one role's rounds: each closed round is counted once, and summed up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_COUNTERS = 8
 
 
 class OverlayKey(NamedTuple):
-    """What a round is overlaid with: with an equal key, it costs the same."""
+    """The overlays of a round: with an equal key, it costs the same."""
 
     reductions: tuple[Reduction, ...]
     #: Numbers of its pinned posts; 0 is the query.
@@ -67,7 +67,7 @@ class PromptPart:
 
 @dataclass(slots=True)
 class RoundAccount:
-    """What one closed round is in a prompt, as it reads now."""
+    """The cost of one closed round as it reads now, and its parts while they are kept."""
 
     round_id: str
     number: int
@@ -123,7 +123,7 @@ def by_round(pins: Iterable[tuple[str, int]]) -> dict[str, frozenset[int]]:
 
 
 class RunningTotals(NamedTuple):
-    """Totals of the closed rounds from where the sums begin up to a place: of two of them, the difference counts."""
+    """Totals of the closed rounds from the start of the sums to a place. The difference of two of them counts."""
 
     tokens: int = 0
     messages: int = 0
@@ -139,7 +139,7 @@ class RunningTotals(NamedTuple):
 class PrefixSums:
     """The accounts of closed rounds from the place *start* on, and their running totals. They only grow.
 
-    What lies before *start* was not even read.
+    Rounds before *start* were not even read.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class PrefixSums:
 
 
 class RoundsByPlace(Protocol):
-    """Rounds by their place, places by the rounds' ids, and what changes how they read."""
+    """Rounds by their place, places by the rounds' ids, and everything that changes how they read."""
 
     def __getitem__(self, index: int, /) -> Round: ...
     def end_of(self, round_id: str) -> int | None: ...
@@ -222,8 +222,8 @@ class RoundsByPlace(Protocol):
 def _move_start(
     sums: PrefixSums, origin: int, asked_from: int, settled: int, account_at: Callable[[int], RoundAccount]
 ) -> PrefixSums:
-    """Return *sums*, or such as begin at *origin*, where those begin after it or long before it. They were asked for
-    *asked_from* on when they were last."""
+    """Return *sums*, or others that begin at *origin* if *sums* begin after it or long before it. The last call asked
+    for *asked_from*."""
     if origin > sums.stop or settled < sums.start:  # nothing in common: with an older moment, or a newer one
         return PrefixSums(origin)
     if origin < sums.start:
@@ -245,11 +245,11 @@ def _reuse(
     overlays_of: Callable[[str], OverlayKey],
     account_at: Callable[[int], RoundAccount],
 ) -> PrefixSums:
-    """Return what *old* says of the rounds at *places* that are still there. Those that read the same are not counted
-    again, and where all before them do too, not even added again.
+    """Return sums over the rounds at *places* that *old* knows. Rounds that read the same are not counted again; up to
+    the first that reads otherwise, they are not even added again.
 
-    Without the newest: another host's rounds may say that they are closed and grow all the same. Memory's own come
-    here only when a closed round has failed or its overlays have changed.
+    The newest round is left out: another host's rounds may say that they are closed, and grow. Memory's own rounds
+    come here only when a closed round has failed or its overlays have changed.
     """
     known, place = old.accounts[:-1], places.start
     if place >= old.start:
@@ -294,7 +294,7 @@ _GroupKey = tuple[object, ...]
 
 
 class _Seen(NamedTuple):
-    """What sums were made from: where it is equal, they hold."""
+    """The source of sums: they hold as long as it is equal."""
 
     epoch: object = None
     redactions: int = 0
@@ -350,8 +350,8 @@ class Ledger:
         *origin* or before it.
 
         Counts the rounds that are new since the last call and those that read otherwise now; reads none before
-        *origin*. Where *origin* has moved forward, as with each compaction, what lies before is let go sooner or
-        later; where it has moved back, by a revert, it is counted anew.
+        *origin*. When *origin* moves forward, as with each compaction, older accounts are let go sooner or later; when
+        it moves back, by a revert, they are counted anew.
         """
         origin, pins = min(origin, settled), rounds.pins
         seen = _Seen(rounds.epoch, rounds.redactions, reductions.version, pins)
@@ -431,7 +431,7 @@ class Ledger:
                 self._kept_tokens -= account.kept_tokens
 
     def _let_go(self, before: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
-        """Let go of what was kept for the sums *before* and is of no more use. Called with the lock."""
+        """Let go of everything that only the sums *before* needed. Called with the lock."""
         sums, seen, origin = self._summed
         if before.seen.redactions != seen.redactions:  # nothing that was erased is kept
             self._shortened = {}
@@ -446,7 +446,7 @@ class Ledger:
             self._accounts = {account.number: account for account in sums.accounts}
 
     def _account_of(self, raw: Round, overlays: OverlayKey) -> RoundAccount:
-        """Return what a closed round costs, with its parts."""
+        """Count a closed round, and return its account with its parts."""
         round_ = apply_overlays(raw, overlays.reductions, self.role)
         parts: list[PromptPart] = []
         by_level = [0] * len(LEVELS)
@@ -497,7 +497,7 @@ class Ledger:
         return costs
 
     def levels(self, part: PromptPart) -> tuple[Level, ...]:
-        """Return *part*'s group on each level of shortening, and remember it; nothing where it is not made shorter."""
+        """Return *part*'s group on each level of shortening, and remember it; nothing if no level makes it shorter."""
         if part.levels is not None:
             return part.levels
         key = _key_of(part.round_, part.group)
@@ -510,7 +510,7 @@ class Ledger:
 
 
 def _key_of(round_: Round, group: MessageGroup) -> _GroupKey:
-    """Return what tells a group from all others, and from itself before it was overlaid or erased."""
+    """Return a key that tells a group from all others, and from itself before it was overlaid or erased."""
     key: list[object] = [round_.id]
     for post in group.posts:
         if post is None:

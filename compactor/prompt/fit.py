@@ -1,4 +1,4 @@
-"""What a prompt shows of the tail: all of it where it fits, else as much as the budget allows."""
+"""Fits the tail into a prompt: all of it if it fits, else as much as the budget allows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLIP_STEP = 8
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before the tail: system messages, then the compaction. And the plan, which stands in the tail."""
+    """The messages before the tail: system messages, then the compaction. And the plan, which stands in the tail."""
 
     system: tuple[Message, ...] = ()
     compaction: Message | None = None
@@ -48,7 +48,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The messages of a prompt, and what was done to make them fit."""
+    """The messages of a prompt, and the reductions that make them fit."""
 
     messages: list[Message]
     tokens: int
@@ -59,11 +59,10 @@ class Fitted:
 
 
 def fits_entirely(view: View, head: Head, limit: int, tool_tokens: int) -> Fitted | None:
-    """Return the prompt of *head* and the whole tail, where that is at most *limit* tokens beside those of tools.
+    """Return the prompt of *head* and the whole tail if that is at most *limit* tokens beside those of tools.
 
-    The fast path. None where the prompt is longer, and where ``fit`` has more to do: with a plan, with a line about
-    dropped posts, with a covered round in front because the user has not spoken since, or with a round that must be
-    made anew.
+    The fast path. None if the prompt is longer, or if ``fit`` has more to do: with a plan, with a line about dropped
+    posts, with a covered round in front because the user has not spoken since, or with a round that must be made anew.
     """
     start, closed = view.end, view.closed
     if head.plan is not None or start > closed or (view.reductions.version and view.first_dropped):
@@ -100,7 +99,7 @@ def fits_entirely(view: View, head: Head, limit: int, tool_tokens: int) -> Fitte
 
 @dataclass(slots=True)
 class _Draft:
-    """What becomes of the tail."""
+    """The tail as a prompt will show it."""
 
     #: Parts that stand before all others: what is pinned in rounds that are left out, and the newest query.
     ahead: Sequence[PromptPart] = ()
@@ -158,7 +157,7 @@ class _Tail:
         return parts
 
     def ahead_of(self, first: int) -> list[PromptPart]:
-        """Return what stands before round *first* and is shown all the same: the newest query, and what is pinned."""
+        """Return the parts before round *first* that are shown all the same: the newest query and pinned posts."""
         view = self.view
         ahead = [part for part in self.parts_of(self.asked) if part.fixed] if 0 <= self.asked < first else []
         for round_id in view.pinned:
@@ -169,8 +168,8 @@ class _Tail:
 
 
 class _Frame:
-    """What stands around the tail, and the room that it leaves: what a prompt of at most *limit* tokens is fitted into,
-    in steps of at most *step*."""
+    """The messages around the tail and the room that they leave, in a prompt of at most *limit* tokens that is cut in
+    steps of at most *step* tokens."""
 
     def __init__(self, view: View, head: Head, limit: int, step: int) -> None:
         self.view = view
@@ -195,7 +194,7 @@ class _Frame:
         self.step = min(self.largest_step, max(int(room * LARGEST_STEP), 1))
 
     def note(self, draft: _Draft) -> Message | None:
-        """Return the line that says what *draft* leaves out; None where there is nothing to say."""
+        """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
         numbers = self.view.sums.numbers
         rounds = [*self.omitted_rounds[:1], *self.omitted_rounds[-1:]]
         rounds += [*numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
@@ -274,7 +273,7 @@ def _messages_of(frame: _Frame, tail: _Tail, draft: _Draft) -> list[Message]:
 
 
 def _shorten_head(frame: _Frame, tail: _Tail) -> None:
-    """Take from the head what leaves no room for that which must be shown: the plan, then of the compaction."""
+    """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
     newest = tail.parts_from(tail.newest)
     must = sum([part.tokens for part in (*tail.ahead_of(tail.newest), *newest) if part.fixed or part.pinned])
     system = sum([count_message(message, frame.view.ledger.recounted) for message in frame.head.system])
@@ -301,8 +300,8 @@ def _shorten_head(frame: _Frame, tail: _Tail) -> None:
 
 
 def _least_unread(frame: _Frame, newest: Sequence[PromptPart], room: int) -> int:
-    """Return the least that the results which the agent has yet to read take, with the line beside them. 0 where there
-    are none, or not even *room* for that: an agent that never sees them calls for them again and again."""
+    """Return the minimum tokens of the results that the agent has yet to read, with the line beside them. 0 if there
+    are none or they do not fit into *room*: an agent that never sees its results makes the same calls again."""
     free = [part for part in newest if not (part.fixed or part.pinned or part.group.pending)]
     if not free or not frame.view.is_unread(free[-1].round_, free[-1].group):
         return 0
@@ -313,8 +312,8 @@ def _least_unread(frame: _Frame, newest: Sequence[PromptPart], room: int) -> int
 def _clip_compaction(
     message: Message, compaction: CompactedMessage, limit: int, ref: str, count: TokenCounter
 ) -> Message | None:
-    """Return the compaction's *message* in at most *limit* tokens, with all that is pinned and was forbidden in it.
-    None where there is no room for that and some of the summary."""
+    """Return the compaction's *message* in at most *limit* tokens, with all its pinned texts and prohibitions. None if
+    there is no room for these and some of the summary."""
 
     def reads(summary: str) -> Message:
         return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
@@ -336,7 +335,7 @@ def _clip_compaction(
 
 
 def _cut(frame: _Frame, tail: _Tail) -> _Draft:
-    """Return what stands behind the first mark of the grid that makes the prompt fit."""
+    """Return the tail from the first mark of the grid on that makes the prompt fit."""
     view, sums, start, newest = frame.view, frame.view.sums, frame.view.end, tail.newest
     newest_parts = tail.parts_from(newest)
     repeated = sum([part.tokens for part in tail.ahead_of(newest) if part.fixed])
@@ -364,7 +363,7 @@ def _cut(frame: _Frame, tail: _Tail) -> _Draft:
         return behind(first) - (totals[first - offset].pinned - first_totals.pinned)
 
     def saved(first: int) -> int:
-        """Return what leaving out the rounds before *first* and clearing what is within the boundary takes off."""
+        """Return the tokens saved by leaving out the rounds before *first* and clearing all within the boundary."""
         if first >= cleared:
             return left_out(first) + saved_in_newest
         lightest = totals[cleared - offset].by_level[-1] - totals[first - offset].by_level[-1]
@@ -421,7 +420,7 @@ def _at_level(part: PromptPart, level: Level) -> PromptPart:
 
 def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     """Clip the largest texts in *draft*, and leave out its oldest parts until it is *target* tokens shorter. The newest
-    stays, clipped as far as it takes, where it can."""
+    part stays if it can, clipped as far as it takes."""
     view = frame.view
     limit = max(int((frame.limit - frame.tokens) * LARGEST_SHARE), SHORTEST_CLIP)
     room = frame.limit - frame.tokens - frame.note_tokens - sum([part.tokens for part in draft.ahead])
@@ -487,7 +486,7 @@ def _step_down(limit: int) -> int:
 
 
 def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
-    """Return *part* with each text of more than *limit* tokens clipped; as it is where it is not to be touched."""
+    """Return *part* with each text of more than *limit* tokens clipped; the same object if it is fixed or pinned."""
     if part.fixed or part.pinned or part.tokens <= limit:
         return part
     messages, costs, reductions = list(part.messages), list(part.costs), {one.ref: one for one in part.reductions}
@@ -514,10 +513,10 @@ def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
 
 
 def published_reductions(view: View, fitted: Fitted) -> tuple[Reduced, ...]:
-    """Return what stands for posts of the tail in the prompt *fitted*, in the order of the log.
+    """Return the published reductions that the prompt *fitted* shows, in the order of the log.
 
-    Without what the ladder has shortened further, which it tells of itself, and what is left out with its round. Each
-    is counted once; takes time in proportion to the reductions of the tail.
+    Without those that were shortened further for this prompt, which are in ``fitted.reductions``, and those that are
+    left out with their round. Each is counted once; takes time in proportion to the reductions of the tail.
     """
     if not view.reductions.by_round:
         return ()

@@ -58,7 +58,7 @@ def kind_named(name: object, *, stays: bool = False) -> str:
     """Return the kind that *name* means: ``tool_result`` for ``TOOL_RESULT``, ``ToolResult`` and an enum's member; a
     host's own ``Post.kind`` as it is.
 
-    Raises ``ValueError`` for what is no kind, with what may have been meant; and unless *stays*, for the header and the
+    Raises ``ValueError`` for a name that is no kind, with a suggestion; and unless *stays*, for the header and the
     summary, which no rule reduces.
     """
     name = getattr(name, "value", name)
@@ -102,7 +102,7 @@ TOLD = "told"
 
 
 def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
-    """Return *round_* as *role* reads it now; the same object where nothing covers any of it."""
+    """Return *round_* as *role* reads it now; the same object if nothing in it reads otherwise."""
     if not reductions and not [post for post in round_.post_list if post.kind.startswith(EPHEMERAL)]:
         return round_
     shown = _with_query(round_, reductions)
@@ -190,7 +190,7 @@ def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
 
 
 def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
-    """Return *posts* without those that the role has seen once, as it has when it has spoken since."""
+    """Return *posts* without the ephemeral ones that the role has seen: those before its last word."""
     if not [post for post in posts if post.kind.startswith(EPHEMERAL)]:
         return posts
     # In the log: what it said counts though it is left out.
@@ -258,7 +258,7 @@ class MessageGroup:
 def group_messages(round_: Round, role: str, *, last: bool = True) -> list[MessageGroup]:
     """Return a round as *role* would send it to a model, in a form that providers accept.
 
-    All results of a call follow it at once, wherever in the round they were recorded. An unanswered call gets a result
+    All results of a call follow it at once, in whatever order they were recorded. An unanswered call gets a result
     that says so; a result without a call becomes a message that says so. Only calls at the end of the *last* round,
     while that is open, may wait for their results: the host is about to run them.
     """
@@ -327,7 +327,7 @@ def _message_of(post: Post, role: str) -> Message:
 
 
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
-    """Return the tokens of one chat message: its texts, its calls, and what the format adds. An upper estimate:
+    """Return the tokens of one chat message: its texts, its calls and the format's overhead. An upper estimate:
     providers do not say how they count ids, names and images."""
     content = message.get("content")
     if isinstance(content, str) and len(message) == 2 and "role" in message:  # as most are

@@ -1,7 +1,7 @@
-"""The agent's last prompt: what a summarizer may go on from, since the provider has most of it in its cache.
+"""The agent's last prompt. A summarizer may go on from it, since the provider has most of it in its cache.
 
-Its messages are not kept but made again, from the snapshot that they were made from: so a prompt costs no memory, and
-whatever the host does to the messages that it was given, the same come out.
+Its messages are not kept but made again from their snapshot. So a prompt costs no memory, and a host may change the
+messages that it was given.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ class LastPrompt:
     tool_choice: Any = None
 
     def beginning(self, rounds: Sequence[Round]) -> list[Message] | None:
-        """Return its messages up to the end of the last of *rounds*, the first of the tail; None where it shows any
-        of them otherwise.
+        """Return its messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
 
-        Of the last it need not show all: what was said there since, such as the agent's answer, is added.
+        It need not show all of the last round: later posts, such as the agent's answer, are added.
         """
         view = self.view
         messages = [dict(message) for message in self.first[: self.length - view.messages]]
@@ -66,7 +65,7 @@ class LastPrompt:
         return messages
 
     def tokens(self, messages: Sequence[Message], count: TokenCounter) -> int:
-        """Return what a request with these *messages*, and with the tools of this prompt, takes."""
+        """Return the tokens of a request with these *messages* and the tools of this prompt."""
         tools = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in self.tools)
         return PROMPT_TOKENS + tools + sum(count_message(message, count) for message in messages)
 
@@ -82,10 +81,10 @@ def continued(
     limit: int,
 ) -> Continued | None:
     """Return the question that *instruction* asks as a continuation of the agent's *last* prompt, cut behind *rounds*.
-    Where nobody has said whose it was, it was for *model*.
+    It was for *model* if ``compose`` was given none.
 
-    None unless that prompt shows *previous*, and behind it *rounds* word for word, of the last one the beginning; and
-    where it would take over *limit* tokens, or its tool choice leaves the model nothing but to call a tool.
+    None unless that prompt shows *previous*, and behind it *rounds* word for word, of the last one at least the
+    beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
     """
     if last is None or not rounds or last.tool_choice not in (None, "auto", "none"):
         return None
@@ -141,8 +140,8 @@ def remember(
 
 
 def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
-    """Return what *role*'s newest prompt from *memory* was; None where none is known, or something was erased since:
-    then it is forgotten, with all that it knew."""
+    """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
+    prompt is forgotten."""
     prompts = _prompts.get(memory, {}) if isinstance(memory, Memory) else {}
     found = prompts.get(role)
     if found is not None and isinstance(memory, Memory) and found.view.rounds.redactions != memory.snapshot.redactions:

@@ -42,7 +42,7 @@ class Reduced:
 def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:
     """Return *message* with each text of more than *limit* tokens clipped to its head and tail around a reference.
 
-    The same object where nothing is that long. A tool call's arguments stay valid JSON.
+    The same object if nothing is that long. A tool call's arguments stay valid JSON.
     """
     changed: Message = {}
     content = message.get("content")
@@ -65,7 +65,7 @@ def _is_over(limit: int, content: Any, count: TokenCounter) -> bool:
 
 
 def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
-    """Return head and tail of *text*, about *limit* tokens with the line between them that says what is missing."""
+    """Return head and tail of *text*, about *limit* tokens, with a line between them about the missing part."""
     mark = f"\n[... {{}} of {len(text):,} characters left out; reload {ref} ...]\n"
     room = max(limit - count(mark) - 4, 0)
     head = _fitting(text, room * 2 // 3, count)
@@ -104,7 +104,7 @@ def _is_call_or_result(part: Any) -> bool:
 
 
 def _clip_part(part: Any, limit: int, ref: str, count: TokenCounter) -> Any:
-    """Return a *part* of a content with what is longer than *limit* tokens in it clipped."""
+    """Return a *part* of a content with each text of more than *limit* tokens clipped."""
     if not isinstance(part, Mapping):
         return clip_text(str(part), limit, ref, count)
     clipped = dict(part)
@@ -175,11 +175,11 @@ class OffloadRule:
     def applied(
         self, round_: Round, post: Post | None, count: TokenCounter, *, cost: int | None = None
     ) -> Reduction | None:
-        """Return the ``offloaded`` reduction of a large *post*, None for the round's query. None for any other post.
+        """Return the ``offloaded`` reduction of a large *post*; *post* None is the round's query. None if it is small.
 
-        None also where it would not be shorter, in tokens; where *post* is an overlay's, unless ``again``; where its
-        round is in no log, so that nothing reloads it; and where it holds what is no text, an image say, which no
-        reference gives back. *cost* is what its message takes, where that was counted before.
+        None also if the reduction would not be shorter in tokens; if *post* is an overlay's, unless ``again``; if its
+        round is in no log, so that nothing reloads it; and if it holds more than text, such as an image, which no
+        reference gives back. *cost* is the tokens of its message, if they are known.
         """
         text, arguments = self.large_text(round_, post, count), self._large_arguments(round_, post, count)
         if text is None and not arguments:
@@ -199,7 +199,7 @@ class OffloadRule:
         return Reduction.over(round_, [post], "offloaded", said if shown is None else shown, extra=extra)
 
     def _shorten(self, text: str, tokens: int, reference: str, count: TokenCounter, *, again: bool) -> str:
-        """Return what is shown of *text*, of so many *tokens*; *again*: how long it was at first is not known."""
+        """Return *text*, of so many *tokens*, shortened; *again*: its original length is not known."""
         measure = count if self.tokens else None
         head = cut_beginning(text, self.preview, measure)
         tail = end_of(text[len(head) :], self.ending, measure)
@@ -221,7 +221,7 @@ class OffloadRule:
         }
 
     def large_text(self, round_: Round, post: Post | None, count: TokenCounter) -> str | None:
-        """Return the whole text of *post* where the rule covers it and it is large; else None."""
+        """Return the whole text of *post* if the rule covers it and it is large; else None."""
         text = round_.user_query if post is None else text_of(post)
         if not text or (not self.tokens and len(text) <= self.threshold) or not self._covers(round_, post):
             return None
@@ -242,7 +242,7 @@ class OffloadRule:
 
 
 def left_out(arguments: str, preview: int, reference: str) -> str:
-    """Return what stands for a call's *arguments*: JSON with their beginning, their size and the reference."""
+    """Return the replacement of a call's *arguments*: JSON with their beginning, their size and the reference."""
     shown = {LEFT_OUT: f"{len(arguments):,} characters; reload {reference}"}
     if begins := cut_beginning(arguments, preview):
         shown["begins"] = begins
@@ -250,7 +250,7 @@ def left_out(arguments: str, preview: int, reference: str) -> str:
 
 
 def is_kind(post: Post, kind: str, role: str) -> bool:
-    """Return whether *post* is of that kind: ``tool_result``, ``assistant`` (what *role* said itself, with calls or
+    """Return whether *post* is of that kind: ``tool_result``, ``assistant`` (*role*'s own messages, with calls or
     without), ``attachment:<type>``, or the host's own ``Post.kind``."""
     if kind == "tool_result":
         return is_result(post)
@@ -262,12 +262,12 @@ def is_kind(post: Post, kind: str, role: str) -> bool:
 
 
 def is_result(post: Post) -> bool:
-    """Return whether *post* is what a tool gave, also in the form that came before tool calls."""
+    """Return whether *post* is a tool's result, also in the form that came before tool calls."""
     return post.tool_call_id is not None or post.send_from == FUNCTION
 
 
 def only_text(extra: Mapping[str, Any]) -> bool:
-    """Return whether what has this ``extra`` came in as text alone: then its reference gives back all of it."""
+    """Return whether a post with this ``extra`` came in as text alone: then its reference gives back all of it."""
     kept = extra.get(KEPT)
     content = kept.get("content") if isinstance(kept, Mapping) else None
     if isinstance(content, str) or not isinstance(content, Sequence):
@@ -282,7 +282,7 @@ def _is_text(part: object) -> bool:
 
 
 def kept_line(what: str, reference: str) -> str:
-    """Return the line that stands where *what* stood."""
+    """Return the line in the place of a text; *what* describes it."""
     return f"[{what}, left out here and kept in full; reload {reference}]"
 
 
@@ -311,8 +311,8 @@ def end_of(text: str, length: int, count: TokenCounter | None = None) -> str:
 def cut_beginning(text: str, length: int, count: TokenCounter | None = None) -> str:
     """Return at most the first *length* characters of *text*, or *length* tokens by *count*, cut between characters.
 
-    Neither the halves of a surrogate pair are torn apart, nor what readers see as one: letters and their marks, flags,
-    joined emoji. Only a few times as much of *text* is looked at as is returned.
+    Keeps surrogate pairs together, and characters that readers see as one: letters and their marks, flags, joined
+    emoji. Looks at only a few times as much of *text* as it returns.
     """
     if count is None:
         return text[: cut_before(text, length)]
@@ -355,7 +355,7 @@ class Level(NamedTuple):
 
 
 def shorten_group(round_: Round, group: MessageGroup, costs: tuple[int, ...], count: TokenCounter) -> tuple[Level, ...]:
-    """Return *group*, whose messages have these *costs*, on each level; nothing where none makes it shorter.
+    """Return *group*, whose messages have these *costs*, on each level; nothing if none makes it shorter.
 
     No text is replaced by a longer one.
     """
@@ -378,7 +378,7 @@ def shorten_group(round_: Round, group: MessageGroup, costs: tuple[int, ...], co
 
 
 def _apply(rule: OffloadRule, by: By, level: Level, round_: Round, group: MessageGroup, count: TokenCounter) -> Level:
-    """Return the *level* behind one; the same object where *rule* shortens nothing."""
+    """Return the level after *level*; the same object if *rule* shortens nothing."""
     shortened, costs = dict(level.messages), list(level.costs)
     reductions = {one.ref: one for one in level.reductions}
     changed = False
@@ -406,8 +406,8 @@ def _apply(rule: OffloadRule, by: By, level: Level, round_: Round, group: Messag
 def omission_note(
     rounds: Sequence[int], first_post: str = "", last_post: str = "", *, dropped_from: int = 0
 ) -> Message:
-    """Return the line that says what is left out, and how to read it: whole rounds, then posts, then those that were
-    dropped here and there from round *dropped_from* on. Of these it names no end, which would move with each."""
+    """Return the line that lists omissions, and how to read them: whole rounds, then posts, then posts that were
+    dropped here and there from round *dropped_from* on. It names no end of these, which would move with each."""
     omitted: list[str] = []
     if rounds:
         omitted.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
@@ -447,9 +447,9 @@ _LINE = re.compile(rf"\[(?:{'|'.join(_FORMS)})\]")
 
 
 def as_said(round_: Round) -> Round:
-    """Return *round_* without the lines that compaction put into it; the same object where there are none.
+    """Return *round_* without the lines that compaction put into it; the same object if there are none.
 
-    What the user said stays as it is, unless an overlay has shortened it.
+    The user's words stay as they are, unless an overlay has shortened them.
     """
     query = without_marks(round_.user_query) if OVERLAY in round_.extra else round_.user_query
     posts = tuple(map(_post_as_said, round_.post_list))
@@ -459,7 +459,7 @@ def as_said(round_: Round) -> Round:
 
 
 def without_marks(text: str) -> str:
-    """Return *text* without the lines that say what is left out of it, or what it stands for."""
+    """Return *text* without the lines that compaction put into it."""
     if not any(words in text for words in (*_WORDS, FORBIDS)):
         return text
     return "\n".join(line for line in text.split("\n") if not _is_mark(line))
@@ -481,7 +481,7 @@ def _post_as_said(post: Post) -> Post:
 
 
 def _call_as_said(call: ToolCall) -> ToolCall:
-    """Return *call* with the beginning of its arguments where only that is left of them."""
+    """Return *call* with the beginning of its arguments, if only that is left of them."""
     if not call.arguments.startswith(f'{{"{LEFT_OUT}": '):
         return call
     try:
