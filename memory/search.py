@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .entries import PostRedacted
 from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
@@ -15,7 +15,7 @@ from .log.round_store import PURGED
 from .messages import repeats_query, text_of, text_with_calls
 from .references import beginning, cut_before, fold, label_of, place_reference
 from .rounds import USER, Post, Round, copy_with
-from .stores.base import Store, StoredText, storable
+from .stores.base import FoundText, Store, StoredText, storable
 
 if TYPE_CHECKING:
     from .log.state import Snapshot
@@ -42,14 +42,10 @@ _NOBODY = "\0"
 K1, B = 1.2, 0.75
 
 
-class Hit(NamedTuple):
+class Hit(FoundText):
     """A text that matches, with its length and the occurrences of each word."""
 
-    round: int
-    #: Number of the post in its round; 0 is the user's query.
-    number: int
-    length: int
-    counts: tuple[int, ...]
+    __slots__ = ()
 
     @property
     def ref(self) -> str:
@@ -211,7 +207,7 @@ def forget_texts(store: Store, session: str, snapshot: Snapshot, numbers: Collec
 
     Call it before erasing from the log: if it is interrupted, the log still holds the task.
     """
-    if "searchable" not in store.capabilities:
+    if not numbers or "searchable" not in store.capabilities:
         return
     rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
     for number in sorted(set(numbers)):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine
@@ -35,10 +35,6 @@ MAX_TRIES_AFTER_CONFLICT = 10
 
 #: Selects the version of the tables, one row.
 SELECT_VERSION = "SELECT version FROM compactor_schema"
-
-
-class Closeable(Protocol):
-    def close(self) -> None: ...
 
 
 class Dialect(ABC):
@@ -101,8 +97,8 @@ class Dialect(ABC):
     def create(self) -> None:  # noqa: B027
         """Create a missing database, readable by its owner alone."""
 
-    def keep_log(self) -> Closeable | None:
-        """Return an object that keeps the log beside the database until it is closed, after all connections."""
+    def keep_log(self) -> Callable[[], None] | None:
+        """Keep the log beside the database, and return the function that ends this, after all connections closed."""
         return None
 
     def require_encoding(self, connection: Connection) -> None:  # noqa: B027
@@ -188,7 +184,7 @@ class Connections:
         self._users: WeakSet[_User] = WeakSet()  # weak: an interrupted caller disappears by itself
         self._paused = False
         self._engine: Engine = self.dialect.engine()
-        self._log_keeper: Closeable | None = None  # keeps the last connection from moving the log into the database
+        self._release_log: Callable[[], None] | None = None  # until then no connection moves the log into the database
         self._writers = _WriterQueue()  # serves writers without polling
         self._writer: Connection | None = None  # kept for the next write; the queue guards it and _writer_is_clean
         self._writer_is_clean = True  # the last writer left no transaction behind
@@ -334,11 +330,11 @@ class Connections:
         """Leave the log beside the database untouched from now on: with a backup it may restore the session."""
         self._keeps_log = True
         pool: Any = self._engine.pool
-        if self._log_keeper is not None or not pool.checkedin() + pool.checkedout():
+        if self._release_log is not None or not pool.checkedin() + pool.checkedout():
             return  # without another connection, opening one would create files there
-        self._log_keeper = self.dialect.keep_log()
-        if self._log_keeper is not None:
-            _log_keepers.add(self._log_keeper)
+        self._release_log = self.dialect.keep_log()
+        if self._release_log is not None:
+            _log_releases.add(self._release_log)
 
     # --- closing and forking ---
 
@@ -366,10 +362,10 @@ class Connections:
         if not self._has_written:
             self.keep_log()
         self._engine.dispose()
-        if self._log_keeper is not None:
-            self._log_keeper.close()
-            _log_keepers.discard(self._log_keeper)
-            self._log_keeper = None
+        if self._release_log is not None:
+            self._release_log()
+            _log_releases.discard(self._release_log)
+            self._release_log = None
 
     def _before_fork(self) -> None:
         with self._lock:
@@ -385,7 +381,7 @@ class Connections:
 
 
 #: Referenced here too: a program may end without closing its store.
-_log_keepers: set[Closeable] = set()
+_log_releases: set[Callable[[], None]] = set()
 _all: WeakSet[Connections] = WeakSet()
 _forking = threading.Lock()  # guards _all; held over a fork, so that no store is added and left running meanwhile
 

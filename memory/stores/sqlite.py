@@ -7,7 +7,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from .connections import DEFAULT_PATIENCE, SELECT_VERSION, Closeable, Dialect, parse_seconds
+from .connections import DEFAULT_PATIENCE, SELECT_VERSION, Dialect, parse_seconds
 
 #: Milliseconds that erasing waits for readers of the file; nobody can write meanwhile.
 MAX_ERASING_WAIT = 100
@@ -244,7 +244,7 @@ class Sqlite(Dialect):
         files = (self.path, *map(self._beside, ("-wal", "-shm", "-journal")))
         return [(status.st_size, status.st_mtime_ns) if (status := _stat(file)) else None for file in files]
 
-    def keep_log(self) -> Closeable | None:
+    def keep_log(self) -> Callable[[], None] | None:
         if not _size(self._beside("-wal")):
             return None
         # The last connection to close moves the log into the database and deletes it, unless it is read-only.
@@ -252,7 +252,7 @@ class Sqlite(Dialect):
         with suppress(sqlite3.Error):
             keeper = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=0, check_same_thread=False)
             keeper.execute("SELECT count(*) FROM sqlite_master").fetchall()
-        return keeper
+        return None if keeper is None else keeper.close
 
     def note_opened(self) -> None:
         self._opened = self._identify()

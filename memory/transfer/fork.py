@@ -26,8 +26,7 @@ from ..log.state import Snapshot
 from ..overlays import Reduction, hides_words, merge_reductions, newest_asked, without_posts, without_span
 from ..rounds import copy_with, new_id
 from ..stores import Store
-from .state_dict import append_new, refuse_present
-from .validate import round_id_of
+from .state_dict import append_new, refuse_present, round_id_of
 
 if TYPE_CHECKING:
     from ..memory import Memory

@@ -14,8 +14,17 @@ from ..entries import Entry
 from ..errors import StoreDamaged, StoreError
 from ..stores import Store
 from ..stores.base import adapt_store
-from .state_dict import STATE_VERSION, append_new, check_head, entry_of, number_of, refuse_present, value_of
-from .validate import REMEDY, LogValidator
+from .state_dict import (
+    REMEDY,
+    STATE_VERSION,
+    LogValidator,
+    append_new,
+    check_head,
+    entry_of,
+    number_of,
+    refuse_present,
+    value_of,
+)
 
 #: The ``format`` in the first line.
 JSONL_FORMAT = "context-compactor session"

@@ -26,7 +26,7 @@ from memory.entries import (
 )
 from memory.errors import StoreDamaged
 from memory.rounds import Record, utc_now
-from memory.transfer.validate import LogValidator
+from memory.transfer.state_dict import LogValidator
 
 
 def opened(round_id: str) -> RoundOpened:
