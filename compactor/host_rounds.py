@@ -14,16 +14,16 @@ from memory.visibility import Rounds, seen_by
 
 __all__ = ["COVERED", "HostRounds", "NotARound", "rounds_for"]
 
-#: Under this key of its ``extra``, a compaction may hold the ids of the last rounds that it covers, the newest first.
+#: Key in a compaction's ``extra`` for the ids of the last rounds that it covers, the newest first.
 COVERED = "covered"
 
 
 class NotARound(ContextError, TypeError):
-    """What a host gave as a round cannot be read as one; the message names the field, and holds nothing said."""
+    """A host's round cannot be read; the message names the field, and quotes no conversation."""
 
 
 def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
-    """Return what a ``rounds_getter`` gave as rounds of ours that hold only the posts which *role* sees."""
+    """Return the rounds of a ``rounds_getter`` as rounds of ours with only the posts that *role* sees."""
     if isinstance(rounds, Rounds):
         return rounds.seen_as(role)
     if isinstance(rounds, tuple) and len(rounds) == 2 and isinstance(rounds[0], (Rounds, list, tuple)):
@@ -37,7 +37,7 @@ def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
 
 
 class HostRounds(Sequence[Round]):
-    """Another host's rounds as they were when this was made, each turned into one of ours when it is read.
+    """A copy of another host's rounds, each turned into one of ours when it is read.
 
     Rounds are objects or mappings. They need ``user_query`` and ``post_list``, their posts ``send_from``, ``send_to``
     and ``message``, attachments ``content``, tool calls ``name`` and ``arguments`` or ``input``, on them or in a
@@ -55,10 +55,10 @@ class HostRounds(Sequence[Round]):
     pins: frozenset[tuple[str, int]] = frozenset()
 
     def __init__(self, rounds: Iterable[Any], role: str) -> None:
-        # A copy: it may be the very list to which the host goes on adding.
+        # A copy: the host may go on adding to its list.
         self._rounds = tuple(rounds)
         self.role = role
-        #: Equal to nothing else: nobody promises that another host's rounds stay as they are.
+        #: Equal to nothing else: another host's rounds may change at any time.
         self.epoch = object()
         self.settled = next(
             (place for place, item in enumerate(self._rounds) if _state(item, place) == "created"), len(self._rounds)
@@ -78,7 +78,7 @@ class HostRounds(Sequence[Round]):
         return seen_by(self.role, _round(self._rounds[place], place))
 
     def end_of(self, round_id: str) -> int | None:
-        """Return how many rounds there are up to and including *round_id*; None where it is not there."""
+        """Return the number of rounds up to and including *round_id*; None if it is not there."""
         return self._ends.get(round_id)
 
     @once
@@ -86,9 +86,9 @@ class HostRounds(Sequence[Round]):
         return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
 
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
-        """Return *compaction* with its end where the last round that it covers, of those that are left, is now.
+        """Return *compaction* with its end at the last covered round that is still there.
 
-        Hosts hide rounds that fail, and some drop old ones: what followed them is not to be missed.
+        Hosts hide failed rounds, and some drop old ones; the rounds behind them must not be missed.
         """
         if compaction is None:
             return None
@@ -99,9 +99,9 @@ class HostRounds(Sequence[Round]):
         return compaction.model_copy(update={"end_index": end})
 
     def has_lost(self, compaction: CompactedMessage) -> bool:
-        """Return whether a round that *compaction* covers has failed since, as far as can be told.
+        """Return whether a round that *compaction* covers has failed since, as far as known.
 
-        Its state says so, or it is gone and an older one is still there. Where the oldest are gone, the host may have
+        Its state says so, or it is gone while an older one is still there. If the oldest are gone, the host may have
         dropped them.
         """
         ends = [self.end_of(one) for one in compaction.extra.get(COVERED, ())]
@@ -169,7 +169,7 @@ def _post(item: Any, number: int, place: int) -> Post:
 
 
 def _require(item: Any, name: str, *fields: str) -> None:
-    """Raise ``NotARound`` unless *item* has all *fields*, be they None."""
+    """Raise ``NotARound`` unless *item* has all *fields*; they may be None."""
     for field in fields:
         if not (field in item if isinstance(item, Mapping) else hasattr(item, field)):
             raise NotARound(
@@ -179,7 +179,7 @@ def _require(item: Any, name: str, *fields: str) -> None:
 
 
 def _listed(item: Any, field: str, name: str) -> Iterable[Any]:
-    """Return what *field* of *item* holds; nothing where it is none. Raises ``NotARound`` for what is no list."""
+    """Return the list in *field* of *item*, or an empty one. Raises ``NotARound`` if it is no list."""
     found = _field(item, field) or ()
     if isinstance(found, (Iterator, str, bytes, Mapping)) or not isinstance(found, Iterable):
         why = ", which is empty when it is read again" if isinstance(found, Iterator) else ""
@@ -206,7 +206,7 @@ def _field(item: Any, name: str) -> Any:
 
 
 def _text(item: Any, name: str) -> str:
-    """Return a field as text; what is none, as JSON where that can hold it."""
+    """Return a field as text; mappings and lists as JSON."""
     value = _field(item, name)
     if value is None or isinstance(value, str):
         return value or ""

@@ -1,4 +1,7 @@
-"""Compactions that are prepared and not shown: found in the journal each time, so who resumes goes on holding them."""
+"""When a compaction is shown: at once, or deferred until showing it costs less than waiting.
+
+Deferred compactions are found in the journal each time, so a process that resumes goes on deferring them.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,27 @@ from .host_rounds import HostRounds
 from .prompt.accounting import calls_in
 from .view import View
 
-#: Providers keep a prompt's beginning so many seconds after they read it last.
+#: Providers keep the beginning of a prompt for this many seconds after reading it.
 CACHE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What there is to weigh where a compaction is prepared and not shown, in tokens."""
+    """What a policy weighs while a compaction is deferred, in tokens."""
 
-    #: The whole prompt as it is shown, and as it would be with what is prepared: with the tools that the last one had,
-    #: and by the provider's count as far as that is known.
+    #: The whole prompt as it is shown, and as it would be with the deferred compaction: with the tools of the last
+    #: prompt, and corrected by the provider's count if known.
     shown: int
     ahead: int
-    #: What is prepared, in a prompt.
+    #: The deferred compaction in a prompt.
     summary: int
-    #: What stood behind its end when it was prepared. More has come since: that would have to be read in any case, and
-    #: is no reason to wait longer.
+    #: What stood behind its end when it was prepared. What came later must be read in any case, and is no reason to
+    #: wait longer.
     retained: int
     #: Calls of the agent's model since then.
     calls: int
-    #: By how many tokens their prompts were longer than they had to be, all in all, those included since something
-    #: was prepared that this one has taken in.
+    #: By how many tokens their prompts were longer than necessary in all, including the calls since an earlier
+    #: deferred compaction that this one replaces.
     missed_saving: int
     #: Seconds since the newest post.
     idle: float
@@ -49,16 +52,16 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether to show it now, and why: in a word that stands in events."""
+    """Whether to show the deferred compaction now, and the reason that events give."""
 
     show: bool
     reason: str
-    #: What was paid for not showing it so far, and what showing it costs, in uncached input tokens.
+    #: The cost of not showing it so far, and the cost of showing it, in uncached input tokens.
     saving: float = 0.0
     price: float = 0.0
-    #: Seconds until it is to be looked at again, if nothing happens before.
+    #: Seconds until the next look, if nothing happens before.
     recheck_in: float | None = None
-    #: Where even with it the prompt is too long: the tokens that it is over. It is extended before it is shown.
+    #: The budget that the prompt exceeds even with it; then it is extended before it is shown.
     over: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,16 +74,16 @@ Publication = Callable[[Moment], Decision]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredPublication:
-    """Show it when the provider's cache has forgotten the prompt, when the budget needs it, or when what longer prompts
-    have cost since it was prepared comes to the price of a new beginning; never where it makes nothing shorter.
+    """Show it when the provider's cache has expired, when the budget requires it, or when the longer prompts since it
+    was prepared have cost as much as rewriting the cache; never if it makes no prompt shorter.
 
     Its reasons: ``cold``, ``budget``, ``repaid``; to wait, ``no_gain`` and ``saving``.
     """
 
     prices: Prices = field(default_factory=Prices)
-    #: How long the provider keeps what it has read; ``math.inf`` where nobody is to wait for that.
+    #: How long the provider caches a prompt; ``math.inf``: do not wait for its cache to expire.
     cache_seconds: float = CACHE_SECONDS
-    #: The tokens that a prompt may have; None: as the compactor's configuration and its trigger say.
+    #: Maximum prompt tokens; None: as the compactor's configuration and its trigger say.
     budget: int | None = None
 
     def __post_init__(self) -> None:
@@ -113,29 +116,29 @@ class DeferredPublication:
 def deferred(
     prices: Prices | None = None, *, cache_seconds: float = CACHE_SECONDS, budget: int | None = None
 ) -> DeferredPublication:
-    """Return what a compactor takes as ``publish=``, with other numbers than ``publish="deferred"`` has."""
+    """Return a policy for ``publish=`` with other numbers than those of ``publish="deferred"``."""
     return DeferredPublication(
         prices=prices if prices is not None else Prices(), cache_seconds=cache_seconds, budget=budget
     )
 
 
 def prices_in(trigger: object) -> Prices | None:
-    """Return the prices that a trigger goes by, or one that it is combined of; None where there are none."""
+    """Return the prices of a trigger, or of one of its parts; None if there are none."""
     found = getattr(trigger, "prices", None)
     parts = getattr(trigger, "parts", ())
     return found if isinstance(found, Prices) else next(filter(None, map(prices_in, parts)), None)
 
 
 def budget_in(trigger: object) -> int | None:
-    """Return the budget that a trigger keeps to, the smallest of those that it is combined of; None: none is given."""
+    """Return the smallest budget of a trigger and its parts; None if there is none."""
     found = (getattr(trigger, "budget", None), *map(budget_in, getattr(trigger, "parts", ())))
     return min((one for one in found if isinstance(one, int)), default=None)
 
 
 def publication_of(publish: object, prices: Prices | None, budget: int | None) -> Publication | None:
-    """Return what says when to show what is prepared; None: at once. *budget* is that of configuration and trigger.
+    """Return the policy that *publish* names or is; None: show at once. *budget* is that of configuration and trigger.
 
-    Raises ``ValueError`` and ``TypeError`` for what is none.
+    Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
     """
     if publish == "immediately":
         return None
@@ -152,14 +155,11 @@ def publication_of(publish: object, prices: Prices | None, budget: int | None) -
     return publish
 
 
-# --- compactions that are prepared and not shown: found in the journal each time, so who resumes goes on holding them
-
-
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """A compaction that reaches further than the one that is shown."""
 
-    #: As it would be shown now: its indices in the numbering of the view.
+    #: As it would be shown now, with indices in the numbering of the view.
     compaction: CompactedMessage
     prepared: CompactionPrepared
 
@@ -169,13 +169,13 @@ class Ahead:
 
 
 def is_same(one: CompactedMessage, other: CompactedMessage) -> bool:
-    """Return whether both say the same of the same rounds, whatever became of them since."""
+    """Return whether both are the same summary of the same rounds."""
     return (one.end_round_id, one.summary) == (other.end_round_id, other.summary)
 
 
 def reaching_ahead(view: View, answers: Iterable[CompactionPrepared]) -> tuple[Ahead, ...]:
-    """Return what of *answers* could be shown instead of *view*'s compaction, in the order in which they were made;
-    each reaches further than the one before."""
+    """Return those of *answers* that could replace *view*'s compaction, in the order in which they were made; each
+    reaches further than the one before."""
     found: list[Ahead] = []
     reach = view.end
     for prepared in answers:
@@ -189,10 +189,10 @@ def reaching_ahead(view: View, answers: Iterable[CompactionPrepared]) -> tuple[A
 
 
 def _end_of(view: View, prepared: CompactionPrepared) -> int:
-    """Return how many rounds *prepared* covers; 0 where it does not fit what there is now."""
+    """Return how many rounds *prepared* covers; 0 if the rounds have changed since."""
     made, rounds, ids = prepared.compaction, view.rounds, prepared.round_ids
     end = rounds.end_of(made.end_round_id) if made is not None and made.end_round_id is not None else None
-    # Of a Memory's rounds none comes in between; one that failed is missing from their number, or is itself the first.
+    # No round comes between those of a Memory; a failed one is missing from their number, or is the first itself.
     told = ids if isinstance(rounds, HostRounds) else ids[:1]
     if end is None or not view.end < end <= view.closed or end - view.end != len(ids):
         return 0
@@ -200,13 +200,13 @@ def _end_of(view: View, prepared: CompactionPrepared) -> int:
 
 
 def ahead_of(view: View, compaction: CompactedMessage) -> View:
-    """Return *view* as it would be if *compaction* were shown: what triggers and strategies go by while it is held."""
+    """Return *view* as it would be if *compaction* were shown: triggers and strategies use it during deferral."""
     start = view.end if view.counted_from is None else view.counted_from
     return replace(view, compaction=compaction, counted_from=start)
 
 
 def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:
-    """Return the id of the newest of *rounds* and the number of its newest post: calls are counted from there."""
+    """Return the id of the newest round and the number of its newest post: calls are counted from there."""
     if not len(rounds):
         return "", 0
     newest = rounds[len(rounds) - 1]
@@ -214,9 +214,9 @@ def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:
 
 
 class Deferral:
-    """What one compactor holds until *publication* says that it is to be shown. Any number of threads may ask.
+    """Defers one compactor's publications until *publication* decides to show them. Any thread may ask.
 
-    *tell* hears of what was held and is lost.
+    A deferred compaction that is lost is an event.
     """
 
     def __init__(
@@ -233,11 +233,11 @@ class Deferral:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all below it
-        self._furthest: CompactionPrepared | None = None  # when somebody looked last
+        self._furthest: CompactionPrepared | None = None  # at the last look
         self._seen: tuple[tuple[str, int], datetime] | None = None  # the newest post, and when it was seen first
 
     def look(self, view: View, base: int, prepared: Iterable[CompactionPrepared]) -> tuple[Ahead, ...]:
-        """Return what of *prepared* is deferred, the furthest last; tell if what was deferred before is lost."""
+        """Return those of *prepared* that are deferred, the furthest last; tell if a deferred one is lost."""
         found = reaching_ahead(view, prepared)
         furthest = found[-1].prepared if found else None
         with self._lock:
@@ -248,17 +248,17 @@ class Deferral:
         return found
 
     def forget(self) -> None:
-        """Take note that nothing is held any more: it is about to be shown."""
+        """Forget the deferred compaction: it is about to be shown."""
         with self._lock:
             self._furthest = None
 
-    def moment(self, view: View, held: Sequence[Ahead]) -> Moment:
-        """Return what there is to weigh of what is *held*: all of it, the furthest last."""
-        gains = [_gain(view, one.compaction) for one in held]
-        calls = [_calls_behind(view, one.prepared) for one in held]
+    def moment(self, view: View, deferred: Sequence[Ahead]) -> Moment:
+        """Return what the policy weighs: *deferred* are all compactions that it defers, the furthest last."""
+        gains = [_gain(view, one.compaction) for one in deferred]
+        calls = [_calls_behind(view, one.prepared) for one in deferred]
         since = [*calls[1:], 0]
         tokens, correction = view.tokens, view.usage.correction
-        furthest = held[-1]
+        furthest = deferred[-1]
         return Moment(
             shown=math.ceil(tokens * correction),
             ahead=math.ceil((tokens - gains[-1]) * correction),
@@ -272,8 +272,10 @@ class Deferral:
         )
 
     def decide(self, view: View, base: int, moment: Moment, *, needed: bool) -> Decision:
-        """Return what the policy says of *moment*; where it fails, that is told, and what makes prompts shorter is
-        shown, for they must not grow for want of a policy. *needed*: a prompt is too long, which is as good a reason.
+        """Return the policy's decision on *moment*. *needed*: a prompt is too long.
+
+        A policy that fails is an event, and the compaction is shown if it makes prompts shorter: they must not grow
+        because a policy is broken.
         """
         shorter = moment.ahead < moment.shown
         try:
@@ -291,7 +293,7 @@ class Deferral:
         stamps = [newest.created_at, *(post.created_at for post in newest.post_list[-1:])]
         if isinstance(view.rounds, HostRounds):  # they say nothing of time
             stamps = [self._seen_first(newest_place(view.rounds), now)]
-        # One without a zone is the machine's; and clocks of two machines may differ.
+        # A stamp without a zone is local time; and clocks of two machines may differ.
         return max((now - max(stamp.astimezone() for stamp in stamps)).total_seconds(), 0.0)
 
     def _seen_first(self, place: tuple[str, int], now: datetime) -> datetime:
@@ -307,13 +309,13 @@ def _is_shown(prepared: CompactionPrepared, view: View) -> bool:
 
 
 def _gain(view: View, compaction: CompactedMessage) -> int:
-    """Return by how many tokens prompts are shorter with *compaction*."""
+    """Return how many tokens shorter prompts are with *compaction*."""
     covered = view.compaction_tokens + view.closed_tokens(view.end, compaction.end_index)
     return covered - ahead_of(view, compaction).compaction_tokens
 
 
 def _seen_end(view: View, prepared: CompactionPrepared) -> int:
-    """Return how many of *view*'s rounds there were when *prepared* was made, as far as that is known."""
+    """Return how many of *view*'s rounds there were when *prepared* was made, as far as known."""
     made = prepared.compaction
     known = (prepared.seen_round_id, made.end_round_id if made is not None else None)
     return next((end for one in known if one and (end := view.rounds.end_of(one))), view.end)
@@ -330,6 +332,6 @@ def _calls_behind(view: View, prepared: CompactionPrepared) -> int:
     return calls + calls_in(newest.model_copy(update={"post_list": behind}), view.role)
 
 
-def _retained(view: View, held: Ahead) -> int:
-    """Return the tokens that stood behind what is *held* when it was made, in rounds that are closed by now."""
-    return view.closed_tokens(held.compaction.end_index, _seen_end(view, held.prepared))
+def _retained(view: View, ahead: Ahead) -> int:
+    """Return the tokens that stood behind a compaction when it was made, in rounds that are closed by now."""
+    return view.closed_tokens(ahead.compaction.end_index, _seen_end(view, ahead.prepared))

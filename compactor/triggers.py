@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-#: What a trigger measures. Shorter texts are fewer tokens, and as many messages as before.
+#: What a trigger measures. Shorter texts mean fewer tokens but no fewer messages.
 Size = Literal["messages", "tokens"]
 _MESSAGES: frozenset[Size] = frozenset({"messages"})
 _TOKENS: frozenset[Size] = frozenset({"tokens"})
@@ -37,14 +37,14 @@ _TOKENS: frozenset[Size] = frozenset({"tokens"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a trigger says of a view."""
+    """A trigger's verdict on a view."""
 
     is_due: bool
-    #: The number of tokens that the prompt has passed, where that is why it holds.
+    #: The number of tokens that the prompt has passed, if that is why it is due.
     mark: int | None = None
-    #: The numbers behind it, where it was weighed: an event that still lacks role and generation.
+    #: The numbers behind it, if costs were weighed: an event that still lacks role and generation.
     cost_evaluation: CostEvaluated | None = None
-    #: Which sizes are over their marks, so that a strategy can tell whether it helps; None: nobody knows.
+    #: The sizes that are over their marks, so that a strategy can tell whether it helps; None: unknown.
     exceeds: frozenset[Size] | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
@@ -60,11 +60,11 @@ class Trigger:
     def __init__(self, judge: Callable[[View], Verdict], name: str, parts: tuple[Trigger, ...] = ()) -> None:
         self._judge = judge
         self._name = name
-        #: What it was combined of.
+        #: The triggers that it combines.
         self.parts = parts
 
-    def within(self, config: CompactorConfig) -> Trigger:  # noqa: ARG002  (for those that go by more than the view)
-        """Return the trigger as it is for a compactor of that configuration."""
+    def within(self, config: CompactorConfig) -> Trigger:  # noqa: ARG002  (for triggers that use more than the view)
+        """Return the trigger for a compactor of that configuration."""
         return self
 
     def verdict(self, view: View) -> Verdict:
@@ -90,19 +90,19 @@ class Trigger:
 
 
 def after_rounds(n: int) -> Trigger:
-    """Hold when more than *n* visible rounds stand after the compaction's end."""
+    """Be due when more than *n* visible rounds follow the compaction's end."""
     whole_number("rounds", n)
     return Trigger(lambda view: Verdict(view.tail_length > n), f"after_rounds({n})")
 
 
 def over_messages(n: int) -> Trigger:
-    """Hold when the tail is more than *n* chat messages."""
+    """Be due when the tail has more than *n* chat messages."""
     whole_number("messages", n)
     return Trigger(lambda view: Verdict(view.messages > n, exceeds=_MESSAGES), f"over_messages({n})")
 
 
 def over_tokens(n: float) -> Trigger:
-    """Hold when the whole prompt is over *n* tokens as its provider counts; a float up to 1.0: over that share of the
+    """Be due when the whole prompt has over *n* tokens as its provider counts; a float up to 1.0 is a share of the
     model's window."""
     share = isinstance(n, float) and n <= 1
     if share and not n > 0:
@@ -118,10 +118,10 @@ def over_tokens(n: float) -> Trigger:
 
 
 def over_usage(n: int, until: int | None = None) -> Trigger:
-    """Hold from *n* tokens on: of the last response's prompt as its provider counted it, or else as we do.
+    """Be due from *n* tokens on: of the last response's prompt as its provider counted it, or else as we count.
 
-    Within a pass, once something was published, hold until there are fewer than *until*, if that is given: so that the
-    next pass, which changes the prompt again, is some way off.
+    Once a pass has published something, stay due until there are fewer than *until* tokens, if that is given. So the
+    next pass, which changes the prompt again, comes later.
     """
     whole_number("tokens", n, 1)
     least = n if until is None else min(whole_number("until", until, 1), n)
@@ -135,12 +135,12 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
     return Trigger(judge, f"over_usage({n})")
 
 
-#: Those that are called to get a trigger: passed as they are, they would take the view for their number.
+#: Functions that return a trigger. Passed themselves as a trigger, they would take the view for their number.
 FACTORIES: tuple[object, ...] = (after_rounds, over_messages, over_tokens, over_usage)
 
 
 def when(condition: Condition) -> Trigger:
-    """Hold when *condition*, any callable ``View -> bool``, says so; an async one is run to its end."""
+    """Be due when *condition*, any callable ``View -> bool``, returns True; an async one is run to its end."""
     if isinstance(condition, Trigger):
         return condition
     if condition in FACTORIES:
@@ -159,7 +159,7 @@ def when(condition: Condition) -> Trigger:
 
 
 def default_trigger(config: CompactorConfig) -> Trigger:
-    """Return what *config* asks for: more rounds than its threshold, or a prompt near its token limit."""
+    """Return the trigger of *config*: more rounds than its threshold, or a prompt near its token limit."""
     rounds = after_rounds(config.threshold)
     if config.max_tokens is None:
         return rounds
@@ -203,7 +203,7 @@ def _lowest(said: list[Verdict]) -> int | None:
 
 
 def _exceeded(said: list[Verdict]) -> frozenset[Size] | None:
-    """Return all the sizes that are exceeded; None where one of them does not say."""
+    """Return all sizes that are exceeded; None if one of the verdicts does not say."""
     known = [verdict.exceeds for verdict in said if verdict.exceeds is not None]
     return frozenset[Size]().union(*known) if len(known) == len(said) else None
 

@@ -1,4 +1,4 @@
-"""The trigger that compacts when it costs least: what longer prompts cost weighed against what a compaction costs."""
+"""The trigger that compacts when it costs least: it weighs the cost of longer prompts against that of a compaction."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
 from .prices import Prices
 
-#: A call weighs half as much as one that is so many calls newer; older than four times that, it is not looked at.
+#: A call weighs half as much as one that is this many calls newer; calls older than four times that are ignored.
 HALF_LIFE = 32
-#: No more rounds are looked at, also where the model was called in none of them.
+#: Maximum rounds that are looked at, even if the model was called in none of them.
 MAX_ROUNDS = 4 * HALF_LIFE
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What there is in front of, in, and behind what a compaction would newly cover now, in tokens."""
+    """The prompt in front of, within, and behind the rounds that a compaction would newly cover, in tokens."""
 
     #: System messages and tools.
     system: int
-    #: Of the compaction that there is; 0 where there is none.
+    #: The current compaction; 0 if there is none.
     summary: int
     grown: int
     retained: int
-    #: By how much the tail grows with each call of the role's model, the newest calls counting for more.
+    #: Growth of the tail with each call of the role's model; newer calls weigh more.
     per_call: float
 
     @property
     def tokens(self) -> int:
-        """Of the whole prompt."""
+        """The tokens of the whole prompt."""
         return self.system + self.summary + self.grown + self.retained
 
 
 def growth_of(view: View, end: int) -> Growth:
-    """Return the growth of *view* where a compaction now would reach up to *end*. It costs what the open round does,
-    and looks at few of the closed ones."""
+    """Return the growth of *view* if a compaction now would reach up to *end*. Takes as long as reading the open round
+    and a few closed ones."""
     in_open_rounds = view.tokens_behind(view.closed)
     return Growth(
         system=PROMPT_TOKENS + view.header_tokens,
@@ -57,7 +57,7 @@ def growth_of(view: View, end: int) -> Growth:
 
 def _per_call(view: View, in_open_rounds: int) -> float:
     seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
-    # What nobody has answered is a part of a call's tokens: counted without the call, each would seem to bring more.
+    # Unanswered posts are part of the tokens of the next call: without that call, each call would seem to bring more.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     accounts, first = sums.accounts, sums.start
     for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
@@ -67,31 +67,28 @@ def _per_call(view: View, in_open_rounds: int) -> float:
         seen += account.calls
         if seen > 4 * HALF_LIFE:
             break
-    return tokens / calls if calls else tokens + in_open_rounds  # where there were none: the first will read it all
-
-
-# --- after how many new tokens a conversation is compacted at the least cost, and what it costs per token then ----
+    return tokens / calls if calls else tokens + in_open_rounds  # if there were none, the first one will read it all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of a conversation that is compacted again and again, in tokens."""
+    """The sizes of a conversation that is compacted again and again, in tokens."""
 
-    #: By how much it grows with each call of the agent's model.
+    #: Growth with each call of the agent's model.
     per_call: float
     #: System messages and tools.
     system: float
     summary: float
-    #: What stays as it is behind a new summary.
+    #: The rounds that stay behind a new summary.
     retained: float
-    #: What the summarizer is told beside the conversation.
+    #: The summarizer's instructions.
     instruction: float = 500
-    #: What it answers where it is asked for changes alone; None: a whole summary.
+    #: Its answer if it is asked for changes alone; None: a whole summary.
     delta: float | None = None
 
 
 def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
-    """Return what one compaction costs, C, beside reading what is new: the new beginning of the prompt, and asking."""
+    """Return the cost C of one compaction beside reading the new rounds: asking, and caching the prompt anew."""
     kept = sizes.summary + sizes.retained
     answer = sizes.summary if sizes.delta is None else sizes.delta
     rewritten = max(kept * (prices.cache_write - prices.cached_input), 0)
@@ -106,7 +103,7 @@ def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate")
 def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return how many new tokens a compaction should cover: W* = √(2rC/c), where ``cost_per_token`` is least.
 
-    Infinite where cached tokens cost nothing: any longer prompt is cheaper still.
+    Infinite if cached tokens cost nothing: any longer prompt is cheaper still.
     """
     if not prices.cached_input:
         return math.inf
@@ -114,7 +111,7 @@ def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> fl
 
 
 def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
-    """Return what a token of the conversation costs in all where every *interval* of them are compacted: J(W)."""
+    """Return the total cost J(W) of a token of the conversation if it is compacted every *interval* tokens."""
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     always = sizes.system + sizes.summary + sizes.retained
     return (
@@ -124,9 +121,6 @@ def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style =
         + prices.cached_input * (always + interval / 2) / sizes.per_call
         + price_of_compaction(prices, sizes, style) / interval
     )
-
-
-# --- the trigger that compacts when it costs least: what longer prompts cost weighed against what a compaction costs
 
 
 #: Calls of the agent's model that go by while a compaction is made, until that was measured.

@@ -10,7 +10,7 @@ from memory.arguments import require
 
 from ..config import ConfigError
 
-#: Stands for the agent's own price until that is known; of any type, since no price is ever read as this.
+#: Placeholder for the agent's own price; replaced in ``__post_init__``.
 _OWN: Any = None
 
 
@@ -18,21 +18,21 @@ _OWN: Any = None
 class Prices:
     """The price of a token of each kind, where one that the agent's model reads uncached costs 1.
 
-    The defaults are those of providers that give cached input for a tenth, write it for nothing and take four times as
-    much for output; the summarizer's are the agent's own: the same model summarises. Raises ``ValueError`` for a price
-    that is negative or no number.
+    The defaults are those of providers that charge a tenth for cached input, nothing extra for cache writes and four
+    times as much for output. The summarizer's prices default to the agent's: the same model summarises. Raises
+    ``ValueError`` for a price that is negative or not a number.
     """
 
-    #: A token that the agent's provider has in its cache.
+    #: An input token that the agent's provider has in its cache.
     cached_input: float = 0.1
-    #: One that is written to that cache; 1 where writing costs nothing extra.
+    #: One that is written to that cache; 1 if writing costs nothing extra.
     cache_write: float = 1.0
-    #: One that the agent's model answers.
+    #: An output token of the agent's model.
     output: float = 4.0
-    #: One that the summarizer reads, and one that it answers; where not given, the agent's own: 1, and ``output``.
+    #: An input and an output token of the summarizer; by default 1 and ``output``, as for the agent.
     summarizer_input: float = _OWN
     summarizer_output: float = _OWN
-    #: What 1 is, in dollars; None: nobody knows.
+    #: The price of 1 in dollars; None: unknown.
     per_token: float | None = None
 
     def __post_init__(self) -> None:
@@ -50,8 +50,8 @@ class Prices:
     def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
         """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarises.
 
-        They are those of prompts that are not long, from the package ``genai-prices`` as it is installed: nothing is
-        fetched. Raises ``ConfigError`` where that is not installed, or does not know the model.
+        They are those of short prompts, from the installed package ``genai-prices``: nothing is fetched. Raises
+        ``ConfigError`` if that is not installed or does not know the model.
         """
         require("model", model, str, "the name of a model, as its provider writes it")
         agent = _dollars(model)
@@ -68,7 +68,7 @@ class Prices:
         )
 
     def with_cold(self, share: float) -> Prices:
-        """Return the prices where *share* of the tokens that might be in the cache is not, and is written anew."""
+        """Return the prices if *share* of the tokens that could be cached is not, and is written anew."""
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
         return (
@@ -79,7 +79,7 @@ class Prices:
 
 
 class _Dollars(NamedTuple):
-    """What a token costs in dollars."""
+    """The price of a token in dollars."""
 
     input: float
     cached: float
@@ -87,7 +87,7 @@ class _Dollars(NamedTuple):
     output: float
 
 
-#: So many tokens are priced at once, few enough for the lowest tier.
+#: Number of tokens that are priced at once, few enough for the lowest tier.
 _SAMPLE = 1_000
 
 
