@@ -91,8 +91,8 @@ class Cycle:
     def run(self, run: Run) -> CompactedMessage | None:
         """Return the last compaction that was published; None if there was a reason not to, or it is deferred.
 
-        *run* asks the summarizer, and says just before each publication why it may not happen any more. Raises what
-        getter, journal, trigger, strategies and summarizer raise, ``SummaryRejected``, ``LeasedElsewhere``,
+        *run* asks the summarizer, and says just before each publication why it may not happen any more. Raises the
+        errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``, ``LeasedElsewhere``,
         ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
@@ -592,7 +592,7 @@ class StrategyPass:
 
 @dataclass(frozen=True, slots=True)
 class _RoundRead:
-    """A round as a strategy has read it: so that many reductions of one round are told of without reading it again."""
+    """A round as a strategy has read it, kept so that many reductions of one round need one reading."""
 
     #: Its posts by number, ascending, as the log has them.
     numbers: Sequence[int]
@@ -618,7 +618,7 @@ class _RoundRead:
         return self.numbers[first:last]
 
     def tokens(self, made: Reduction, count: TokenCounter) -> tuple[int, int]:
-        """Return what the messages that *made* covers take, and what stands in their place."""
+        """Return the tokens of the messages that *made* covers, and of the text that replaces them."""
         numbers = [*((0,) if made.covers(0) else ()), *self.covered_by(made)]
         found = [pair for number in numbers for pair in self.messages.get(number, ())]
         before = sum(tokens for _, tokens in found)

@@ -169,9 +169,9 @@ class Overtaken(StaleCompaction):
 class JournalWriter:
     """A compactor's access to its journal.
 
-    Publishing raises what the journal raises. Answers, leases and events must not stop a cycle: whatever goes wrong
-    there is only told, as ``PersistFailed``, when it begins and when the error changes. *rounds_now* returns the
-    visible rounds without blocking, if anything can.
+    Publishing raises the journal's errors. Answers, leases and events must not stop a cycle: their errors are told as
+    ``PersistFailed``, when they begin and when they change. *rounds_now* returns the visible rounds without blocking,
+    if anything can.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ _DEFAULT_ROOM = 500
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a summarizer says of itself."""
+    """A summarizer's own statements about itself."""
 
     #: It costs nothing, and would answer the same again.
     deterministic: bool = False
@@ -84,7 +84,7 @@ DEFAULT_TRAITS = Traits()
 
 
 def traits_of(summarizer: object) -> Traits:
-    """Return what *summarizer* says of itself, by the attributes of these names."""
+    """Return the traits of *summarizer*, read from its attributes of the same names."""
     return Traits(
         deterministic=bool(getattr(summarizer, "deterministic", DEFAULT_TRAITS.deterministic)),
         takes_changes=bool(getattr(summarizer, "takes_changes", DEFAULT_TRAITS.takes_changes)),
@@ -94,7 +94,7 @@ def traits_of(summarizer: object) -> Traits:
 
 @dataclass(kw_only=True)
 class Work:
-    """What a strategy asks a model with, during one pass of a cycle: ``View.work``.
+    """The means of a strategy to ask a model during one pass of a cycle: ``View.work``.
 
     An accepted answer is kept before it is used, and the same question is not asked again while it is kept. Answers of
     a deterministic summarizer are not kept: they would only fill the log.
@@ -168,7 +168,7 @@ class Work:
         although changes would have done. A refused answer is asked for again at once, with the reason; changes are
         asked for once, because a request in full serves better then. *view* is None outside of a cycle.
 
-        Raises what the summarizer raises, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
+        Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
         began, sent = self.monotonic(), self.sent_tokens
         tokens_before = source.previous_tokens + source.tokens + source.frame
@@ -348,7 +348,7 @@ class Accepted(NamedTuple):
 
 
 class _Terms(NamedTuple):
-    """What an answer is judged by."""
+    """The terms on which an answer is accepted."""
 
     request: SummaryRequest
     #: With all that it may take identifiers from.
@@ -363,8 +363,8 @@ class _Terms(NamedTuple):
 def _accept(answer: object, terms: _Terms, work: Work) -> Accepted:
     """Return the summary that *answer* is, with the prohibitions that it lost put back.
 
-    Raises ``SummaryRejected`` where a summary is refused: by a check, or because the sentences put back make it longer
-    than what it replaces.
+    Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
+    make it longer than the text that it replaces.
     """
     request, source, prohibitions, room, parse, length_setting = terms
     count = work.count

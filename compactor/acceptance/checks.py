@@ -16,10 +16,10 @@
 ``partial``      under a third of the identifiers, numbers and prohibitions of the summary before are still in it, or of
                  those that the new rounds do not name again; or under a tenth of the words that only that has
 
-Where changes of notes were asked for, the notes are measured as they are then, all of them; a reply, an echo and what
-is invented are looked for in the new ones alone. A check that finds nothing to measure refuses nothing: small talk has
-no names, and words of two languages cannot be compared. What the offline summarizer has chosen, and would choose again,
-is not refused for what it copies, leaves out or cuts.
+If changes of notes were asked for, all resulting notes are measured; replies, echoes and inventions are looked for in
+the new ones alone. A check that finds nothing to measure refuses nothing: small talk has no names, and words of two
+languages cannot be compared. Text that the offline summarizer chose is not refused for copying, omissions or cuts: it
+would choose the same again.
 """
 
 from __future__ import annotations

@@ -169,26 +169,24 @@ def cost_optimal(
     latency_calls: float | None = None,
     calls_left: CallsLeft = None,
 ) -> CostOptimal:
-    """Hold when a compaction would newly cover as many tokens as make the conversation cheapest: W* = √(2rC/c).
+    """Be due when a compaction would newly cover W* = √(2rC/c) tokens, which makes the conversation cheapest.
 
-    What that takes is estimated from the conversation as it runs: how fast it grows, how long its system messages and
-    summary are, what is retained, and how often the provider's cache was cold, by ``memory.record_usage(...,
-    cached_tokens=...)``. *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* and
-    *delta_tokens* say how the summarizer is asked: behind what the agent's provider has cached; for changes of so many
+    The trigger estimates W* as the conversation runs: from its growth, the length of its system messages and summary,
+    the retained rounds, and how often the provider's cache was cold (``memory.record_usage(..., cached_tokens=...)``).
+    *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* and *delta_tokens* say
+    how the summarizer is asked: behind the prompt that the agent's provider has cached; for changes of that many
     tokens.
 
-    Never for fewer than *least* new tokens: each compaction rewrites the summary, and what passes through twice as many
-    is lost twice as often. 1,500 are half again as many as a summary usually has: none is rewritten for less than it
-    says itself. But always before the prompt, as its provider counts, comes to *budget*: by as much as the conversation
-    grows while a compaction is made, at most by half. None: the configuration's ``max_tokens``, or most of the model's
-    window.
+    It is never due for fewer than *least* new tokens, because each compaction rewrites the summary and may lose
+    something. The default of 1,500 is half again as many as a summary usually has. It is always due before the prompt,
+    as its provider counts, reaches *budget*: earlier by the growth during a compaction, at most by half. None: the
+    configuration's ``max_tokens``, or most of the model's window.
 
-    *latency_calls*: calls of the agent's model that go by while a compaction is made; None: measured. *calls_left*:
-    calls that are still to come, or a callable ``View -> float | None``; a compaction that these would not repay is not
-    made, unless the budget needs it. None: unknown, it goes on.
+    *latency_calls*: calls of the agent's model during a compaction; None: measured. *calls_left*: calls still to come,
+    or a callable ``View -> float | None``; a compaction that they would not repay is not made unless the budget
+    requires it. None: unknown, the conversation goes on.
 
-    In a compactor whose configuration sets a ``threshold`` or ``max_tokens``, it holds there as well: it never
-    overrides what somebody chose.
+    If the compactor's configuration sets a ``threshold`` or ``max_tokens``, the trigger is due there as well.
     """
     if not isinstance(prices, Prices):
         prices = Prices.of_model(prices) if prices is not None else Prices()
@@ -205,13 +203,13 @@ def cost_optimal(
 
 
 class CostOptimal(Trigger):
-    """What ``cost_optimal`` gives. It measures latencies, so that each compactor has one of its own: see ``within``."""
+    """The trigger of ``cost_optimal``. It measures latencies, so each compactor has its own: see ``within``."""
 
     def __init__(self, terms: Terms, config: CompactorConfig | None = None, chosen: Trigger | None = None) -> None:
         super().__init__(self._weigh, f"cost_optimal(least={terms.least}, style={terms.style!r})")
         self.terms = terms
         self._config = config if config is not None else CompactorConfig()
-        #: Holds where somebody has chosen that it does.
+        #: The trigger that the configuration sets, if any.
         self._chosen = chosen
         self._asked: _Asked | None = None
         self._latency: float | None = None
@@ -219,19 +217,19 @@ class CostOptimal(Trigger):
 
     @property
     def prices(self) -> Prices:
-        """Those by which it weighs."""
+        """The prices that it weighs costs by."""
         return self.terms.prices
 
     @property
     def budget(self) -> int | None:
-        """What prompts may come to, where that was given."""
+        """Maximum prompt tokens, if given."""
         return self.terms.budget
 
     def within(self, config: CompactorConfig) -> CostOptimal:
         return CostOptimal(self.terms, config, _chosen_in(config))
 
     def sizes(self, view: View) -> Sizes:
-        """Return the sizes of the conversation as they are estimated now, which ``best_interval`` takes."""
+        """Return the estimated sizes of the conversation, for ``best_interval``."""
         return self._sizes(view, growth_of(view, view.due_end(self._config)))
 
     def _weigh(self, view: View) -> Verdict:
@@ -268,7 +266,7 @@ class CostOptimal(Trigger):
     def _decided(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
     ) -> tuple[Why, int | None]:
-        """Return why it holds, or does not, and the number of tokens that the prompt has *passed*, if that is why."""
+        """Return why it is due or not, and the number of tokens that the prompt has *passed*, if that is why."""
         if passed is not None and view.due_end(self._config, passed) > view.end:
             return "budget", passed
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
@@ -291,7 +289,7 @@ class CostOptimal(Trigger):
         )
 
     def _ceiling(self, view: View, sizes: Sizes) -> int:
-        """Return at how many tokens the prompt has to be compacted, so that it is in time."""
+        """Return the number of prompt tokens at which a compaction must begin to be ready in time."""
         budget = self.terms.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
         return max(budget - math.ceil(meanwhile), budget // 2)
@@ -331,16 +329,16 @@ class CostOptimal(Trigger):
 
 
 class _Asked(NamedTuple):
-    """The compaction that was due last: where it ends, and the calls behind that when it was due."""
+    """The compaction that was due last: its end, and the calls behind that when it was due."""
 
     end_round_id: str
     calls: int
-    #: The rounds as they were then: the pass that makes it goes on with these, and cannot say how many calls go by.
+    #: The rounds then. The pass that makes it goes on with these, and sees no later calls.
     rounds: object
 
 
 def _chosen_in(config: CompactorConfig) -> Trigger | None:
-    """Return what holds where somebody has set that a compaction is due; None where nobody has."""
+    """Return the trigger that *config* sets explicitly; None if it sets none."""
     rounds = after_rounds(config.threshold) if "threshold" in config.model_fields_set else None
     if config.max_tokens is None:
         return rounds

@@ -42,7 +42,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
 def compact_view(view: View) -> Iterator[CompactedMessage]:
     """Yield the same made from the rounds as the view shows them, so that reduced text is not read in full again.
 
-    What the user forbade is still carried on from the log.
+    The user's prohibitions are still carried on from the log.
     """
     return _fold_due(view, as_shown=True)
 
@@ -126,12 +126,12 @@ def fold(
     logged: Sequence[Round] = (),
     calls: Calls | None = None,
 ) -> Iterator[CompactedMessage]:
-    """Yield the summary of *previous* and of all of *rounds* so far, after each request; of a question about rounds,
-    only those that can be published: at the end of a round, and shorter than what they replace.
+    """Yield the summary of *previous* and of all of *rounds* so far, after each request; for a question about rounds,
+    only summaries that can be published: at the end of a round, and shorter than the text that they replace.
 
-    *rounds* follow the first *start* of the view, as the summarizer is to read them; *logged* are the same as the log
-    has them: what the user forbade there stands in the summary too. If *rounds* are parts of rounds, *calls* are those
-    that their results answer. Nobody is asked if prompts could only become longer.
+    *rounds* follow the first *start* of the view, as the summarizer is to read them; *logged* are the same rounds as in
+    the log: the user's prohibitions in them stand in the summary too. If *rounds* are parts of rounds, *calls* are the
+    ones that their results answer. Nobody is asked if prompts could only become longer.
     """
     work, publishes, count = view.work, question.kind == "rounds", view.ledger.count
     assert work is not None  # noqa: S101  (a strategy that asks has it)
@@ -246,7 +246,14 @@ def saving_of(view: View, previous: CompactedMessage | None, end: int) -> Saving
     covered = view.closed_tokens(previous.end_index if previous is not None else 0, end)
     last = view.rounds[end - 1]
     # Around a word, because lines that meet are counted as one.
-    word = compaction_of(end, last, previous, None, {}, Summary(_WORD))
+    word = CompactedMessage(
+        start_index=1,
+        end_index=max(end, 1),
+        summary=_WORD,
+        end_round_id=last.id,
+        end_number=last.number or None,
+        generation=previous.generation if previous is not None else 0,
+    )
     return Saving(
         before=view.tokens_in_front(previous) + covered,
         frame=view.tokens_in_front(word) - view.ledger.count(_WORD),

@@ -40,7 +40,7 @@ ROLE = "assistant"
 
 @dataclass
 class Asked:
-    """The ``Work`` of a cycle, whose summarizer answers with *answers*, one after the other, the last ever again."""
+    """A stand-in for ``Work`` that answers with *answers* in turn, and then with the last one."""
 
     answers: Sequence[str] = ("A table of 400 rows, each 17 euros.",)
     mark: int | None = None

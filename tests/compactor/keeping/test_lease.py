@@ -189,7 +189,7 @@ def test_compact_now_says_at_once_that_another_process_is_at_it() -> None:
         return future
 
     executor.submit = submit_and_run  # type: ignore[method-assign]
-    with pytest.raises(LeasedElsewhere, match=r"or ended while it was, .* in 90 seconds at the latest") as raised:
+    with pytest.raises(LeasedElsewhere, match=r"or ended while it did, .* in 90 seconds at the latest") as raised:
         pair.two.compact_now()
     assert isinstance(raised.value, CompactionFailed)
     assert raised.value.seconds == 90.0
