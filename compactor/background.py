@@ -25,7 +25,7 @@ from .cost.prices import Prices
 from .cycle import Cycle, Strategy
 from .events import EventLog, ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
-from .journal import JournalWriter, LocalJournal
+from .journal import RECORDED, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.groups import count_message
 from .publication import Deferral, Publication, budget_in, prices_in, publication_of
@@ -147,7 +147,7 @@ class ContextCompactor:
         self._journal = JournalWriter(journal, role, self._events.emit, rounds_now)
         if self._forget_failures is not None:
             self._forget_failures()
-        self._forget_failures = self._events.add_hook(self._journal.record_failure)
+        self._forget_failures = self._events.add_hook(self._journal.record_failure, RECORDED)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
             strategies = list(self._strategies)

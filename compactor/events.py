@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TextIO
 
@@ -18,7 +19,7 @@ from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renewed_after_fork
 from memory.rounds import copy_with
 
-from .timers import Clock
+from .timers import SYSTEM_CLOCK, Clock
 
 __all__ = [
     "CompactionEvent",
@@ -50,13 +51,19 @@ __all__ = [
 ]
 
 
+@dataclass(eq=False, frozen=True, slots=True)
+class _Hook:
+    call: EventHook
+    kinds: tuple[type[Event], ...]
+
+
 class EventLog:
     """The newest *size* events, and the hooks that are called with each. No error of a hook gets out."""
 
     def __init__(self, clock: Clock, size: int) -> None:
-        self._now = clock.now
+        self._clock = clock
         self._size = size
-        self._hooks: tuple[tuple[object, EventHook], ...] = ()  # replaced, never changed: calling them needs no lock
+        self._hooks: tuple[_Hook, ...] = ()  # replaced, never changed: calling them needs no lock
         self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
         self._after_fork()
         renewed_after_fork(self)
@@ -72,34 +79,37 @@ class EventLog:
         with self._lock:
             return tuple(self._events[max(len(self._events) - self._size, 0) :])
 
-    def add_hook(self, hook: EventHook) -> Callable[[], None]:
-        """Call *hook* with each event from now on; return a function that stops that."""
+    def add_hook(self, hook: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
+        """Call *hook* with each event of these *kinds* from now on; return a function that stops that."""
         require_callable("callback", hook, "a function that is called with what has happened")
-        key = object()
+        added = _Hook(hook, kinds)
         with self._lock:
-            self._hooks = (*self._hooks, (key, hook))
+            self._hooks = (*self._hooks, added)
 
         def remove() -> None:
             with self._lock:
-                self._hooks = tuple(entry for entry in self._hooks if entry[0] is not key)
+                self._hooks = tuple(one for one in self._hooks if one is not added)
 
         return remove
 
     def emit(self, event: Event) -> None:
-        """Stamp *event* with the clock's time, keep it, and call each hook with it, on this thread."""
-        event = copy_with(event, at=self._now())
+        """Keep *event*, with the clock's time, and call the hooks with it, on this thread."""
+        if self._clock is not SYSTEM_CLOCK:  # whose time the event has from when it was made
+            event = copy_with(event, at=self._clock.now())
         # A child that is forked in a hook has another set: its thread is not inside.
         inside, thread = self.threads_inside, threading.get_ident()
         is_outermost = thread not in inside
         inside.add(thread)
         try:
             self._keep(event)
-            for _, hook in self._hooks:
+            for one in self._hooks:
+                if not isinstance(event, one.kinds):
+                    continue
                 try:
-                    hook(event)
+                    one.call(event)
                 except BaseException as error:  # noqa: BLE001  (SystemExit, a native panic: it has happened all the same)
                     # No hook is told: the same one would fail at that.
-                    self._keep(HookFailed(at=self._now(), hook=describe(hook), error=type(error).__name__))
+                    self._keep(HookFailed(at=self._clock.now(), hook=describe(one.call), error=type(error).__name__))
         finally:
             if is_outermost:
                 inside.discard(thread)

@@ -153,8 +153,10 @@ class LocalJournal(Journal):
 MAX_UNWRITTEN = 8
 #: A lease outlasts the call that it is for by this many seconds, for checking and publishing the answer.
 LEASE_MARGIN = 30.0
-#: Events that no other entry of the log tells.
-_RECORDED = (Discarded, Exhausted, Failed, StrategyFailed)
+#: Failures: no other entry of the log tells them.
+_FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
+#: Events for ``record_failure``: failures, and the success that ends a row of them.
+RECORDED = (Published, *_FAILURES)
 
 What = Literal["answer", "lease", "event"]
 
@@ -289,7 +291,7 @@ class JournalWriter:
         """
         if isinstance(event, Published) and not event.offline:  # folding in offline is no success
             self._times.clear()
-        elif isinstance(event, _RECORDED):
+        elif isinstance(event, _FAILURES):
             same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
             times = self._times[same] = self._times.get(same, 0) + 1
             if times & (times - 1) == 0 and not interpreter_is_exiting():

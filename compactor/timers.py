@@ -42,7 +42,8 @@ interpreter_is_exiting = _exiting.is_set
 
 def bounded(timeout: float | None) -> float | None:
     """Return *timeout* as a wait that every platform's locks accept."""
-    require("timeout", timeout, (int, float, NoneType), "a number of seconds, or None for no end")
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        require("timeout", timeout, (int, float, NoneType), "a number of seconds, or None for no end")
     return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
