@@ -272,8 +272,6 @@ class Chat:
     def _compose(self) -> Prompt:
         return compose(self._memory, ASSISTANT, budget=self._budget, model=self._model)
 
-    # --- commands ---
-
     def _run_command(self, line: str) -> None:
         command = self._commands.get(line.split(maxsplit=1)[0].lower())
         if command is None:

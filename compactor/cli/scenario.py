@@ -156,6 +156,7 @@ class Demo:
         self._pause: Callable[[], None] = lambda: None
         self._held = 0.0
         self._calls = 0
+        self._made_up, self._rounds = load_script(self.scenario.file)
         self._random = random.Random(self.seed)  # noqa: S311  (figures in made-up output)
         self._names: dict[str, str] = {}
         self._plan = Plan("")
@@ -186,13 +187,12 @@ class Demo:
     def play(self, count: int, pause: Callable[[], None] = lambda: None) -> None:
         """Play *count* rounds; call *pause* in place of each model call. Equal seeds give equal texts."""
         self._pause = pause
-        made_up, rounds = load_script(self.scenario.file)
         for number in range(count):
-            passes, index = divmod(number, len(rounds))
+            passes, index = divmod(number, len(self._rounds))
             if index == 0:
-                names = made_up["names"][passes % len(made_up["names"])]
+                names = self._made_up["names"][passes % len(self._made_up["names"])]
                 self._names = {name: self._make_up(text) for name, text in names.items()}
-            script = rounds[index]
+            script = self._rounds[index]
             self.asked, self._held = self.fill(script["user"]), 0.0
             if self.scenario.recalls and "plan" in script:
                 self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
@@ -216,20 +216,19 @@ class Demo:
             self._compose(role)
         return all(idle)
 
-    # --- the script's texts ---
-
     def fill(self, text: str) -> str:
         """Return *text* with the names of this pass."""
         return Template(text).safe_substitute(self._names).strip()
 
     def make_line(self, kind: str, *, wanted: bool = False) -> str:
-        made_up = load_script(self.scenario.file)[0]["kinds"][kind]
+        """Return a made-up line of this kind, or the *wanted* one if the kind has one."""
+        made_up = self._made_up["kinds"][kind]
         return self.fill(made_up["wanted"]) if wanted and "wanted" in made_up else self._make_up(made_up["line"])
 
     def make_result(self, script: Mapping[str, Any]) -> str:
         """Return a tool's result. Its wanted line stands at three fifths: no preview shows it."""
         count, lines = script.get("lines", 0), [self._make_up(self.fill(script["result"]))]
-        if count and (header := load_script(self.scenario.file)[0]["kinds"][script["of"]].get("header")):
+        if count and (header := self._made_up["kinds"][script["of"]].get("header")):
             lines += ["", header]
         lines += [self.make_line(script["of"], wanted=number == count * 3 // 5) for number in range(count)]
         return "\n".join(lines)
@@ -245,8 +244,6 @@ class Demo:
 
         text, count = _MADE_UP.subn(replace, text)
         return self._make_up(text) if count else text  # ranges may stand inside a choice
-
-    # --- what agents do ---
 
     def say(
         self, round_: Round, send_from: str, send_to: str, text: str, *, kind: str = "message", **attached: str

@@ -166,6 +166,25 @@ def test_a_file_that_is_cut_off_stores_nothing(url: str, tmp_path: Path) -> None
     assert not (tmp_path / "new.db").exists(), "a database was made for nothing"
 
 
+@pytest.mark.parametrize("step", ["read_session", "append_new"])
+def test_an_interrupted_import_stores_nothing(
+    url: str, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the file is read, and while it is written to the store."""
+    file, other = tmp_path / "shop.jsonl", url_of(tmp_path / "other.db")
+    run("export", "shop", "--store", url, "--to", file)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exchange, step, interrupted)
+    done = run("import", file, "--store", other)
+    assert (done.code, done.out, done.err) == (130, "", "compactor: interrupted\n")
+    monkeypatch.undo()
+    assert run("import", file, "--store", other).code == 0
+    assert log(other) == log(url)
+
+
 class Blank(io.RawIOBase):
     """Gives *left* lines of a megabyte in which nothing stands."""
 
