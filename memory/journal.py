@@ -44,57 +44,57 @@ from .visibility import Rounds, seen_by
 if TYPE_CHECKING:
     from .memory import Memory
 
-#: The kinds of entries that tell of it.
-KINDS_TOLD = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed)
+#: The kinds of entries that make up a role's history.
+HISTORY_KINDS = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRecord:
     """One thing that happened to a role's compactions."""
 
-    #: ``published``; ``reverted``: taken back; ``withdrawn``: what it was made from was redacted, or failed;
-    #: ``prepared``: paid for and not published, perhaps as a step on the way.
+    #: ``published``; ``reverted``: taken back; ``withdrawn``: its source was redacted, or failed; ``prepared``: paid
+    #: for and not published, perhaps an intermediate step.
     happened: Literal["prepared", "published", "reverted", "withdrawn"]
     at: datetime
-    #: The role's generation from then on; of a prepared one, that which it was made from.
+    #: The role's generation from then on; for a prepared one, the generation that it was made from.
     generation: int
-    #: Which it happened to; None for a step on the way. Its text is gone where it was made from what was redacted.
+    #: The compaction; None for an intermediate step. Its text is gone if its source was redacted.
     compaction: CompactedMessage | None
-    #: Whether it is what prompts show now: of one record at most.
+    #: Whether prompts show it now; true for at most one record.
     current: bool = False
-    #: The rounds that it covers and the one before it does not.
+    #: The rounds that it covers in addition to the one before it.
     round_ids: tuple[str, ...] = ()
-    #: Of the request that was answered, in hexadecimal digits; empty where no model was asked.
+    #: Digest of the answered request, in hexadecimal digits; empty if no model was asked.
     digest: str = ""
     #: Names of the checks that the answer passed.
     checks: tuple[str, ...] = ()
     strategy: str = ""
     model: str | None = None
     usage: Mapping[str, int] | None = None
-    #: Tokens of what it replaces in prompts, and its own, where they were counted.
+    #: Tokens of the messages that it replaces in prompts, and its own; None: not counted.
     tokens_before: int | None = None
     tokens_after: int | None = None
-    #: Of the log's entry; 0 where there is no log.
+    #: Number of the log's entry; 0 if there is no log.
     number: int = 0
 
     @property
     def rounds(self) -> tuple[int, int] | None:
-        """The first and the last round that it covers in all, by their numbers in the log; None for a step."""
+        """Numbers of the first and the last round that it covers in all; None for an intermediate step."""
         return None if self.compaction is None else (self.compaction.start_index, self.compaction.last_round)
 
 
 def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], int]) -> tuple[CompactionRecord, ...]:
-    """Return what *entries* tell of *role*'s compactions, oldest first. *number_of* gives a round's number."""
-    told = [(entry, entry.record) for entry in entries if entry.kind in KINDS_TOLD]
+    """Return the history of *role*'s compactions from *entries*, oldest first. *number_of* gives a round's number."""
+    told = [(entry, entry.record) for entry in entries if entry.kind in HISTORY_KINDS]
     told = [(entry, record) for entry, record in told if getattr(record, "role", role) == role]
     published = {
         (record.compaction.generation - 1, digest)
         for _, record in told
         if isinstance(record, CompactionPublished)
-        for digest in ("", record.digest)  # the empty one: whatever its steps were
+        for digest in ("", record.digest)  # the empty one stands for all its steps
     }
     records: list[CompactionRecord] = []
-    standing: list[CompactionRecord] = []  # what was published and not taken back, oldest first
+    standing: list[CompactionRecord] = []  # published and not taken back, oldest first
     failed: set[str] = set()
     generation = 0
     for entry, record in told:
@@ -177,7 +177,7 @@ INDEXED_AT_ONCE = 200
 #: Who holds the leases of a session that nobody else is at work on, whichever process that is: a process that was
 #: killed and the one that takes over from it are the same holder, so that it need not wait for the lease to expire.
 SOLE = "sole"
-#: What a revert is refused with.
+#: The error of a refused revert.
 OVERTAKEN = (
     "nothing was reverted: another compaction or revert was published since this one was looked at;"
     " look at what stands now, and revert again if that is meant"
@@ -274,9 +274,9 @@ class RoleJournal(Journal):
         self._role = role
         self._holder = holder or new_id()
         self._made_in = os.getpid()
-        #: Whether a lease that there is before it takes its first is a dead process's.
+        #: Whether a lease that exists before its first one belongs to a dead process.
         self._takes_over = holder == SOLE
-        #: Those of the round that was reduced last, and which that was. Written while the Memory is locked.
+        #: The round that was reduced last, and its ties. Written while the Memory is locked.
         self._ties: tuple[ref[Round], Ties] | None = None
 
     @property
@@ -401,7 +401,7 @@ class RoleJournal(Journal):
 
     def history(self) -> tuple[CompactionRecord, ...]:
         now = self._memory.snapshot
-        log = self._store.read_kinds(self._memory.session_id, KINDS_TOLD)
+        log = self._store.read_kinds(self._memory.session_id, HISTORY_KINDS)
 
         return history_of((entry for entry in log if entry.number <= now.number), self._role, now.number_of)
 

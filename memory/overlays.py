@@ -1,4 +1,4 @@
-"""Records that say "this span now reads as that": all that Memory knows of compaction."""
+"""Overlays: records that say "this span now reads as that". Memory knows nothing else of compaction."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
 
 
 class Note(Record):
-    """One thing that a summary says: kept byte for byte until a change names it."""
+    """One statement of a summary, kept byte for byte until a change names it."""
 
     text: Text
-    #: The heading it stands under; empty: none.
+    #: Its heading; empty: none.
     section: Text = ""
     #: The rounds that it was made from, by their numbers in the log; both inclusive.
     first_round: int = Field(default=0, ge=0)
@@ -63,17 +63,17 @@ class CompactedMessage(Record):
     end_round_id: Text | None = None
     #: Which publication of its role made it current, from 1; 0 before it is published.
     generation: int = Field(default=0, ge=0)
-    #: The last covered round's number in the log, where it has one: what a model is told.
+    #: The last covered round's number in the log, if there is a log. Models read this number.
     end_number: int | None = None
     created_at: Stamp | None = None
-    #: The summarizer's model, where it said so.
+    #: The summarizer's model, if known.
     model: Text | None = None
-    #: ``input_tokens``, ``output_tokens``, ``cached_tokens`` that making it took, where known.
+    #: Its cost, if known: ``input_tokens``, ``output_tokens``, ``cached_tokens``.
     usage: UsageCounts | None = None
-    #: What ``summary`` says, note by note, where it was made so; else none.
+    #: The notes of ``summary``, if it is a list of notes.
     notes: tuple[Note, ...] = ()
     extra: Extra = EMPTY
-    #: What the pinned posts say that it covers and its role sees; filled in where it is read, and not stored.
+    #: The covered pinned posts that its role sees. Filled in by readers, and not stored.
     pinned: tuple[Text, ...] = Field(default=(), exclude=True)
 
     #: As in TaskWeaver's dataclass.
@@ -90,16 +90,16 @@ class CompactedMessage(Record):
             if self.end_index < self.start_index - 1:
                 raise self._refused(f"end_index, {self.end_index}, lies before start_index, {self.start_index}")
 
-        __init__.__pydantic_base_init__ = True  # as in Record: stored ones are read whatever they say
+        __init__.__pydantic_base_init__ = True  # as in Record: stored ones are not checked
 
     @property
     def last_round(self) -> int:
-        """The last covered round in the numbering that models are told: the log's, where known."""
+        """The last covered round as models read it: its number in the log, if known."""
         return self.end_index if self.end_number is None else self.end_number
 
     @property
     def is_offline(self) -> bool:
-        """Whether its end was folded in without a model: its next good answer replaces all of it."""
+        """Whether its end was folded in without a model. The model's next good answer replaces all of it."""
         place = self.extra.get(OFFLINE)
         if not isinstance(place, Mapping) or not {"end_round_id", "end_number"} <= place.keys():
             return False
@@ -114,7 +114,7 @@ class CompactedMessage(Record):
     def may_follow(self, current: CompactedMessage | None) -> bool:
         """Return whether it reaches further than *current*, by the numbers of their last rounds.
 
-        As far will do where it replaces what was folded in offline.
+        Reaching as far is enough if *current* was folded in offline and this one was not.
         """
         if current is None:
             return True
@@ -127,8 +127,8 @@ class CompactedMessage(Record):
         return f"{self._pins()}{heading}\n{self.summary}\n\n{BACKGROUND}"
 
     def to_prompt(self) -> str:
-        """Return the summary as ``compose`` shows it: whatever changes with each publication stands on the last line,
-        so that a provider's prefix cache keeps as much as it can."""
+        """Return the summary as ``compose`` shows it. Text that changes with each publication stands on the last line,
+        so that a provider's prefix cache keeps as much as possible."""
         covered = f"Covers rounds {self.start_index}-{self.last_round}."
         return f"{self._pins()}[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
 
@@ -136,8 +136,7 @@ class CompactedMessage(Record):
         return "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
 
 
-#: Under this key of its ``extra``, a compaction says that its end was folded in without a model while none answered,
-#: and where what the model wrote ends.
+#: Key of a compaction's ``extra`` if its end was folded in without a model. The value says where the model's text ends.
 OFFLINE = "offline"
 PINNED = "[Pinned: word for word]"
 BACKGROUND = "[Background only: messages after it are newer and prevail, and nothing in it is a new request.]"
@@ -150,7 +149,7 @@ class Reduction(Record):
     """An overlay on posts inside one round of the tail.
 
     ``offloaded``: one post keeps its place, sender and calls, and reads as ``text``. ``dropped``: the posts are not
-    shown. ``summarised``: all of them read as one message, ``text``, that nobody in the conversation said.
+    shown. ``summarised``: all of them read as one message, ``text``, which has no author in the conversation.
     """
 
     round_id: Text
@@ -158,15 +157,15 @@ class Reduction(Record):
     first_post_id: Text
     last_post_id: Text
     kind: ReductionKind
-    #: What stands in the prompt instead; empty when dropped.
+    #: The text in the prompt instead; empty if dropped.
     text: Text = ""
-    #: That of the role's compaction when it was made. A reduction does not raise it.
+    #: The role's generation when it was made. A reduction does not raise it.
     generation: int = Field(default=0, ge=0)
     #: The same posts by their numbers in the round; 0 is the query.
     first_number: int = Field(default=0, ge=0)
     last_number: int = Field(default=0, ge=0)
     created_at: Stamp | None = None
-    #: The summarizer's model and what it took, where one was asked.
+    #: The summarizer's model and cost, if one was asked.
     model: Text | None = None
     usage: UsageCounts | None = None
     extra: Extra = EMPTY
@@ -197,7 +196,7 @@ class Reduction(Record):
 class Reductions:
     """One role's reductions at one moment: no two of a round overlap."""
 
-    #: Number of the log entry that last changed them: those of one role with equal versions are the same.
+    #: Number of the log entry that last changed them. Equal versions of one role are the same reductions.
     version: int = 0
     #: By the round's id, in the order of their posts.
     by_round: Mapping[str, tuple[Reduction, ...]] = EMPTY
@@ -211,16 +210,16 @@ Overlay = CompactedMessage | Reduction
 
 @runtime_checkable
 class CompactionProvider(Protocol):
-    """Whoever can say what a role's history reads as now: usually a ``ContextCompactor``.
+    """Gives a role's compaction: usually a ``ContextCompactor``.
 
-    One that has a method ``bind(memory, role)`` is told by it, when it is registered, for whom it is to work.
+    If it has a method ``bind(memory, role)``, that is called when it is registered.
     """
 
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; must not block."""
 
     def notify_rounds_changed(self, total_rounds: int | None = None) -> None:
-        """Take note that something happened; must neither block nor raise."""
+        """Note that something happened; must neither block nor raise."""
 
 
 class JournalState(NamedTuple):
@@ -235,28 +234,28 @@ class JournalState(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """How a compaction came about, for those who look later."""
+    """How a compaction came about, for the history."""
 
-    #: Of the request that was answered: see ``CompactionPrepared``.
+    #: Digest of the answered request: see ``CompactionPrepared``.
     digest: str = ""
     #: Names of the checks that the answer passed.
     checks: tuple[str, ...] = ()
     strategy: str = ""
-    #: Tokens of what it replaces in prompts, and its own.
+    #: Tokens of the messages that it replaces in prompts, and its own.
     tokens_before: int | None = None
     tokens_after: int | None = None
 
 
-# --- which of two overlays on a round stands, and what may not be covered at all: torn calls, and the newest query
+# --- which of two overlays on a round stands, and which posts may not be covered: torn calls, and the newest query
 
 
 def merge_reductions(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
     """Return a round's *live* reductions with *new* among them, in the order of their posts; None: *new* is ignored.
 
-    It takes the place of those that it strictly contains. One that equals a live one, lies inside it or partly
-    overlaps it is ignored: a late result never hides a newer one.
+    *new* replaces the live ones that it strictly contains. It is ignored if it equals a live one, lies inside it or
+    partly overlaps it, so that a late result never hides a newer one.
     """
-    # No two live ones overlap, so those that *new* meets stand side by side.
+    # No two live ones overlap, so the ones that *new* meets stand side by side.
     start = bisect_left(live, new.first_number, key=lambda one: one.last_number)
     stop = bisect_right(live, new.last_number, key=lambda one: one.first_number)
     if not all(_contains(new, one) for one in live[start:stop]):
@@ -290,36 +289,36 @@ def _is_asked(round_: Round) -> bool:
 
 
 def hides_words(reduction: Reduction, round_: Round) -> bool:
-    """Return whether *reduction* is on anything that the user said in *round_*."""
+    """Return whether *reduction* covers any words of the user in *round_*."""
     posts = round_.post_list[: reduction.last_number]
     said = (post.send_from == USER and reduction.covers(post.number) for post in posts)
     return (reduction.covers(0) and query_message(round_) is not None) or any(said)
 
 
 def is_over(reduction: Reduction, number: int, round_: Round) -> bool:
-    """Return whether *reduction* is on the post of that *number*; a query and a post that repeats it are one."""
+    """Return whether *reduction* covers the post of that *number*; a query and a post that repeats it count as one."""
     again = number == 0 and round_.post_list and repeats_query(round_.post_list[0], round_)
     return reduction.covers(number) or bool(again and reduction.covers(round_.post_list[0].number))
 
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """What holds the posts of a round together as one role sees it, and where its posts stand. No text is in it."""
+    """The posts of a round that must stay together as one role sees it: calls and their results. Holds no text."""
 
     #: The posts' numbers, ascending, and their ids.
     ids: Mapping[int, str]
     numbers: Sequence[int]
     #: The number of each id's newest post.
     newest: Mapping[str, int]
-    #: The first and the last number of the call and the results that a post belongs to, by the post's number.
+    #: By a post's number: the first and the last number among its call and the results of that.
     spans: Mapping[int, tuple[int, int]]
-    #: The number of the call at the end of an open round that waits for its results; None where none does.
+    #: Number of the call at the end of an open round that waits for its results; None: no call waits.
     waiting: int | None
 
     def number_of(self, post_id: str, number: int) -> int:
-        """Return the number of the post of that id; -1 where there is none, and 0 for the query, which has no id.
+        """Return the number of the post of that id; -1 if there is none, and 0 for the query, which has no id.
 
-        *number* decides where ids are used twice.
+        *number* decides if several posts have that id.
         """
         if not post_id:
             return 0

@@ -1,4 +1,4 @@
-"""The records of what happened: rounds, their posts, and what posts carry. Frozen, all the way down."""
+"""Records: rounds, their posts and attachments. Frozen, all the way down."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def freeze_mapping(value: Any) -> FrozenMapping:
 
 
 def dumped(dump: Callable[[], T]) -> T:
-    """Return what *dump*, a dumping method of pydantic's, returns; an interrupt in it comes out as what it is."""
+    """Call *dump*, a dumping method of pydantic's, and raise an interrupt in it as itself."""
     try:
         return dump()
     except PydanticSerializationError as error:
@@ -153,9 +153,6 @@ class once(functools.cached_property[T]):  # noqa: N801  (read as @property is)
         self.lock = nullcontext()
 
 
-# --- the records of what happened: rounds, their posts, and what posts carry. Frozen, all the way down ------------
-
-
 #: The role that asks.
 USER = "User"
 
@@ -163,8 +160,8 @@ RoundState = Literal["created", "finished", "failed"]
 
 
 def _whole_minutes(stamp: datetime) -> datetime:
-    """Return the same moment in UTC where its zone's offset has seconds, as local mean times of old: no text that
-    stores keep can say that."""
+    """Return the same moment in UTC if its zone's offset has seconds, as old local mean times do: the stores' texts
+    cannot express that."""
     if stamp.tzinfo is UTC:
         return stamp
     offset = stamp.utcoffset()
@@ -178,8 +175,8 @@ Extra = Annotated[Mapping[str, Any], PlainValidator(freeze_mapping)]
 Clock = Callable[[], datetime]
 
 
-#: Ids that are drawn in one go. Each drawing asks the system, and lets go of the interpreter's lock meanwhile: in the
-#: middle of a turn, a thread that is busy would take it.
+#: Ids that are drawn at once. Each draw asks the system and releases the interpreter's lock, which a busy thread could
+#: take in the middle of a turn.
 IDS_AT_ONCE = 128
 
 
@@ -194,7 +191,7 @@ class _Ids:
         self.drawn: list[str] = []
 
     def draw(self) -> str:
-        """Return one, and have more at hand."""
+        """Draw a batch, and return one of it."""
         digits = token_hex(16 * IDS_AT_ONCE)
         self.drawn += [digits[at : at + 32] for at in range(32, len(digits), 32)]
         return digits[:32]
@@ -216,9 +213,9 @@ def utc_now() -> datetime:
 
 
 class Record(BaseModel):
-    """A frozen record; unknown fields are refused, so that a typing mistake is not stored for ever.
+    """A frozen record. Unknown fields are refused, so that a typing mistake is not stored for ever.
 
-    Making one raises ``MessageError``, which names the wrong fields and not what they hold.
+    Wrong fields raise ``MessageError``, which names the fields and not their values.
     """
 
     # Errors end up in logs: they name the field and never show what was in it.
@@ -226,7 +223,7 @@ class Record(BaseModel):
 
     #: The fields that may be given by place.
     by_place: ClassVar[tuple[str, ...]] = ()
-    #: How to make a good one, for the error; empty: the fields say so.
+    #: An example for the error message; empty: the fields explain themselves.
     example: ClassVar[str] = ""
 
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
@@ -239,8 +236,8 @@ class Record(BaseModel):
             except ValidationError as error:
                 raise self._refused(*(_fault(type(self), fault) for fault in error.errors())) from error
 
-        # For pydantic, this is no constructor of ours: what is read from a log or a copy goes past it, and so past what
-        # is asked of a host alone. ``model_validate`` raises pydantic's own error.
+        # Pydantic takes this for its own constructor, so records that are read from a log or a copy bypass it, and with
+        # it the checks for hosts. ``model_validate`` raises pydantic's own error.
         __init__.__pydantic_base_init__ = True
 
         def __setattr__(self, name: str, value: object) -> None:
@@ -262,7 +259,7 @@ class Record(BaseModel):
 
 
 def _fault(record: type[Record], fault: Any) -> str:
-    """Return what pydantic refused, and why, without what it was."""
+    """Return the field that pydantic refused, and the reason, without the value."""
     name, wrong = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Input ")
     match fault["type"]:
         case "missing":
@@ -333,7 +330,7 @@ _put_fields, _put_fields_set, _put_extra, _put_private = (
 
 
 class Attachment(Record):
-    """Something a post carries beside its text: a plan, code, the result of an execution."""
+    """An addition to the text of a post: a plan, code, the result of an execution."""
 
     id: Text = Field(default_factory=new_id)
     #: The host's own word for it: ``plan``, ``python``, ``execution_result``, ...
@@ -347,7 +344,7 @@ class ToolCall(Record):
 
     id: Text
     name: Text
-    #: As the model wrote it: usually JSON, but never parsed here.
+    #: As the model wrote them: usually JSON, but never parsed here.
     arguments: Text = ""
 
 
@@ -363,7 +360,7 @@ class Post(Record):
     #: Set on a tool's result: the id of the call it answers.
     tool_call_id: Text | None = None
     kind: Text = "message"
-    #: Its place in its round, from 1; 0 where it is in none.
+    #: Its place in its round, from 1; 0 if it is in none.
     number: int = 0
     created_at: Stamp = Field(default_factory=utc_now)
     #: Whatever else the host wants kept; JSON values only.
@@ -378,7 +375,7 @@ class Round(Record):
     state: RoundState = "created"
     post_list: tuple[Post, ...] = ()
     created_at: Stamp = Field(default_factory=utc_now)
-    #: The round's place in the log, from 1; 0 where the round is in no log.
+    #: The round's place in the log, from 1; 0 if it is in no log.
     number: int = 0
     extra: Extra = EMPTY
 

@@ -1,4 +1,4 @@
-"""Which rounds and posts a role sees: sequences that cost nothing to take and are filtered as they are read."""
+"""The rounds and posts that a role sees, as sequences that are taken in O(1) and filtered as they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sees(role: str, post: Post) -> bool:
 
 
 def seen_by(role: str, round_: Round) -> Round:
-    """Return *round_* with only the posts that *role* sees; the same object where that is all of them."""
+    """Return *round_* with only the posts that *role* sees; the same object if those are all."""
     if not role:
         return round_
     # sees() inlined: every prompt asks it of every post.
@@ -32,8 +32,8 @@ def seen_by(role: str, round_: Round) -> Round:
 class Rounds(Sequence[Round]):
     """Rounds as one role sees them at one moment. Taking it is O(1); reading an item filters that item.
 
-    A slice is a tuple. Where rounds are read from a store when they are asked for, reading an item may raise
-    ``StoreError``; the next reading asks the store again.
+    A slice is a tuple. Old rounds may be read from the store on demand: then reading an item may raise ``StoreError``,
+    and the next reading asks the store again.
     """
 
     __slots__ = (
@@ -113,9 +113,9 @@ class Rounds(Sequence[Round]):
         return place + 1 + bisect_right(range(len(failed)), place, key=lambda j: failed[j] - j - 1)
 
     def end_of(self, round_id: str) -> int | None:
-        """Return how many of these rounds the log holds up to and including *round_id*, itself failed or not.
+        """Return how many of these rounds the log holds up to and including *round_id*, which may have failed itself.
 
-        None where this snapshot does not know the round.
+        None if this snapshot does not know the round.
         """
         number = self._snapshot.number_of(round_id)
         return number - bisect_right(self._failed, number) if number else None
@@ -123,8 +123,8 @@ class Rounds(Sequence[Round]):
     def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its indices in the numbering of this sequence, found by the id of its last round.
 
-        Where it has no id, or the id is not known here, the indices stay, at most cut to the length. ``pinned`` says
-        what is pinned in the covered rounds. No store is asked about what the role published last.
+        If it has no id, or the id is not known here, the indices stay, at most cut to the length. ``pinned`` has the
+        pinned posts of the covered rounds. No store is asked about the role's newest publication.
         """
         if compaction is None:
             return None
