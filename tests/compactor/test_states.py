@@ -9,6 +9,7 @@ import weakref
 import pytest
 from scene import (
     CONFIG,
+    PRICES,
     ROLE,
     SOON,
     Calls,
@@ -68,6 +69,24 @@ def test_the_states_are_those_of_the_architecture_page() -> None:
     assert compactor.wait_idle(SOON)
     assert compactor.status().state is State.IDLE
     assert compactor.stop(SOON)
+
+
+def test_while_only_its_trigger_is_looked_at_it_does_not_say_that_it_compacts() -> None:
+    """Nothing may be due; ``compacting`` is for strategies at work."""
+    seen: list[State] = []
+
+    def trigger(_view: object) -> bool:
+        seen.append(compactor.status().state)
+        return True
+
+    def summarizer(_request: object) -> str:
+        seen.append(compactor.status().state)
+        return PRICES
+
+    compactor, executor, _ = on_command(memory_of(10), summarizer, trigger=trigger)
+    compactor.start()
+    executor.run_next()
+    assert seen[:2] == [State.LOOKING, State.COMPACTING]
 
 
 def test_starting_twice_is_starting_once() -> None:
