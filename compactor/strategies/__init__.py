@@ -1,4 +1,4 @@
-"""What to reduce: functions from a View to overlays, one file each, light to heavy."""
+"""Strategies: functions that take a View and yield overlays, one file each."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ __all__ = [
     "pin_system",
 ]
 
-#: Those that are called to get a strategy: passed as they are, they would take the view for their first option.
+#: Functions that return a strategy. Passed uncalled by mistake, they would take the view as their first option.
 FACTORIES = (compress_tool_runs, drop, offload_large, pin_system)

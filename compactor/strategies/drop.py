@@ -1,4 +1,4 @@
-"""Old posts of a kind leave the prompt: rule by rule, a tool call and its results as one block."""
+"""Drops old posts from the prompt, by kind. A tool call and its results are dropped together."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from .tail import Place, Placed, Tail
 def drop(
     kind: str | Enum | Iterable[tuple[str, int]], keep_recent: int = 0, *, keep_rounds: int = 0
 ) -> Callable[[View], Iterator[Reduction]]:
-    """Return the strategy that drops the posts of *kind* but the newest *keep_recent*, oldest first.
+    """Return a strategy that drops the posts of *kind*, oldest first, except the newest *keep_recent*.
 
-    *kind* is one of
+    *kind* is one of these, in any spelling (``TOOL_RESULT``):
 
-    * ``tool_result``: calls with all their results, each such block counted as one;
-    * ``failed_call``: calls all of whose results say that they failed, with these results;
-    * ``assistant``: what the role said without calling tools;
-    * ``user``: what the user said, unless he forbids something in it;
-    * ``attachment:<type>``: the posts stay, and read without those attachments and with a line that reloads them;
-    * a host's own ``Post.kind``: those posts; a call goes with its results where it, or each of them, is of that kind;
+    * ``tool_result``: a call with all its results; together they count as one;
+    * ``failed_call``: a call with all its results, if every result reports a failure;
+    * ``assistant``: messages of the role without tool calls;
+    * ``user``: user messages, except those that forbid something;
+    * ``attachment:<type>``: attachments only: their posts stay, with a line that tells how to reload them;
+    * a host's own ``Post.kind``. A call and its results are dropped if the call, or every result, is of that kind.
 
-    in any spelling (``TOOL_RESULT``), or several rules ``(kind, keep_recent)`` in order of priority. What stays
-    whatever the rules say: the newest query, the latest answer to the user, the newest post of an open round,
-    summaries, what is pinned, calls that wait, and results that the role has yet to read. So does what anybody said in
-    the newest *keep_rounds* rounds; calls and results leave from there, too.
+    *kind* may also be a list of rules ``(kind, keep_recent)`` in order of priority. Some posts always stay: the newest
+    query, the latest answer to the user, the newest post of an open round, summaries, pinned posts, calls without an
+    answer, and results that the role has not read yet. In the newest *keep_rounds* rounds only calls and results are
+    dropped.
 
-    All rules of one strategy are applied, since the trigger is asked between strategies. For it to be asked between
-    rules too, make a strategy of each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
+    A strategy applies all its rules, because the trigger is checked only between strategies. To check it between
+    rules, make one strategy for each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
 
-    One line of a prompt tells of all that was dropped. The strategy drops nothing that is shorter than this line where
-    no prompt has it yet, unless only the number of messages is too large.
+    The prompt mentions all dropped posts in one line. If no prompt has this line yet, the strategy drops nothing
+    shorter than the line, unless the prompt exceeds only its limit of messages.
     """
     rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
     if not isinstance(kind, str | Enum) and keep_recent:
@@ -64,7 +64,7 @@ def drop(
         for name, kept in rules:
             if not name.startswith(ATTACHMENT):
                 found += dropping.posts(name, kept)
-            elif waiting:  # those of all types at once: a post is overlaid once, and then reads as it does
+            elif waiting:  # all types at once: only one overlay of a post takes effect
                 found += dropping.attachments(types)
                 waiting = False
         if needs_tokens and not dropping.outweighs_line():
@@ -76,7 +76,7 @@ def drop(
 
 
 def pairs_of(rules: object) -> list[tuple[Any, Any]]:
-    """Return several rules. Raises ``TypeError`` for what is no list of pairs."""
+    """Return *rules* as a list. Raises ``TypeError`` unless they are pairs."""
     pairs: list[Any] = list(rules) if isinstance(rules, Iterable) else [rules]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise TypeError(
@@ -87,7 +87,7 @@ def pairs_of(rules: object) -> list[tuple[Any, Any]]:
 
 
 class _Dropping:
-    """What the rules of one strategy make of a tail, one after the other."""
+    """Applies the rules of one strategy to a tail, one after the other."""
 
     def __init__(self, tail: Tail, keep_rounds: int) -> None:
         self._tail = tail
@@ -98,19 +98,19 @@ class _Dropping:
             for place, groups in self._by_round.items()
             for post in groups[0].round_.post_list
         }
-        #: Where posts stood that are dropped already.
+        #: Positions of the posts dropped so far.
         self._gone: set[Place] = set()
-        #: What is overlaid as it is: the round's place, and the numbers of the first and the last post.
+        #: Existing overlays: the round's place, and the numbers of the first and the last post.
         self._overlaid = {
             _span(place, reduction)
             for place, groups in self._by_round.items()
             for reduction in tail.view.reductions.of(groups[0].round_.id)
         }
-        #: Tokens of what is dropped, and the log number of the first round that it is dropped from.
+        #: Tokens of the dropped posts, and the log number of the first round that loses any.
         self._tokens, self._first = 0, 0
 
     def posts(self, kind: str, keep_recent: int) -> Iterator[Reduction]:
-        """Give the reductions that drop units of *kind*: one for each stretch of them in a round."""
+        """Yield the reductions that drop message groups of *kind*: one for each contiguous run in a round."""
         role = self._tail.view.role
         found = [group for group in self._shown() if _is_of(group.group, kind, role)]
         old = [group for group in found[: max(len(found) - keep_recent, 0)] if not self._stays(group)]
@@ -119,7 +119,7 @@ class _Dropping:
                 yield from self._dropped(stretch)
 
     def attachments(self, types: Mapping[str, int]) -> Iterator[Reduction]:
-        """Give the reductions that take attachments of *types* out of all posts but the newest so many of each."""
+        """Yield the reductions that remove attachments of *types* (each with the number of newest posts that stay)."""
         posts = [(group, post) for group in self._shown() for post in group.posts if post is not None]
         going: dict[Place, set[str]] = {}
         for type_, keep_recent in types.items():
@@ -131,7 +131,7 @@ class _Dropping:
                 yield from self._without(group, post, going[group.of(post)])
 
     def outweighs_line(self) -> bool:
-        """Return whether what is dropped is longer than the line that tells of it. Prompts may have it already."""
+        """Return whether dropping saves more than the line about it costs, or prompts have that line already."""
         view = self._tail.view
         if not self._gone or view.first_dropped:
             return True
@@ -141,7 +141,7 @@ class _Dropping:
         return [group for group in self._tail.groups if not group.places <= self._gone]
 
     def _stays(self, placed: Placed) -> bool:
-        """Return whether a unit stays whatever the rules say."""
+        """Return whether a message group always stays, regardless of the rules."""
         tail = self._tail
         if placed.group.from_user and (placed.place == tail.asked or placed.forbids):
             return True
@@ -154,9 +154,9 @@ class _Dropping:
         return not tail.view.reducible(placed.round_, placed.group)
 
     def _stretches(self, place: int, groups: list[Placed]) -> Iterator[list[Placed]]:
-        """Give *units* of one round in stretches between whose posts, by number, no other is shown.
+        """Yield *groups* of one round as runs of adjacent posts: no other shown post lies between them, by number.
 
-        Without those that no stretch holds entirely: another message stands between a call and a result that came late.
+        A group that spans several runs is left out, such as a call with a late result behind another message.
         """
         shown = sorted(where for group in self._by_round[place] for where in group.places if where not in self._gone)
         while groups:
@@ -226,18 +226,18 @@ def _is_of(group: MessageGroup, kind: str, role: str) -> bool:
     return first.kind == kind or (bool(results) and all(post.kind == kind for post in results))
 
 
-# --- system messages within the conversation stay word for word when their rounds are summarised ------------------
+# --- pin_system: system messages in the conversation stay word for word when their rounds are summarized -----------
 
 
-#: Who speaks there for the host.
+#: Senders that speak for the host.
 _SYSTEM = ("system", "developer")
 
 
 def pin_system() -> Callable[[View], Iterator[Reduction]]:
-    """Return the strategy that pins the system messages in the tail's closed rounds; put it before ``compact_rounds``.
+    """Return a strategy that pins the system messages in the tail's closed rounds; put it before ``compact_rounds``.
 
-    It reduces nothing. Every pin stays in each prompt from then on, so it is not for hosts that add such a message each
-    turn: a part of the header (``memory.set_header``) is. Over another host's rounds it does nothing.
+    It reduces nothing. A pinned message stays in every later prompt, so a host that adds one each turn should use the
+    header instead (``memory.set_header``). The strategy does nothing if the rounds are not in a ``Memory``.
     """
     return _PinSystem(None)
 
