@@ -1,4 +1,4 @@
-"""The tail as strategies go through it: unit by unit, oldest first, with what stays whatever a rule says."""
+"""The tail (the rounds after the compaction) as message groups, oldest first, and the posts that always stay."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..acceptance.prohibitions import standing_sentences
 from ..prompt.groups import MessageGroup
 from ..view import View
 
-#: A post's round, by its place in the view, and its number in there; 0 is the user's query.
+#: A post's position: the place of its round in the view, and its number in the round; 0 is the user's query.
 Place = tuple[int, int]
 
 
 class Placed(NamedTuple):
-    """A unit of the tail, and where it stands."""
+    """A message group of the tail, and its round."""
 
     place: int
     round_: Round
@@ -27,28 +27,28 @@ class Placed(NamedTuple):
         return self.place, post.number if post is not None else 0
 
     def text_of(self, post: Post | None) -> str:
-        """Return the whole text of one of its posts."""
+        """Return the full text of *post*, which is in this group."""
         return self.round_.user_query if post is None else text_of(post)
 
     def alone(self, post: Post | None) -> Round:
-        """Return its round with nothing in it but one of its posts."""
+        """Return the round reduced to *post*."""
         if post is None:
             return self.round_.model_copy(update={"post_list": ()})
         return self.round_.model_copy(update={"user_query": "", "post_list": (post,)})
 
     @property
     def forbids(self) -> tuple[str, ...]:
-        """The sentences in which the user forbids something; none where somebody else speaks."""
+        """The sentences in which the user forbids something; empty for other senders."""
         return standing_sentences(map(self.alone, self.posts)) if self.group.from_user else ()
 
     @property
     def posts(self) -> tuple[Post | None, ...]:
-        """Its posts, each once: where a call lacks an answer, the unit names the call for that too."""
+        """The posts of the group, each once: the group repeats the post of a call in place of a missing answer."""
         return tuple({self.of(post): post for post in self.group.posts}.values())
 
     @property
     def places(self) -> frozenset[Place]:
-        """Where its posts stand; the query stands twice where a post hands it to the agent."""
+        """The positions of its posts; a query has two if a post repeats it to the agent."""
         found = frozenset(map(self.of, self.group.posts))
         first = self.round_.post_list[0] if self.round_.post_list else None
         if self.group.from_user and first is not None and repeats_query(first, self.round_):
@@ -59,39 +59,40 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Tail:
-    """The rounds after the compaction, as they read now."""
+    """The rounds after the compaction, with their overlays applied."""
 
     view: View
 
     @once
     def groups(self) -> tuple[Placed, ...]:
-        """Its units, oldest first; none where no reduction of them would be kept."""
+        """The message groups, oldest first; empty if the view keeps no reductions."""
         view = self.view
         if not view.keeps_reductions:
             return ()
         return tuple(Placed(place, round_, group) for place in view.places for round_, group in view.groups(place))
 
     def newest(self, number: int) -> frozenset[Place]:
-        """Return where the newest *number* posts stand."""
+        """Return the positions of the newest *number* posts."""
         places = sorted(placed.of(post) for placed in self.groups for post in placed.posts)
         return frozenset(places[max(len(places) - number, 0) :])
 
     @once
     def latest_answer(self) -> Place | None:
-        """Where the newest post stands in which the role answers the user."""
+        """The position of the role's newest answer to the user."""
         role = self.view.role
         return next((placed.of(placed.posts[0]) for placed in reversed(self.groups) if _is_answer(placed, role)), None)
 
     @once
     def asked(self) -> int:
-        """The place of the newest round in which the user speaks, which is the newest query; -1 where there is none."""
+        """The place of the round with the newest query; -1 if the user said nothing."""
         return max((placed.place for placed in self.groups if placed.group.from_user), default=-1)
 
     @once
     def unread(self) -> frozenset[Place]:
-        """Where the end of the newest round stands while that is open: what the role has not gone on from yet.
+        """The positions at the end of the open round that the role has not continued from; empty if none is open.
 
-        The newest post's unit, and the unit that begins last: were that left out, a call before it would seem to wait.
+        These are the group with the newest post and the group that begins last. Without the second, an earlier call
+        would seem to wait for its answer.
         """
         newest = [placed for placed in self.groups if placed.place == self.view.total - 1 and not placed.round_.closed]
         return frozenset().union(*(end.places for end in (*newest[-1:], *sorted(newest, key=_end)[-1:])))
@@ -103,6 +104,6 @@ def _end(placed: Placed) -> Place:
 
 def _is_answer(placed: Placed, role: str) -> bool:
     post, *more = placed.posts
-    if post is None or more or post.tool_calls:  # a function's result answers a call that its post does not show
+    if post is None or more or post.tool_calls:  # legacy function calls are not in tool_calls; more is their result
         return False
     return post.send_from == role and post.send_to == USER
