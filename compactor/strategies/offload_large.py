@@ -1,4 +1,4 @@
-"""Large posts read as their beginning, or a summary, and the reference that reloads them."""
+"""Shortens large posts to their beginning, or to a summary, with the reference that reloads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, summary_text, with_sentences
 from .tail import Placed, Tail
 
-#: A post's summary is a tenth of it, in tokens; at least so many, where that is at most half of it; at most so many.
+#: Limits of a summary in tokens. Its target is a tenth of the post; the minimum never exceeds half of the post.
 MIN_SUMMARY, MAX_SUMMARY = 100, 500
 
 
@@ -42,23 +42,23 @@ def offload_large(
     users_too: bool = False,
     prompt: str | os.PathLike[str] | PromptTemplate = "large_post",
 ) -> Callable[[View], Iterator[Reduction]]:
-    """Return the strategy that offloads posts of more than *threshold* characters, oldest first.
+    """Return a strategy that offloads posts of more than *threshold* characters, oldest first.
 
-    It does nothing where the trigger goes by the number of messages alone, which it does not lower.
+    The prompt then shows the first *preview* characters, the size, the reference that reloads the post, and the last
+    *ending* characters, which often hold the error. With *tokens*, all these numbers are tokens. With *arguments*,
+    equally large arguments of tool calls are offloaded too, and stay valid JSON.
 
-    What is shown instead is the first *preview* characters, the size and the reference, and the last *ending*
-    characters, where errors stand; all these numbers are tokens with *tokens*. *arguments*: those of tool calls that
-    are as large are offloaded likewise, and stay JSON.
+    The newest *keep_last* posts and the latest answer to the user stay. *kinds* limits the strategy to kinds of
+    ``OffloadRule``; None: all. With *users_too*, user messages of any kind are offloaded too, but last, and never the
+    newest query. If the trigger names a number of tokens, this stops once the prompt is below it. Sentences in which
+    the user forbids something stay word for word.
 
-    The newest *keep_last* posts stay, and so does the latest answer to the user. *kinds* are those of ``OffloadRule``;
-    None: all. *users_too*: what the user said goes as well, whatever its kind, but never the newest query, after all
-    else, and only while the prompt is over the number of tokens that the trigger names, if it does. Sentences in which
-    he forbids something stay word for word.
+    With *summarize*, a model writes a summary that replaces the beginning; *prompt* is a shipped name, a file or a
+    template. The summary is marked, so nobody takes it for the role's own words. The beginning is shown instead if the
+    summary is rejected, or if the role's text accompanies a tool call. The strategy then raises the summarizer's
+    errors, and ``RuntimeError`` outside a compactor, where no model may be called.
 
-    With *summarize* a model is asked by *prompt*, a shipped name, a file or a template, and its summary stands there
-    instead of the beginning, never as what the role said; the beginning all the same where the summary is refused, and
-    where the role's words go with a call. Then the strategy raises what the
-    summarizer raises, and ``RuntimeError`` where no model may be asked.
+    The strategy does nothing if the prompt exceeds only its limit of messages: shorter posts are no fewer.
     """
     require("kinds", kinds, (str, Iterable, NoneType), "a kind or several, such as 'tool_result'; None for all")
     chosen = None if kinds is None else tuple(map(kind_named, (kinds,) if isinstance(kinds, str) else kinds))
@@ -73,7 +73,7 @@ def offload_large(
                 "offload_large(summarize=True) asks a model, so it runs in a compactor, not at prompt time"
             )
         if work is not None and work.exceeds is not None and "tokens" not in work.exceeds:
-            return  # shorter messages are no fewer
+            return  # offloading does not lower the number of messages
         mark = work.mark if work is not None else None
         over = view.tokens - mark if mark is not None else math.inf
         for placed, post in _candidates(Tail(view), kept, users_too=users_too):
@@ -97,7 +97,7 @@ def offload_large(
 
 
 def _saving(placed: Placed, post: Post | None, reduction: Reduction, count: TokenCounter) -> int:
-    """Return how many tokens shorter *post* reads with *reduction*."""
+    """Return the tokens that *reduction* saves on *post*."""
     less = count(placed.text_of(post)) - count(reduction.text)
     for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
         less += count(post.tool_calls[int(number)].arguments) - count(shown) if post is not None else 0
@@ -105,7 +105,7 @@ def _saving(placed: Placed, post: Post | None, reduction: Reduction, count: Toke
 
 
 def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[Placed, Post | None]]:
-    """Give the posts that may be offloaded; what the user said comes last."""
+    """Yield the posts that may be offloaded, user messages last."""
     stays = {*tail.newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
         for placed in tail.groups:
@@ -116,15 +116,17 @@ def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tupl
 
 
 def _summarised(view: View, template: PromptTemplate, placed: Placed, post: Post | None) -> Reduction | None:
-    """Return the reduction by which *post* reads as its summary; None where that is refused, or saves nothing, and
-    where it would stand among the role's own words."""
+    """Return the reduction of *post* to its summary.
+
+    None if the summary is rejected or saves nothing, or if the post is the role's own and calls tools.
+    """
     own = post is not None and post.send_from == view.role and not is_result(post)
     if own and post is not None and post.tool_calls:
         return None
     text, count = placed.text_of(post), view.ledger.count
     tokens = count(text)
     target = max(min(tokens // 10, MAX_SUMMARY), min(tokens // 2, MIN_SUMMARY))
-    # Without the calls of others, which stay as they are.
+    # Tool calls of other senders stay as they are, so they are not summarized.
     alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
     try:
         question = SummaryQuestion(template, "large_post", target, "" if post is None else quote_query(placed.round_))
