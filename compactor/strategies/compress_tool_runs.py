@@ -1,4 +1,4 @@
-"""Many tool calls become one summary of what was called and what it gave: in past rounds, or in the open one."""
+"""Replaces many tool calls and their results by one summary, in past rounds or in the open one."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from .tail import Place, Tail
 if TYPE_CHECKING:
     from ..summarize import Work
 
-#: What a part of a round is to a stretch: a call with its results, what stands for such, what the role said of its own
-#: accord, or what ends the stretch.
+#: The part of a block in a stretch: calls with results, a summary of such calls, other text of the role, or the end of
+#: the stretch.
 _Part = Literal["tools", "summary", "said", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Units of one round with nothing between them, whatever the order in which their posts were recorded."""
+    """Adjacent message groups of one round; their posts may have been recorded in any order."""
 
     place: int
-    #: As the log has it, and as it reads now.
+    #: The round in the log, and with overlays applied.
     logged: Round
     round_: Round
     groups: tuple[MessageGroup, ...]
-    #: The first and the last post that it reaches over, by number: also of those that a summary in it stands for.
+    #: Numbers of the first and the last covered post, including posts that a summary in it replaces.
     first_number: int
     last_number: int
 
     @property
     def posts(self) -> list[Post]:
-        """Its posts as they read now, in the order of the log, each once."""
+        """The posts with overlays applied, in the order of the log, each once."""
         posts = {post.number: post for group in self.groups for post in group.posts if post is not None}
         return [posts[number] for number in sorted(posts)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Units that go together, since between the posts of one stand those of another."""
+    """Message groups that cannot be separated, because their posts interleave."""
 
     round_: Round
     groups: tuple[MessageGroup, ...]
@@ -71,9 +71,9 @@ class _Block:
 
 
 def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
-    """Give the runs of more than *more_than* calls and results in the tail's closed rounds, oldest first.
+    """Yield the runs of more than *more_than* calls and results in the tail's closed rounds, oldest first.
 
-    Whatever anybody said ends a run; so do a summary, what may not be reduced, and the newest *keep_last* posts.
+    A run ends at any other message, a summary, a post that may not be reduced, or one of the newest *keep_last* posts.
     """
     kept = _newest(view, keep_last)
     for place in range(view.places.start, min(view.closed, view.places.stop)):
@@ -88,11 +88,11 @@ def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
 
 
 def open_stretches(view: View, keep_last: int) -> Iterator[Stretch]:
-    """Give what lies between the first and the last call of the open round, with what the role said in between.
+    """Yield stretches of the open round, from a first call to a last one, with the role's text in between.
 
-    What anybody else said ends a stretch; so do what may not be reduced, the newest *keep_last* posts, and whatever has
-    come since the role spoke last, with the call it made then: it has yet to read the results. Without those in which
-    there is no call but such as a summary stands for already.
+    A stretch ends at a message of another sender, a post that may not be reduced, or one of the newest *keep_last*
+    posts. It also ends at the role's newest post: the role has not read the results of that call yet. A stretch with no
+    call beyond those already summarized is left out.
     """
     place = view.total - 1
     if place < view.closed or view.rounds[place].closed:
@@ -114,7 +114,7 @@ def _newest(view: View, number: int) -> Collection[Place]:
 
 
 def _blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> list[_Block]:
-    """Return a round's units as blocks that lie one behind the other in the log."""
+    """Return the message groups of a round as blocks that do not overlap in the log, in its order."""
     blocks: list[_Block] = []
     for block in sorted(_single_blocks(view, logged, place, kept), key=lambda block: block.first):
         if blocks and block.first <= blocks[-1].last:
@@ -133,7 +133,7 @@ def _single_blocks(view: View, logged: Round, place: int, kept: Collection[Place
             part = "end"
         if part == "summary":
             numbers.append(last_of.get(numbers[0], numbers[0]))
-            # One of a host's that stands for the query, too, stays: what the user said is in it.
+            # A host's summary that includes the query stays: it holds the user's words.
             part = part if numbers[0] else "end"
         yield _Block(round_, (group,), min(numbers), max(numbers), part)
 
@@ -155,7 +155,7 @@ def _part(view: View, group: MessageGroup) -> _Part:
 
 
 def _without_ends(blocks: list[_Block]) -> list[_Block]:
-    """Return *blocks* without what the role said before the first call and after the last."""
+    """Return *blocks* without the role's text before the first call and after the last."""
     places = [place for place, block in enumerate(blocks) if block.part != "said"]
     return blocks[places[0] : places[-1] + 1] if places else []
 
@@ -165,17 +165,17 @@ def _stretch(place: int, logged: Round, blocks: list[_Block]) -> Stretch:
     return Stretch(place, logged, blocks[0].round_, groups, blocks[0].first, blocks[-1].last)
 
 
-# --- many tool calls become one summary of what was called and what it gave: in past rounds, or in the open one ---
+# --- the strategy: one summary for each run or stretch ------------------------------------------------------------
 
 
 Scope = Literal["past", "current"]
 
-#: How many characters a summarizer sees of the arguments and the result of a tool that keeps a plan: that is told anew
-#: each time, so no summary has to hold it.
+#: Maximum characters that a summarizer sees of a plan tool's arguments, and of its result. Each request contains the
+#: current plan, so no summary has to keep it.
 BRIEF = 160
-#: No summary is asked to be shorter, in tokens; nor to be longer than this share of a request's.
+#: Limits of a summary's target: tokens, and a share of the tokens of a request.
 MIN_TARGET, MAX_OF_INPUT = 64, 0.25
-#: What a summary says that it stands for.
+#: The text that a summary replaces, as its first line names it.
 STANDS_FOR = "tool calls that were made already and are not to be made again, and of their results"
 
 
@@ -189,17 +189,16 @@ def compress_tool_runs(
     plan_tools: str | Iterable[str] = (),
     reread: bool = True,
 ) -> Callable[[View], Iterator[Reduction]]:
-    """Return the strategy that has a model summarise tool calls and their results, to *ratio* of their tokens.
+    """Return a strategy that summarizes tool calls and their results with a model, to *ratio* of their tokens.
 
-    ``scope="past"``: in the tail's closed rounds, runs of more than *min_consecutive* such posts, oldest first.
-    ``scope="current"``: in the open round, from the first complete call to the last; where a summary stands for some of
-    them already, the next is made from that and the new ones, and takes its place. The newest *keep_last* posts, what
-    the user said, what is pinned, what waits for an answer, and results that the role has yet to read with their call,
-    stay.
+    ``scope="past"`` summarizes runs of more than *min_consecutive* such posts in the tail's closed rounds, oldest
+    first. ``scope="current"`` summarizes the open round from the first complete call to the last; a new summary
+    replaces an earlier one, and is made from it and the calls since. User messages, pinned posts, the newest
+    *keep_last* posts, calls without an answer, and results that the role has not read yet (with their calls) stay.
 
-    *prompt* is a name, a path or a template; None: the shipped ``tool_run`` or ``current_round``. *plan_tools* are
-    names of tools that keep the agent's plan; the model sees only a line of what these were told and gave. What was
-    offloaded before is read in full again where it fits a request, unless *reread* is False.
+    *prompt* is a name, a path or a template; None: the shipped ``tool_run`` or ``current_round``. *plan_tools* names
+    the tools that keep the agent's plan; the model sees only one line of their arguments and results. Offloaded posts
+    are read in full again if they fit in a request, unless *reread* is False.
     """
     if scope not in ("past", "current"):
         raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
@@ -223,7 +222,7 @@ def compress_tool_runs(
             try:
                 reduction = _Run(view, view.work, stretch, options).summarised()
             except SummaryRejected as error:
-                rejected = error  # told at the end: the other runs are no worse for it
+                rejected = error  # raised at the end, after the other runs
                 continue
             if reduction is not None:
                 yield reduction
@@ -240,13 +239,13 @@ class _Options:
     ratio: float
     #: The names of the tools that keep a plan.
     plan_tools: frozenset[str]
-    #: Whether what was offloaded is read in full again.
+    #: Whether offloaded posts are read in full again.
     reread: bool
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A stretch of calls on its way to a summary."""
+    """Summarizes one stretch of calls."""
 
     view: View
     work: Work
@@ -254,7 +253,7 @@ class _Run:
     options: _Options
 
     def summarised(self) -> Reduction | None:
-        """Return the reduction to a summary. None where it would save under a tenth; may raise ``SummaryRejected``."""
+        """Return the reduction to a summary; None if it cannot save a tenth. Raises ``SummaryRejected``."""
         most = int(self.tokens * MIN_SAVING)
         if self._cost("") + self.target > most:
             return None
@@ -280,44 +279,44 @@ class _Run:
 
     @property
     def logged(self) -> Round:
-        """The round as the log has it."""
+        """The round in the log."""
         return self.stretch.logged
 
     @once
     def posts(self) -> tuple[Post, ...]:
-        """Its posts that the stretch reaches over, as the log has them."""
+        """The posts in the log that the stretch covers."""
         posts, number = self.logged.post_list, attrgetter("number")
         first = bisect_left(posts, self.stretch.first_number, key=number)
         return posts[first : bisect_right(posts, self.stretch.last_number, key=number)]
 
     @once
     def tokens(self) -> int:
-        """What the stretch takes in a prompt now."""
+        """Tokens of the stretch in a prompt now."""
         return sum(map(self._tokens, self.stretch.groups))
 
     @once
     def replaced(self) -> tuple[Reduction, ...]:
-        """The summaries that stand for some of the calls, in whose place the new one comes."""
+        """The earlier summaries of some of the calls, which the new one replaces."""
         first, last = self.stretch.first_number, self.stretch.last_number
         live = self.view.reductions.of(self.logged.id)
         return tuple(one for one in live if one.kind == "summarised" and first <= one.first_number <= last)
 
     @once
     def earlier(self) -> CompactedMessage | None:
-        """What these say, without the line above each."""
+        """The text of these summaries, without their first lines."""
         said = "\n\n".join(_HEAD.sub("", one.text) for one in self.replaced)
         number = self.stretch.place + 1
         return CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
 
     @once
     def target(self) -> int:
-        """How long the summary should be: as the earlier one, which must not shrink at each step, and more for what is
-        new."""
+        """Target tokens of the summary: those of the earlier one, so it does not shrink at each step, and a share of
+        the new posts."""
         new = sum(self._tokens(group) for group in self.stretch.groups if not self._is_replaced(group))
         before = self.view.ledger.count(self.earlier.summary) if self.earlier is not None else 0
         most = int(self.work.config.summarizer_input_tokens * MAX_OF_INPUT)
         if self.work.mark is not None:
-            most = min(most, self.work.mark // 2)  # one that fills the prompt would be due again at once
+            most = min(most, self.work.mark // 2)  # a longer summary would make the next compaction due at once
         return max(min(before + int(self.options.ratio * new), most), MIN_TARGET)
 
     @once
@@ -325,7 +324,7 @@ class _Run:
         return SummaryQuestion(self.options.prompt, "tool_run", self.target, quote_query(self.logged))
 
     def _quoted(self) -> Iterator[Post]:
-        """Give the new posts as the model is to read them."""
+        """Yield the new posts as the model reads them."""
         room = self.asking.room(self.view, self.earlier)
         plans = {
             call.id
@@ -366,12 +365,12 @@ class _Run:
         return summary_text(summary, STANDS_FOR, reference)
 
 
-#: The first line of such a summary; one of a host's own need not have it.
+#: The first line of such a summary; a summary made by the host may lack it.
 _HEAD = re.compile(r"\A\[Summary of [^\n]*\n")
 
 
 def _in_brief(post: Post, plans: Collection[str | None]) -> Post:
-    """Return *post* with a line left of what was said to and by the tools whose calls' ids are among *plans*."""
+    """Return *post* with the arguments and results of the calls in *plans* (ids) cut to one line."""
     calls = tuple(
         call.model_copy(update={"arguments": _line(call.arguments)}) if call.id in plans else call
         for call in post.tool_calls
