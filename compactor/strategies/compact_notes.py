@@ -1,9 +1,9 @@
-"""Rounds start..end become the one CompactedMessage as notes, of which a model only says what has to change.
+"""Compacts rounds into numbered notes; the model only edits them.
 
-A *minor* compaction asks for changes, given the numbered notes and the new rounds: what it does not name stays byte for
-byte, and answers, the dearest and slowest tokens, are short. A *major* one has all notes written anew: where they have
-become too long, where the answer was no list of changes, and where the summarizer takes none. It is made from the raw
-rounds where they fit in a request, so that nothing in it was summarised twice.
+A *minor* compaction sends the numbered notes and the new rounds, and asks for edits. Other notes stay byte for byte,
+and the answer is short: output tokens are the slowest and most expensive. A *major* compaction asks for all notes
+again. It is made if the notes are too long, if the answer was not a list of edits, or if the summarizer does not
+support edits. It reads the raw rounds if they fit in one request, so that nothing is summarized twice.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from .notes import Span, appended, arranged, formed, headings, read_notes, rende
 if TYPE_CHECKING:
     from ..summarize import Work
 
-#: Under this key of its ``extra`` a compaction has the tokens of its notes when they were written in full.
+#: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN = "written_tokens"
-#: Notes are written in full to this share of ``target_tokens``, to leave room for changes; and again when they are
-#: longer than that target and by this factor than they were then, for some cannot be said in less.
+#: Share of ``target_tokens`` asked for when notes are written in full; the rest is room for edits. They are written in
+#: full again above the whole target, and above this multiple of their last full length: some cannot be shorter.
 WRITTEN_SHARE, GROWTH = 0.6, 1.25
-#: Where no length is wished for, notes may take this share of a request.
+#: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25
-#: So many old rounds are read at a time.
+#: Number of old rounds read at a time.
 _PAGE = 32
 
 
 def compact_notes(view: View) -> Iterator[CompactedMessage]:
-    """Yield the compaction that is due; several, each reaching further, where one request cannot hold all new rounds.
+    """Yield the compaction that is due; several, each reaching further, if one request cannot hold all new rounds.
 
-    ``notes`` of each are what its summary says, one by one. A summary that was made otherwise is read as notes first.
+    ``notes`` of a compaction holds its summary as single notes. A summary by another strategy is parsed into notes
+    first. Raises ``RuntimeError`` outside a compactor.
     """
     if view.work is None:
         raise RuntimeError("compact_notes asks a model, so it runs in a compactor, not where a prompt is composed")
@@ -60,14 +61,13 @@ def compact_notes(view: View) -> Iterator[CompactedMessage]:
 
 @dataclass(frozen=True)
 class _Noting:
-    """What stays the same while the compactions of one pass are made."""
+    """Makes the compactions of one pass."""
 
     view: View
     work: Work
 
     def compacted(self, rounds: Sequence[Round]) -> Iterator[CompactedMessage]:
-        """Give the compaction of all rounds up to the last of each request that ends with a round, and makes prompts
-        shorter."""
+        """Yield a compaction after each request that ends with a complete round and makes prompts shorter."""
         if not saving_of(self.view, self.view.compaction, self.view.end + len(rounds)).is_possible:
             return
         view, prohibitions = self.view, _Before.of(self, self.view.compaction)
@@ -83,12 +83,12 @@ class _Noting:
             if saving is not None and not saving.is_possible:
                 if step.whole == len(rounds):
                     return
-                saving = None  # with the rounds of the next request, it may be
+                saving = None  # may be possible with the rounds of the next request
             due = _Due(self, prohibitions, step, first, reached, new, published, saving, usage)
             made = due.made()
             if saving is not None:
                 yield made
-            if step.whole == len(rounds):  # nothing is left to ask for
+            if step.whole == len(rounds):  # the last request
                 return
             prohibitions, usage = _Before.of(self, made), made.usage
             room.tokens = self._room(prohibitions)
@@ -97,22 +97,22 @@ class _Noting:
 
     @once
     def order(self) -> tuple[str, ...]:
-        """The sections that the role's prompt asks for."""
+        """The sections that the role's prompt requests."""
         return headings(self.work.config.prompt.content)
 
     @property
     def most(self) -> int:
-        """The tokens that notes may take before they are written anew."""
+        """Maximum tokens of notes before they are written in full again."""
         config = self.work.config
         return config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
 
     def target_for(self, target: int | None, *, changes: bool) -> int | None:
-        """Return how long they are asked to be. What is refused as oversized goes by the whole *target*."""
+        """Return the length to request. The check for oversized answers uses the whole *target*."""
         leave_room = target is not None and not changes and self.work.traits.takes_changes
         return max(1, int(WRITTEN_SHARE * target)) if target is not None and leave_room else target
 
     def asked(self, content: str, previous: str | None, *, changes: bool, target: int | None) -> list[Message]:
-        """Return the messages that ask for notes of *target* tokens, or for *changes* of those in *previous*."""
+        """Return the messages that ask for notes of *target* tokens, or with *changes* for edits of *previous*."""
         prompt, work = self.work.config.prompt, self.work
         (message,) = prompt.render(
             content, previous_summary=previous, role=self.view.role, target_tokens=target, plan=work.plan
@@ -120,8 +120,10 @@ class _Noting:
         return _contracted(message["content"], changes)
 
     def asked_behind(self, said: str | None, *, previous: bool, changes: bool, target: int | None) -> str:
-        """Return the same to stand behind the conversation itself, with what the previous summary *said* unless that
-        is shown there."""
+        """Return the same instructions to append to the agent's own prompt.
+
+        *said* is the previous summary; None if that prompt shows it.
+        """
         if said is not None:
             return str(self.asked(ABOVE, said, changes=changes, target=target)[0]["content"])
         prompt, work = self.work.config.prompt, self.work
@@ -129,22 +131,21 @@ class _Noting:
         return str(_contracted(asked, changes)[0]["content"])
 
     def room_for(self, previous: str | None, *, changes: bool) -> int:
-        """Return the tokens that rounds may take in such a request."""
+        """Return the tokens left for rounds in such a request."""
         target = self.target_for(self.work.config.target_tokens, changes=changes)
         empty = self.asked(Step().text, previous, changes=changes, target=target)
         taken = PROMPT_TOKENS + sum(count_message(message, self.view.ledger.count) for message in empty)
         return self.work.config.summarizer_input_tokens - taken
 
     def _room(self, prohibitions: _Before) -> int:
-        """Return the tokens that rounds may take in the next request, whichever it will be."""
+        """Return the tokens left for rounds in the next request, whether it asks for edits or all notes."""
         in_full = self.room_for(prohibitions.text, changes=False)
         return (
             min(in_full, self.room_for(rendered(prohibitions.notes), changes=True)) if prohibitions.changes else in_full
         )
 
     def whole(self, reached: int) -> Step | None:
-        """Return all rounds up to *reached* to be read again; None where they are too much for one request, or no
-        longer all there."""
+        """Return all rounds up to *reached* as one step; None if they exceed one request or some are missing."""
         if not self._has_all():
             return None
         room, whole = self.room_for(None, changes=False), Step(whole=reached)
@@ -158,7 +159,7 @@ class _Noting:
         return whole
 
     def _has_all(self) -> bool:
-        """Return whether the covered rounds are there still: a Memory has them all, other hosts may drop old ones."""
+        """Return whether all covered rounds still exist: a Memory keeps them, other hosts may drop old ones."""
         rounds, compaction = self.view.rounds, self.view.compaction
         if compaction is None or isinstance(rounds, Rounds):
             return True
@@ -168,18 +169,18 @@ class _Noting:
 
 @dataclass(frozen=True)
 class _Before:
-    """The summary that there is, as notes."""
+    """The previous summary as notes."""
 
     compaction: CompactedMessage | None
     notes: tuple[Note, ...]
-    #: Whether changes of it may be asked for.
+    #: Whether the model may be asked for edits of it.
     changes: bool
 
     @classmethod
     def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Before:
         if made is None:
             return cls(None, (), changes=False)
-        notes = appended(made.notes, (), noting.order)  # as they are shown, so that the model goes by the same numbers
+        notes = appended(made.notes, (), noting.order)  # in prompt order, so that the model sees the same numbers
         notes = notes or arranged(read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
         written = made.extra.get(WRITTEN)
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
@@ -194,20 +195,20 @@ class _Before:
 
 @dataclass(frozen=True)
 class _Due:
-    """One request's worth of rounds, on its way into the notes."""
+    """Adds the rounds of one request to the notes."""
 
     noting: _Noting
     prohibitions: _Before
     step: Step
-    #: The first of the rounds, and how many are covered entirely afterwards; from 1.
+    #: Number of the first round, from 1, and of the rounds fully covered afterwards.
     first: int
     reached: int
-    #: Tokens of all rounds since the last publication, and of the summary that was published then.
+    #: Tokens of all rounds since the last publication, and of the summary published then.
     new: int
     published: int
-    #: What prompts save with the compaction; None: it is not one that can be published.
+    #: Tokens that the compaction saves in prompts; None: it cannot be published.
     saving: Saving | None
-    #: What was spent since.
+    #: Token usage since then.
     usage: Mapping[str, int] | None
 
     def made(self) -> CompactedMessage:
@@ -215,14 +216,14 @@ class _Due:
             return self._in_full()
         try:
             return self._by_changes()
-        except SummaryRejected as rejected:  # told by its own event; whatever is wrong with it, changes it is not
+        except SummaryRejected as rejected:  # reported by its own event; ask for all notes instead
             try:
                 return replace(self, usage=added(self.usage, rejected.usage))._in_full()
-            except LimitReached:  # to begin anew when there is room would pay for changes again and again
+            except LimitReached:  # a retry would start over and pay for the edits each time
                 raise rejected from None
 
     def _by_changes(self) -> CompactedMessage:
-        """Return the compaction with the notes changed. Raises ``SummaryRejected``."""
+        """Return the compaction with edited notes. Raises ``SummaryRejected``."""
         noting, notes = self.noting, self.prohibitions.notes
         before = rendered(notes)
         request = self._request(self.step, self.prohibitions.compaction, before, changes=True)
@@ -230,7 +231,7 @@ class _Due:
         return self._summarized(request, source, partial(_changed, notes, noting.order, self._span()))
 
     def _in_full(self) -> CompactedMessage:
-        """Return the compaction with all notes written anew, or for the first time."""
+        """Return the compaction with all notes written in full, again or for the first time."""
         noting, prohibitions = self.noting, self.prohibitions
         again = prohibitions.compaction is not None and self.step.at_boundary
         whole = noting.whole(self.reached) if again else None
@@ -259,7 +260,7 @@ class _Due:
         noting, target = self.noting, self.noting.target_for(self.target_tokens, changes=changes)
         behind = None
         if step is self.step and step.at_boundary:
-            shown = previous is None or previous.summary == said  # else numbered otherwise, or not at all
+            shown = previous is None or previous.summary == said  # else the prompt shows other numbers, or none
             said_above = None if shown else said
             asked = noting.asked_behind(said_above, previous=previous is not None, changes=changes, target=target)
             behind = noting.work.continued(noting.view, previous, step.rounds, asked)
@@ -301,22 +302,24 @@ def _contracted(asked: str, changes: bool) -> list[Message]:
 
 
 def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return the summary that *answer* makes of *notes*."""
+    """Return the summary with the edits in *answer* applied to *notes*."""
     made = changed(notes, changes_in(answer), order=order, span=span)
     return Summary(rendered(made), notes=made)
 
 
 def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return the summary that *answer* is, note by note; of *known* notes those that are in it again stay.
+    """Return *answer* parsed as notes; a note in *known* with the same text is kept as it is.
 
-    Raises ``SummaryRejected`` for changes, which were not asked for: all notes that they do not name would be lost."""
+    Raises ``SummaryRejected`` for a list of edits, which was not requested: all notes that it does not name would be
+    lost.
+    """
     if is_changes(answer):
         raise SummaryRejected("malformed", "the answer is changes of notes, and all of them were asked for")
     return _read(known, order, span, answer)
 
 
 def _read(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return the same where there are no notes yet that changes could be meant for."""
+    """Return the same without the check for edits: there are no notes yet that they could change."""
     found = read_notes(answer, span, known)
     if not found:  # headings alone
         found = (Note(text=formed(answer), first_round=span[0], last_round=span[1]),)
