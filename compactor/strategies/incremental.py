@@ -1,4 +1,4 @@
-"""Compaction by folding: old summary + what is new → new summary, in steps that fit a request."""
+"""Compacts rounds incrementally: old summary + new rounds → new summary, in steps that fit in a request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..view import View
 
 #: If there is little new text, a summary is asked to take at most this share of it beside the one before.
 NEW_SHARE = 0.5
-#: In fewer tokens a summary says nothing: a heading and a few words. What was said stays until there is more of it.
+#: Minimum useful tokens of a summary: less is a heading and a few words. Until more can be covered, rounds stay.
 MIN_TARGET = 16
-#: How many characters a summarizer sees of the query that calls or a result are about.
+#: Maximum characters of the query that a summarizer sees above its calls or a result.
 MAX_QUERY = 1_000
 #: Stands for a summary when its frame is counted.
 _WORD = "word"
@@ -40,7 +40,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
 
 
 def compact_view(view: View) -> Iterator[CompactedMessage]:
-    """Yield the same made from the rounds as the view shows them, so that reduced text is not read in full again.
+    """Yield the same, made from the rounds as the view shows them: reduced text is not read in full again.
 
     The user's prohibitions are still carried on from the log.
     """
@@ -63,12 +63,12 @@ def _fold_due(view: View, *, as_shown: bool) -> Iterator[CompactedMessage]:
 
 @dataclass(frozen=True, slots=True)
 class SummaryQuestion:
-    """How one kind of summary is asked for."""
+    """The prompt, kind and length of a requested summary."""
 
     prompt: PromptTemplate
     kind: RequestKind = "rounds"
     target_tokens: int | None = None
-    #: Quoted text at the head of every request that tells what the rest is about; it is not summarised itself.
+    #: Quoted text that opens every request as context; it is not summarized itself.
     lead: str = ""
 
     def room(self, view: View, previous: CompactedMessage | None) -> int:
@@ -81,7 +81,7 @@ class SummaryQuestion:
     def request(
         self, step: Step, view: View, previous: CompactedMessage | None, span: tuple[int, int]
     ) -> tuple[SummaryRequest, str]:
-        """Return the request for *step*, and the text that it shows."""
+        """Return the request for *step*, and its quoted text."""
         work, text, behind = view.work, self._text(step), None
         assert work is not None  # noqa: S101  (a strategy that asks has it)
         if work.last_prompt is not None and self.kind == "rounds" and step.at_boundary:
@@ -126,12 +126,14 @@ def fold(
     logged: Sequence[Round] = (),
     calls: Calls | None = None,
 ) -> Iterator[CompactedMessage]:
-    """Yield the summary of *previous* and of all of *rounds* so far, after each request; for a question about rounds,
-    only summaries that can be published: at the end of a round, and shorter than the text that they replace.
+    """Yield the summary of *previous* and all *rounds* so far, after each request.
 
-    *rounds* follow the first *start* of the view, as the summarizer is to read them; *logged* are the same rounds as in
-    the log: the user's prohibitions in them stand in the summary too. If *rounds* are parts of rounds, *calls* are the
-    ones that their results answer. Nobody is asked if prompts could only become longer.
+    If ``question.kind`` is ``rounds``, only publishable summaries are yielded: they end with a complete round and are
+    shorter than the text that they replace. If no summary could shorten prompts, no request is made.
+
+    *rounds* follow the first *start* rounds of the view, in the form that the summarizer reads. *logged* holds the same
+    rounds from the log; the user's prohibitions in them are carried into the summary. If *rounds* are parts of rounds,
+    *calls* maps their results to calls.
     """
     work, publishes, count = view.work, question.kind == "rounds", view.ledger.count
     assert work is not None  # noqa: S101  (a strategy that asks has it)
@@ -147,7 +149,7 @@ def fold(
     room = Room(question.room(view, previous))
     for step in steps(rounds, room, count, calls=calls):
         first, reached = reached + 1, start + step.whole
-        # All since the last publication: the last part of a long round may be short, and the summary may not be that.
+        # Counts since the last publication: the last part of a long round may be far shorter than its summary.
         taken_in += step.tokens
         saving: Saving | None = None
         if publishes and step.at_boundary:
@@ -156,7 +158,7 @@ def fold(
             if not saving.is_possible:
                 if step.whole == len(rounds):
                     return
-                saving = None  # with the rounds of the next request, it may be
+                saving = None  # may be possible with the rounds of the next request
         source, target = Source("", taken_in, published, sent=step.tokens), question.target_tokens
         if saving is not None:
             source, target = saving.measure(source, target)
@@ -165,13 +167,13 @@ def fold(
         prohibitions = (
             in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds)) if publishes else ()
         )
-        # While no round is folded in entirely, the last that is covered was so before; that one need not be read again.
+        # Until a whole round is folded in, the last covered round is that of *previous*: no need to read it.
         last = view.rounds[reached - 1] if reached > start else None
         extra = {PROHIBITIONS: prohibitions} if prohibitions else {}
         becomes = partial(compaction_of, reached, last, previous, usage, extra)
         kept = becomes if saving is not None else None
         previous = becomes(work.summarize(request, replace(source, text=text), view, prohibitions, kept))
-        if step.whole < len(rounds):  # there is more to ask for
+        if step.whole < len(rounds):  # another request follows
             room.tokens = question.room(view, previous)
         if not publishes or (saving is not None and previous.end_index >= view.least_end):
             yield previous
@@ -188,8 +190,10 @@ def compaction_of(
     extra: Mapping[str, Any],
     summary: Summary,
 ) -> CompactedMessage:
-    """Return the compaction of the first *reached* rounds that *summary* makes, replacing *previous*; *usage* was spent
-    before it. *last* is the last of those rounds; None: the last one of *previous*."""
+    """Return the compaction of the first *reached* rounds, with *summary* as its text; it replaces *previous*.
+
+    *usage* was spent on earlier requests. *last* is the last covered round; None: the same as in *previous*.
+    """
     end_round_id, end_number = previous.end_round_id if previous else None, previous.end_number if previous else None
     if last is not None:
         end_round_id, end_number = last.id, last.number or None
@@ -209,32 +213,34 @@ def compaction_of(
 
 
 class Saving(NamedTuple):
-    """How much shorter a compaction can make prompts, in tokens."""
+    """The tokens that a compaction can save in prompts."""
 
-    #: What it replaces in a prompt, the message of the compaction before included.
+    #: Prompt tokens that it replaces, including the message of the previous compaction.
     before: int
-    #: The text around the new summary, and the summary before.
+    #: Tokens of the text around the new summary, and of the previous summary.
     frame: int
     previous: int
 
     @property
     def new(self) -> int:
-        """How many tokens longer than the one before the summary may be for prompts to stay as long as they are."""
+        """How much longer than the previous summary the new one may be before prompts get longer."""
         return self.before - self.frame - self.previous
 
     @property
     def is_possible(self) -> bool:
-        """Whether a summary could make prompts shorter and still say something."""
+        """Whether a summary of useful length would make prompts shorter."""
         return self.new > 0 and self.target >= MIN_TARGET
 
     @property
     def target(self) -> int:
-        """How long the summary may be for prompts to become clearly shorter."""
+        """Maximum length of a summary that still makes prompts clearly shorter."""
         return self.previous + max(int(NEW_SHARE * self.new), 1)
 
     def measure(self, source: Source, target_tokens: int | None) -> tuple[Source, int | None]:
-        """Return *source* measured as prompts show it, without a transcript's markup, and the length to ask for: less
-        than *target_tokens* if there is little new."""
+        """Return *source* with its size in prompts (without transcript markup), and the length to request.
+
+        That length is below *target_tokens* if there is little new text.
+        """
         measured = replace(source, tokens=self.new, frame=self.frame)
         if target_tokens is None:
             return measured, None
@@ -242,10 +248,10 @@ class Saving(NamedTuple):
 
 
 def saving_of(view: View, previous: CompactedMessage | None, end: int) -> Saving:
-    """Return what a compaction of the first *end* of *view*'s rounds saves when it replaces *previous*."""
+    """Return the saving of a compaction of the first *end* rounds that replaces *previous*."""
     covered = view.closed_tokens(previous.end_index if previous is not None else 0, end)
     last = view.rounds[end - 1]
-    # Around a word, because lines that meet are counted as one.
+    # Measure the frame around a word: without one, adjacent line ends would be counted as one token.
     word = CompactedMessage(
         start_index=1,
         end_index=max(end, 1),
@@ -270,7 +276,7 @@ def quote_query(round_: Round) -> str:
 
 
 def summary_text(summary: str, what: str, reference: str) -> str:
-    """Return *summary* as a prompt shows it in place of *what*, marked so that nobody takes it for the original."""
+    """Return *summary* as prompts show it instead of *what*, marked as a summary."""
     return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
 
 
