@@ -1,7 +1,7 @@
-"""What a model wants changed in numbered notes: reading its answer, and making the changes.
+"""Parses a model's edits of numbered notes, and applies them.
 
-An answer is taken as a whole or not at all. Who counts the notes wrongly once may have hit the wrong one elsewhere, and
-a note that was replaced by mistake is gone.
+All edits of an answer are applied, or none. One wrong number suggests that others are wrong too, and a note replaced by
+mistake is lost.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Op = Literal["add", "replace", "remove"]
 
 
 class Change(NamedTuple):
-    """One thing that is to be done."""
+    """One edit."""
 
     op: Op
-    #: Which note, from 1; of an addition 0.
+    #: Number of the note, from 1; 0 for an addition.
     number: int = 0
-    #: Under which heading it is added.
+    #: Heading of the section that an addition goes to.
     section: str = ""
     text: str = ""
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object that has all of *properties* and no other: strict endpoints want it so."""
+    """Return the schema of an object with exactly *properties*, as strict endpoints require."""
     return {
         "type": "object",
         "properties": properties,
@@ -47,7 +47,7 @@ def _list(items: Any) -> dict[str, Any]:
 
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
-#: The JSON schema of an answer, for endpoints that keep a model to one.
+#: The JSON schema of an answer, for endpoints that support structured output.
 SCHEMA: Mapping[str, Any] = freeze_mapping(
     _object(
         add=_list(_object(section=_TEXT, text=_TEXT)),
@@ -62,7 +62,7 @@ _NOTHING = re.compile(
 )
 _MARK = r"(?:[-*+•][ \t]+)?"
 _WHICH = r"(?:note[ \t]+)?[#\[]?(\d{1,6})\]?"
-# Possessive: spaces that were passed are not tried again.
+# Possessive quantifiers prevent backtracking over spaces.
 _ADD = re.compile(rf"{_MARK}add\b[ \t]*+(?:\[([^\]]*+)\])?[ \t]*+:[ \t]*+(.*)", re.IGNORECASE)
 _REPLACE = re.compile(rf"{_MARK}replace[ \t]+{_WHICH}[ \t]*(?:with[ \t]*:?|:)[ \t]*(.*)", re.IGNORECASE | re.ASCII)
 _REMOVE = re.compile(rf"{_MARK}remove[ \t]+({_WHICH}(?:[ \t]*,[ \t]*{_WHICH})*)[ \t]*\.?", re.IGNORECASE | re.ASCII)
@@ -70,7 +70,7 @@ _DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 def changes_in(answer: str) -> tuple[Change, ...]:
-    """Return the changes that *answer* names, as JSON or in plain lines; none where it says that there are none.
+    """Return the edits in *answer*, from JSON or plain lines; empty if it says that nothing changes.
 
     Raises ``SummaryRejected("malformed")`` for anything else.
     """
@@ -83,9 +83,10 @@ def changes_in(answer: str) -> tuple[Change, ...]:
 
 
 def is_changes(answer: str) -> bool:
-    """Return whether *answer* is nothing but changes, or says that there are none: as notes it would lose all others.
+    """Return whether *answer* consists of edits only, or says that nothing changes.
 
-    Notes may have a line among them that reads as a change."""
+    Taken as notes, such an answer would lose all others. A single line that looks like an edit may be part of a note.
+    """
     text = _unfenced(answer.strip())
     if not text.startswith(("{", "[")) and not _NOTHING.fullmatch(text) and not _of_line(text.partition("\n")[0]):
         return False
@@ -99,10 +100,11 @@ def is_changes(answer: str) -> bool:
 def changed(
     notes: Sequence[Note], changes: Iterable[Change], *, order: Sequence[str] = (), span: Span = (0, 0)
 ) -> tuple[Note, ...]:
-    """Return *notes* with *changes* made: what they do not name stays as it is, byte for byte.
+    """Return *notes* with *changes* applied; all other notes stay byte for byte.
 
-    What is new comes from the rounds of *span*, and stands behind what there was, in sections of that *order*. Raises
-    ``SummaryRejected("malformed")`` where a change names no note or two are at odds, and where no note would be left.
+    New notes come from the rounds of *span*. They follow the existing notes, in sections of the given *order*. Raises
+    ``SummaryRejected("malformed")`` if an edit names no existing note, if two edits conflict, or if no note would be
+    left.
     """
     texts: dict[int, str] = {}
     removed: set[int] = set()
@@ -127,7 +129,7 @@ def changed(
         else:
             raise _malformed(f"they replace note {number} by nothing")
     kept = [_replaced(note, texts.get(n), span) for n, note in enumerate(notes, 1) if n not in removed]
-    # What names no section goes on with the last: before them all, it would change the number of every note.
+    # A note without a section joins the last one: at the top, it would change the number of every note.
     last = kept[-1].section if kept else ""
     added = [note if note.section else note.model_copy(update={"section": last}) for note in added]
     there = {(note.section, note.text) for note in kept}
@@ -145,7 +147,7 @@ def _replaced(note: Note, text: str | None, span: Span) -> Note:
 
 
 def _unfenced(answer: str) -> str:
-    """Return what stands in a block of code, where that is the answer: all of it, or JSON with a word before it."""
+    """Return the content of a code block if it is the whole answer, or JSON after an introduction."""
     inside = _in_first_fence(answer.split("\n")).strip() if "```" in answer else ""
     return inside if answer.startswith("```") or inside.startswith(("{", "[")) else answer
 
@@ -160,8 +162,11 @@ def _in_first_fence(lines: Sequence[str]) -> str:
 
 
 def _of_lines(text: str) -> Iterator[Change]:
-    """Give the changes in *text*. What follows one without an empty line, or indented, belongs to it; what comes before
-    the first is an introduction."""
+    """Yield the edits in *text*.
+
+    Lines that follow an edit without an empty line, or indented, belong to it. Lines before the first edit are an
+    introduction.
+    """
     found: list[Change] = []
     apart = True
     for line in text.splitlines():
@@ -192,7 +197,7 @@ def _of_line(line: str) -> list[Change]:
 
 
 def _of_json(text: str) -> Iterator[Change]:
-    """Give the changes in *text*: as ``SCHEMA`` has them, or as a list of objects with an ``op``."""
+    """Yield the edits in *text*: JSON as in ``SCHEMA``, or a list of objects with an ``op``."""
     try:
         value, end = json.JSONDecoder(strict=False, object_pairs_hook=_each_once).raw_decode(text)
     except (ValueError, RecursionError):
@@ -214,7 +219,7 @@ def _of_json(text: str) -> Iterator[Change]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, of whose fields none may stand twice: one of them would be lost."""
+    """Return a JSON object. Raises ``SummaryRejected`` for a duplicate key, because one value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise _malformed("it is JSON that says the same thing twice")
@@ -222,7 +227,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _fields(op: str, item: Any) -> dict[str, Any]:
-    """Return the fields of a change; where it is not an object, it is the one that says what *op* is about."""
+    """Return the fields of an edit; a bare value is the text of an addition, or the number of a note."""
     if isinstance(item, dict):
         return {key: value for key, value in item.items() if key != "op"}
     return {"text": item} if op == "add" else {"number": item}
@@ -235,13 +240,13 @@ def _of_object(item: Any) -> Change:
         raise _malformed("there is one that is neither add, replace nor remove")
     if not all(one is None or isinstance(one, str) for one in (section, text)):
         raise _malformed("there is one whose text is none")
-    if op == "add" and text is None:  # said under another name, perhaps: then it would be lost
+    if op == "add" and text is None:  # perhaps it is under another key, and would be lost
         raise _malformed("there is one that adds no text")
     return Change(op, 0 if op == "add" else _number(number), section or "", text or "")
 
 
 def _number(value: Any) -> int:
-    """Return the number of a note: models also write it as a text, or as 3.0."""
+    """Return the number of a note; models also write it as text, or as 3.0."""
     if isinstance(value, str) and (found := re.fullmatch(rf"\s*{_WHICH}\s*", value, re.IGNORECASE | re.ASCII)):
         return int(found[1])
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
