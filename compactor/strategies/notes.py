@@ -1,7 +1,7 @@
-"""A summary as a list of notes in sections: how it is written, and read again.
+"""Formats a summary as a list of notes in sections, and parses it.
 
-What a note says is data. It is brought into form when it comes in, and from then on each note is one item of the list,
-its further lines indented, so that nothing in it can end the note, open a section or begin another note.
+The text of a note is data. It is normalized on input. In the list, a note is one item with its further lines indented,
+so its text cannot end the note, open a section or begin another note.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from memory.rounds import Round
 
 from ..acceptance.prohibitions import HEADING
 
-#: The first and the last round that something comes from, by their numbers in the log.
+#: Log numbers of the first and the last source round.
 Span = tuple[int, int]
 
-#: A longer line is no heading, in characters.
+#: Maximum characters of a heading; a longer line is text.
 _LONGEST_HEADING = 80
 _INDENT = "  "
 _HEADING = re.compile(r"#{1,6}[ \t]+(.+)")
 _BOLD_HEADING = re.compile(r"\*\*([^*]+)\*\*:?")
 _BULLET = re.compile(r"(?:[-*+•]|(\d+)[.)])[ \t]+(?=\S)", re.ASCII)
-#: What continues a note of somebody else's is indented somehow.
+#: Indentation of a continuation line; models vary.
 _INDENTED = re.compile(r" {2}|\s")
 _FENCES = ("```", "~~~")
 _HEADINGS_IN_PROMPT = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
 def formed(text: str) -> str:
-    """Return *text* as a note holds it: no lone surrogates, line ends that are all alike, no space around it."""
+    """Return *text* normalized for a note: no lone surrogates, uniform line ends, stripped."""
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return "\n".join(line.rstrip() for line in whole.splitlines()).strip()
 
 
 def section_named(heading: str) -> str:
-    """Return the name of a section as notes hold it: one line, without marks around it."""
+    """Return the normalized name of a section: one line, without Markdown marks around it."""
     return " ".join(formed(heading).split()).strip("#*:： ")
 
 
-#: Under it stands what the user forbade and a summary had lost; and whatever a summarizer puts there.
+#: Section of restored prohibitions of the user, and of the summarizer's own notes under that heading.
 INSTRUCTIONS = section_named(HEADING)
 
 
 def headings(prompt: str) -> tuple[str, ...]:
-    """Return the headings that a prompt asks for, in their order: the sections of its notes."""
+    """Return the headings in *prompt*, in order: the sections of its notes."""
     return tuple(dict.fromkeys(filter(None, map(section_named, _HEADINGS_IN_PROMPT.findall(prompt)))))
 
 
 def span_of(rounds: Sequence[Round], first: int, last: int) -> Span:
-    """Return the numbers of *rounds* in the log; *first* and *last* where they have none there."""
+    """Return the first and last log number of *rounds*; *first* and *last* replace missing numbers."""
     return (rounds[0].number or first, rounds[-1].number or last) if rounds else (first, last)
 
 
 def arranged(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
-    """Return *notes* with those of one section together, and otherwise in their order.
+    """Return *notes* grouped by section; within a section, the order stays.
 
-    First those of none, then the user's instructions, which seldom change; then the sections in *order*, and others as
-    they came.
+    Notes without a section come first, then the user's instructions, which seldom change. The sections in *order*
+    follow, then other sections as they first appear.
     """
     found = tuple(notes)
     known = dict.fromkeys(("", INSTRUCTIONS, *order, *(note.section for note in found)))
@@ -68,11 +68,11 @@ def arranged(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
 
 
 def appended(notes: Iterable[Note], new: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
-    """Return *notes* as they stand, and the *new* ones behind them all: what a provider has in its cache of a prompt
-    would end where one of them was put in between.
+    """Return *notes* unchanged, with the *new* ones after all of them.
 
-    The new ones are arranged among themselves, but those that go on with the last section come first. A note without a
-    section stands before all sections, since nothing would end the one above it.
+    An insertion in between would invalidate the provider's prompt cache from there on. The new notes are grouped by
+    section; those of the last section come first and continue it. Notes without a section stand before all sections,
+    because nothing would end the section above them.
     """
     known = tuple(notes)
     last = known[-1].section if known else ""
@@ -81,11 +81,10 @@ def appended(notes: Iterable[Note], new: Iterable[Note], order: Sequence[str]) -
 
 
 def rendered(notes: Sequence[Note]) -> str:
-    """Return what prompts show of *notes*, those without a section first: numbered from 1, as a model names those that
-    it changes.
+    """Return the text of *notes* in prompts, numbered from 1; notes without a section must come first.
 
-    So nothing need be sent again to have them changed. Where a number changes, another note before it has changed as
-    well, and a provider's cache ends there anyway. ``read_notes`` gives the notes back.
+    A model refers to these numbers in its edits, so the notes need not be sent a second time. A number changes only
+    after another change before it, so the provider's prompt cache loses nothing more. ``read_notes`` parses the text.
     """
     lines: list[str] = []
     section = ""
@@ -100,10 +99,11 @@ def rendered(notes: Sequence[Note]) -> str:
 
 
 def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note, ...]:
-    """Return the notes in *text*, which comes from the rounds of *span*; of *known* ones those that are there again.
+    """Return the notes in *text*, a summary of the rounds of *span*; empty if it has none.
 
-    Reads what ``rendered`` writes, and as well as can be what a model writes: each bullet with what is indented below
-    it is a note, and so is each paragraph. None where there is nothing to read.
+    A note with the same section and text as one in *known* is that note. Parses the format of ``rendered``, and free
+    text of a model as well as possible: each bullet with the indented lines below it is a note, and so is each
+    paragraph.
     """
     reading = _Reading()
     for line in formed(text).split("\n"):
@@ -116,7 +116,7 @@ def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note,
 
 
 def with_sentences(notes: Sequence[Note], sentences: Iterable[str], span: Span) -> tuple[Note, ...]:
-    """Return *notes* with *sentences*, each a note of its own, behind the other instructions of the user."""
+    """Return *notes* with each of *sentences* as a note after the user's other instructions."""
     added = tuple(
         Note(text=text, section=INSTRUCTIONS, first_round=span[0], last_round=span[1])
         for text in filter(None, map(formed, sentences))
@@ -127,15 +127,15 @@ def with_sentences(notes: Sequence[Note], sentences: Iterable[str], span: Span) 
 
 @dataclass(slots=True)
 class _Reading:
-    """The notes of a text, line by line."""
+    """Parses the notes of a text, line by line."""
 
     section: str = ""
-    #: Those that are complete, each with its section; and the lines of the one that is not.
+    #: Complete notes, each with its section, and the lines of the current note.
     notes: list[tuple[str, list[str]]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    #: Empty lines that may still turn out to be inside it.
+    #: Number of empty lines since; they belong to the current note if it continues.
     blanks: int = 0
-    #: What ends the block of code that the text is in, if it is.
+    #: The closing fence of the current code block; empty outside of one.
     fence: str = ""
 
     def take(self, line: str) -> None:
@@ -160,16 +160,18 @@ class _Reading:
         return ((section, text) for section, text in texts if text)
 
     def _go_on_unmarked(self, line: str) -> None:
-        """Take a line that is no heading and has no mark: the next of a paragraph, of a bullet, or the first."""
+        """Take a line without heading or list mark: it continues a note, or begins a paragraph."""
         self.fence = next((fence for fence in _FENCES if line.startswith(fence)), "")
         if self.lines and not self.blanks:
             self._go_on(line)
-        elif self.fence or any(map(str.isalnum, line)):  # else a rule between two parts
+        elif self.fence or any(map(str.isalnum, line)):  # else a horizontal rule
             self._begin(line)
 
     def _item_in(self, line: str) -> str:
-        """Return what *line* says behind a mark of a list; empty where it has none. A year is none: large numbers are
-        only where one counts so far."""
+        """Return the text of *line* after a list mark; empty if it has none.
+
+        A number of three or more digits is a mark only if it is the next in the count, so a year is none.
+        """
         mark = _BULLET.match(line)
         counted = len(self.notes) + bool(self.lines) + 1
         if mark is None or (mark[1] and len(mark[1]) > 2 and mark[1] != str(counted)):
@@ -191,7 +193,7 @@ class _Reading:
 
 
 def _section_in(line: str) -> str:
-    """Return the name of the section that *line* opens; empty where it is no heading."""
+    """Return the name of the section that *line* opens; empty if it is no heading."""
     found = _HEADING.fullmatch(line) or _BOLD_HEADING.fullmatch(line)
     if found:
         return section_named(found[1])
