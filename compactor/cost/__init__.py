@@ -1,4 +1,4 @@
-"""What a conversation costs, and when it is cheapest to compact it and to show what was compacted."""
+"""The cost of a conversation, and the cheapest moments to compact it and to publish the result."""
 
 from __future__ import annotations
 
