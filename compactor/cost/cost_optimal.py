@@ -19,7 +19,7 @@ from .prices import Prices
 
 #: A call weighs half as much as one that is this many calls newer; calls older than four times that are ignored.
 HALF_LIFE = 32
-#: Maximum rounds that are looked at, even if the model was called in none of them.
+#: Maximum rounds that are read, even if the model was called in none of them.
 MAX_ROUNDS = 4 * HALF_LIFE
 
 
@@ -43,8 +43,7 @@ class Growth:
 
 
 def growth_of(view: View, end: int) -> Growth:
-    """Return the growth of *view* if a compaction now would reach up to *end*. Takes as long as reading the open round
-    and a few closed ones."""
+    """Return the growth of *view* for a compaction up to *end*. Reads only the open round and a few closed ones."""
     in_open_rounds = view.tokens_behind(view.closed)
     return Growth(
         system=PROMPT_TOKENS + view.header_tokens,
@@ -57,7 +56,7 @@ def growth_of(view: View, end: int) -> Growth:
 
 def _per_call(view: View, in_open_rounds: int) -> float:
     seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
-    # Unanswered posts are part of the tokens of the next call: without that call, each call would seem to bring more.
+    # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     accounts, first = sums.accounts, sums.start
     for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
@@ -67,28 +66,28 @@ def _per_call(view: View, in_open_rounds: int) -> float:
         seen += account.calls
         if seen > 4 * HALF_LIFE:
             break
-    return tokens / calls if calls else tokens + in_open_rounds  # if there were none, the first one will read it all
+    return tokens / calls if calls else tokens + in_open_rounds  # the first call will read everything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of a conversation that is compacted again and again, in tokens."""
+    """The sizes of a repeatedly compacted conversation, in tokens."""
 
     #: Growth with each call of the agent's model.
     per_call: float
     #: System messages and tools.
     system: float
     summary: float
-    #: The rounds that stay behind a new summary.
+    #: The rounds that stay in the prompt after a new summary.
     retained: float
     #: The summarizer's instructions.
     instruction: float = 500
-    #: Its answer if it is asked for changes alone; None: a whole summary.
+    #: Its answer if it is asked for edits only; None: a whole summary.
     delta: float | None = None
 
 
 def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
-    """Return the cost C of one compaction beside reading the new rounds: asking, and caching the prompt anew."""
+    """Return the cost C of one compaction without reading the new rounds: the request, and caching the prompt again."""
     kept = sizes.summary + sizes.retained
     answer = sizes.summary if sizes.delta is None else sizes.delta
     rewritten = max(kept * (prices.cache_write - prices.cached_input), 0)
@@ -103,7 +102,7 @@ def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate")
 def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return how many new tokens a compaction should cover: W* = √(2rC/c), where ``cost_per_token`` is least.
 
-    Infinite if cached tokens cost nothing: any longer prompt is cheaper still.
+    Infinite if cached tokens cost nothing: then a longer prompt is always cheaper.
     """
     if not prices.cached_input:
         return math.inf
@@ -111,7 +110,7 @@ def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> fl
 
 
 def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
-    """Return the total cost J(W) of a token of the conversation if it is compacted every *interval* tokens."""
+    """Return the total cost J(W) per token of a conversation that is compacted every *interval* tokens."""
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     always = sizes.system + sizes.summary + sizes.retained
     return (
@@ -123,13 +122,13 @@ def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style =
     )
 
 
-#: Calls of the agent's model that go by while a compaction is made, until that was measured.
+#: Assumed calls of the agent's model during a compaction, until measured.
 FIRST_LATENCY = 1.0
-#: The share of the model's window that prompts may take where no budget is known; the rest is the answer's.
+#: Share of the model's window for prompts without a known budget; the rest is for the answer.
 USABLE = 0.9
-#: How long a summary is before there is one, where no length is wished for, in tokens.
+#: Assumed tokens of the first summary without a target.
 USUAL_SUMMARY = 1_000
-#: The reasons for which it holds.
+#: The reasons to be due.
 HOLDING: tuple[Why, ...] = ("grown", "budget", "chosen")
 
 CallsLeft = float | Callable[[View], "float | None"] | None
@@ -137,7 +136,7 @@ CallsLeft = float | Callable[[View], "float | None"] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On what terms ``cost_optimal`` weighs: see there."""
+    """The validated arguments of ``cost_optimal``."""
 
     prices: Prices
     least: int
@@ -169,21 +168,21 @@ def cost_optimal(
     latency_calls: float | None = None,
     calls_left: CallsLeft = None,
 ) -> CostOptimal:
-    """Be due when a compaction would newly cover W* = √(2rC/c) tokens, which makes the conversation cheapest.
+    """Return a trigger that is due when a compaction would newly cover W* = √(2rC/c) tokens: the cheapest interval.
 
     The trigger estimates W* as the conversation runs: from its growth, the length of its system messages and summary,
     the retained rounds, and how often the provider's cache was cold (``memory.record_usage(..., cached_tokens=...)``).
-    *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* and *delta_tokens* say
-    how the summarizer is asked: behind the prompt that the agent's provider has cached; for changes of that many
-    tokens.
+    *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* is
+    ``continue`` if the summarizer continues the agent's cached prompt; *delta_tokens* is the length of its answer if it
+    is asked only for edits.
 
     It is never due for fewer than *least* new tokens, because each compaction rewrites the summary and may lose
-    something. The default of 1,500 is half again as many as a summary usually has. It is always due before the prompt,
-    as its provider counts, reaches *budget*: earlier by the growth during a compaction, at most by half. None: the
+    something. The default, 1,500, is 1.5 times a usual summary. It is always due before the prompt, in the provider's
+    count, reaches *budget*. The margin is the growth during a compaction, and at most half the budget. None: the
     configuration's ``max_tokens``, or most of the model's window.
 
-    *latency_calls*: calls of the agent's model during a compaction; None: measured. *calls_left*: calls still to come,
-    or a callable ``View -> float | None``; a compaction that they would not repay is not made unless the budget
+    *latency_calls*: calls of the agent's model during a compaction; None: measured. *calls_left*: remaining calls, or a
+    callable ``View -> float | None``. A compaction that these calls would not repay is skipped, unless the budget
     requires it. None: unknown, the conversation goes on.
 
     If the compactor's configuration sets a ``threshold`` or ``max_tokens``, the trigger is due there as well.
@@ -203,7 +202,7 @@ def cost_optimal(
 
 
 class CostOptimal(Trigger):
-    """The trigger of ``cost_optimal``. It measures latencies, so each compactor has its own: see ``within``."""
+    """The trigger of ``cost_optimal``. It measures latency, so each compactor has its own (``within``)."""
 
     def __init__(self, terms: Terms, config: CompactorConfig | None = None, chosen: Trigger | None = None) -> None:
         super().__init__(self._weigh, f"cost_optimal(least={terms.least}, style={terms.style!r})")
@@ -217,7 +216,7 @@ class CostOptimal(Trigger):
 
     @property
     def prices(self) -> Prices:
-        """The prices that it weighs costs by."""
+        """The prices it uses."""
         return self.terms.prices
 
     @property
@@ -266,7 +265,7 @@ class CostOptimal(Trigger):
     def _decided(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
     ) -> tuple[Why, int | None]:
-        """Return why it is due or not, and the number of tokens that the prompt has *passed*, if that is why."""
+        """Return why it is due or not, and the token mark to reduce to, if any; *passed*: tokens above the ceiling."""
         if passed is not None and view.due_end(self._config, passed) > view.end:
             return "budget", passed
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
@@ -306,7 +305,7 @@ class CostOptimal(Trigger):
             self._instruction = sum(map(view.ledger.count, asked))
         return self._instruction
 
-    # -- how many calls go by while a compaction is made --------------------------------------------------------------
+    # -- calls of the model during a compaction -----------------------------------------------------------------------
 
     @property
     def _latency_calls(self) -> float:
@@ -329,11 +328,11 @@ class CostOptimal(Trigger):
 
 
 class _Asked(NamedTuple):
-    """The compaction that was due last: its end, and the calls behind that when it was due."""
+    """The last due compaction: its end, and the number of calls after that end at the time."""
 
     end_round_id: str
     calls: int
-    #: The rounds then. The pass that makes it goes on with these, and sees no later calls.
+    #: The rounds at the time. The pass that makes the compaction keeps them, so it sees no later calls.
     rounds: object
 
 
