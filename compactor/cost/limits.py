@@ -1,7 +1,7 @@
-"""Limits that all compactors of a process share: so many calls at once, so much spend in an hour.
+"""Limits shared by all compactors of a process: concurrent calls, and spend per hour.
 
-A compactor over the limits queues, and occupies no worker meanwhile. The first in the queue is let in as soon as there
-is room for it and nobody passes it, so no session starves, however many there are.
+A compactor over a limit queues without occupying a worker. The first in the queue gets its permit as soon as there is
+room, and nobody passes it, so no session starves, however many there are.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ..tokens import TokenCounter
 from .prices import Prices
 
 HOUR = 3_600.0
-#: Spend within so many seconds is recorded as one sum, and forgotten an hour after the last of it.
+#: Seconds of spend that are recorded as one sum, which expires an hour after their end.
 SPEND_INTERVAL = 60.0
-#: Estimated tokens of an answer whose length is not limited.
+#: Estimated tokens of an answer without a target.
 DEFAULT_ANSWER = 500
-#: The shortest timer: one that fires a rounding error too early would be set again without end.
+#: Minimum seconds of a timer. Without it, a timer that fires a rounding error early would be set again forever.
 MIN_WAIT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsStatus:
-    """How much of the limits is used."""
+    """The usage of the limits."""
 
-    #: Permits in use; those of calls that were given up and have not ended included.
+    #: Permits in use, including those of abandoned calls that have not ended.
     in_use: int
     #: Compactors in the queue.
     waiting: int
@@ -48,17 +48,18 @@ class LimitsStatus:
 
 
 class Limits:
-    """At most *max_concurrency* cycles that ask a model at once, and at most *max_spend_per_hour* in any sixty minutes.
+    """At most *max_concurrency* cycles call a model at once, and spend *max_spend_per_hour* in any sixty minutes.
 
-    Share one among any number of compactors, ``ContextCompactor(limits=...)``; each process has its own. Spend is in
-    dollars where *prices* know what a token costs (``Prices.of_model``), else in tokens: as many as the agent's model
-    would read for the same money. What a call costs is known only afterwards: an estimate is reserved for it, and its
-    reported usage replaces the estimate, so an hour is overspent by the estimates' error at most. A call that reports
-    no usage, that failed or was given up counts as estimated; one that the endpoint refused, or that did not reach it,
-    costs nothing.
+    Share one instance among compactors: ``ContextCompactor(limits=...)``. Each process has its own. Spend is in dollars
+    if *prices* have a dollar price per token (``Prices.of_model``), else in tokens: as many uncached input tokens of
+    the agent's model as cost the same.
 
-    A cycle holds its permit from its first request to its end. A cycle that was given up holds it until its call really
-    ends: the provider is at work until then. A ``deterministic`` summarizer asks no model and needs no permit.
+    The cost of a call is known only afterwards. An estimate is reserved for it, and the reported usage replaces the
+    estimate, so an hour is overspent at most by the error of the estimates. A failed or abandoned call, or one without
+    reported usage, costs its estimate. A call that the endpoint refused, or that did not reach it, costs nothing.
+
+    A cycle holds its permit from its first request to its end. An abandoned cycle holds it until its call really ends,
+    because the provider works until then. A ``deterministic`` summarizer calls no model and needs no permit.
     """
 
     def __init__(
@@ -83,47 +84,47 @@ class Limits:
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Permits and tickets are the parent's; what was spent counts for both."""
-        self._lock = threading.RLock()  # guards all below it, _hour, and what changes in permits and tickets
+        """Reset the state in a forked child: permits and tickets stay with the parent; past spend counts for both."""
+        self._lock = threading.RLock()  # guards all below it, _hour, and the mutable state of permits and tickets
         self._in_use: set[Permit] = set()
-        self._queue: OrderedDict[Ticket, float] = OrderedDict()  # with the estimated cost of each
-        self._looks_at = math.inf  # when a timer looks whether there is room for the first in the queue
+        self._queue: OrderedDict[Ticket, float] = OrderedDict()  # the estimated cost of each
+        self._looks_at = math.inf  # when a timer checks the first in the queue
         self._hour.reserved = 0.0
 
     @property
     def unit(self) -> str:
-        """Return ``dollars`` or ``tokens``: what spend is counted in."""
+        """The unit of spend: ``dollars`` or ``tokens``."""
         return "tokens" if self.prices.per_token is None else "dollars"
 
     def status(self) -> LimitsStatus:
-        """Return how much of the limits is used now."""
+        """Return the current usage of the limits."""
         now = self._clock.monotonic()
         with self._lock:
             return LimitsStatus(len(self._in_use), len(self._queue), self._hour.spent(now), self._hour.reserved)
 
     def cost(self, usage: Mapping[str, int]) -> float:
-        """Return what a call of that *usage* costs, in ``unit``."""
+        """Return the cost of a call with *usage*, in ``unit``."""
         read, prices = usage.get("input_tokens", 0), self.prices
         cached = min(usage.get("cached_tokens", 0), read)
         tokens = prices.summarizer_input * (read - cached + prices.cached_input * cached)
         tokens += prices.summarizer_output * usage.get("output_tokens", 0)
         return tokens if prices.per_token is None else tokens * prices.per_token
 
-    # -- the queue; what is called with the lock held says so -------------------------------------------------------
+    # -- the queue; methods that need the lock held say so ----------------------------------------------------------
 
     def _admit_waiting(self) -> None:
-        """Grant permits to those in the queue, in its order, while there is room; set a timer where time makes room."""
+        """Grant permits in queue order while there is room; set a timer if room depends on time alone."""
         while (ticket := self._admit_first()) is not None:
             wanted = False
             try:
                 wanted = ticket.call()
             finally:
-                if not wanted:  # its compactor was stopped, or nobody holds it any more
+                if not wanted:  # its compactor was stopped, or garbage collected
                     with self._lock:
                         self._take_back(ticket)
 
     def _admit_first(self) -> Ticket | None:
-        """Grant the first in the queue its permit and return its ticket; None where there is no room for it yet."""
+        """Grant the first in the queue its permit and return its ticket; None if there is no room yet."""
         now = self._clock.monotonic()
         with self._lock:
             if not self._queue or self._is_full():
@@ -136,52 +137,53 @@ class Limits:
                 self._in_use.add(ticket.granted)
                 self._hour.reserved += cost
                 return ticket
-            if seconds is None or self._looks_at <= now + seconds:  # a call's end makes room, or a timer is set already
+            if seconds is None or self._looks_at <= now + seconds:  # the end of a call makes room, or a timer is set
                 return None
             self._looks_at = now + max(seconds, MIN_WAIT)
             seconds = self._looks_at - now
         try:
             self._clock.call_later(seconds, partial(_time_made_room, weakref.ref(self)))
-        except BaseException:  # no thread could be started: the next who asks sets the timer
+        except BaseException:  # no thread could be started: the next attempt sets the timer
             with self._lock:
                 self._looks_at = math.inf
             raise
         return None
 
     def _enqueue(self, ticket: Ticket, cost: float, *, first: bool) -> None:
-        """Queue *ticket*, in front if it is *first*, unless it waits or is let in already. Called with the
-        lock held."""
+        """Queue *ticket*, in front if *first*, unless it waits or has a permit. Called with the lock held."""
         if not ticket.waiting and ticket.granted is None:
             self._queue[ticket], ticket.waiting = cost, True
             if first:
                 self._queue.move_to_end(ticket, last=False)
 
     def _take_back(self, ticket: Ticket) -> None:
-        """Take back the permit that *ticket* was granted, if any. Called with the lock held."""
+        """Revoke the unused permit of *ticket*, if any. Called with the lock held."""
         permit, ticket.granted = ticket.granted, None
         if permit is not None:
             self._return(permit)
 
     def _return(self, permit: Permit) -> None:
-        """Take *permit* out of use, with what was reserved for it. Called with the lock held."""
+        """End the use of *permit* and release its reservation. Called with the lock held."""
         if permit in self._in_use:
             self._in_use.discard(permit)
             self._hour.reserved, permit.reserved = self._hour.reserved - permit.reserved, 0.0
             if not self._in_use:
-                self._hour.reserved = 0.0  # and no rounding error
+                self._hour.reserved = 0.0  # clears rounding errors
 
     def _is_full(self) -> bool:
         return self.max_concurrency is not None and len(self._in_use) >= self.max_concurrency
 
     def _seconds_until_room(self, cost: float, now: float) -> float | None:
-        """Return the seconds until there is room for *cost* and for the first in the queue; None where only the end of
-        a call makes room. Called with the lock held."""
+        """Return the seconds until there is room for *cost* and for the first in the queue.
+
+        None if only the end of a call makes room. Called with the lock held.
+        """
         first = next(iter(self._queue.values()), 0.0)
         return self._hour.room_in(max(cost, first), now) or None
 
 
 def _time_made_room(limits: weakref.ref[Limits]) -> None:
-    """Admit those who wait; called by a timer, which keeps no limits alive that nobody holds."""
+    """Admit from the queue when a timer fires. The timer has only a weak reference, so limits can be collected."""
     if (held := limits()) is not None:
         with held._lock:
             held._looks_at = math.inf
@@ -189,16 +191,16 @@ def _time_made_room(limits: weakref.ref[Limits]) -> None:
 
 
 class _Hour:
-    """What was spent within an hour. Guarded by its owner."""
+    """The spend of the last hour. The lock of ``Limits`` guards it."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit * (1 + 1e-9)  # sums of floats are not exact
-        #: When each sum is forgotten, and the sum: in the order of time.
+        #: Expiry time and amount of each sum, in order of time.
         self._spent: deque[tuple[float, float]] = deque()
         self.reserved = 0.0
 
     def spent(self, now: float) -> float:
-        """Return what was spent in the hour before *now*, and forget the rest."""
+        """Return the spend in the hour before *now*, and drop expired sums."""
         while self._spent and self._spent[0][0] <= now:
             self._spent.popleft()
         return math.fsum(spent for _, spent in self._spent)
@@ -211,7 +213,7 @@ class _Hour:
         self._spent.append((until, before + cost))
 
     def room_in(self, cost: float, now: float) -> float | None:
-        """Return the seconds until there is room for *cost*; None where only the end of a call makes room."""
+        """Return the seconds until there is room for *cost*; None if only the end of a call makes room."""
         if cost <= 0:
             return 0.0
         over = self.spent(now) + self.reserved + cost - self._limit
@@ -225,23 +227,23 @@ class _Hour:
 
 
 class Permit:
-    """One cycle's share of the limits: it may ask, and the estimated cost of its next call is reserved."""
+    """The right of one cycle to call a model, with the estimated cost of its next call reserved."""
 
     __slots__ = ("_limits", "asked", "reserved", "ticket")
 
     def __init__(self, limits: Limits, reserved: float = 0.0, ticket: Ticket | None = None) -> None:
         self._limits = limits
-        #: The ticket of the compactor whose cycle it is.
+        #: The ticket of the cycle's compactor.
         self.ticket = ticket
-        #: Reserved for the call that comes, or is in flight.
+        #: Reserved for the next call, or the one in flight.
         self.reserved = reserved
         #: A call was made.
         self.asked = False
 
     def hold(self, request: SummaryRequest, count: TokenCounter) -> None:
-        """Make sure that *request* may be asked now, and reserve its estimated cost.
+        """Reserve the estimated cost of *request*, which may then be sent.
 
-        Raises ``LimitReached`` where it has to wait, and ``SpendExceeded`` where it would never be let in.
+        Raises ``LimitReached`` if it has to wait, and ``SpendExceeded`` if it costs more than an hour's limit.
         """
         limits, cost = self._limits, 0.0
         if limits.max_spend_per_hour is not None:
@@ -254,8 +256,8 @@ class Permit:
             inside, more = self in limits._in_use, cost - self.reserved
             seconds = limits._hour.room_in(more, now)
             if seconds != 0 or not (inside or (not limits._queue and not limits._is_full())):
-                # A cycle that was let in with too little reserved waits in front from now on, or the next would pass
-                # it; one that has asked already comes after the others.
+                # A cycle that reserved too little goes to the front, else the next would pass it. A cycle that has made
+                # a call already queues at the end.
                 first = inside and not self.asked
                 limit = LimitReached(limits._seconds_until_room(cost, now), cost, first=first)
                 if first and self.ticket is not None:
@@ -268,7 +270,7 @@ class Permit:
             limits._admit_waiting()
 
     def ask(self, summarizer: Summarizer, request: SummaryRequest) -> str | Summary:
-        """Return the answer of *summarizer*, and count as spent what it cost."""
+        """Return the answer of *summarizer*, and record its cost as spent."""
         limits = self._limits
         self.asked, cost = True, self.reserved
         try:
@@ -281,7 +283,7 @@ class Permit:
         finally:
             now = limits._clock.monotonic()
             with limits._lock:
-                counts = self in limits._in_use  # else it is the parent's, in a forked child
+                counts = self in limits._in_use  # False in a forked child: the permit is the parent's
                 if counts:
                     limits._hour.reserved, self.reserved = limits._hour.reserved - self.reserved, 0.0
                     limits._hour.add(cost, now)
@@ -290,56 +292,58 @@ class Permit:
         return answer
 
     def release(self) -> None:
-        """Let the next in."""
+        """Return the permit and admit the next in the queue."""
         with self._limits._lock:
             self._limits._return(self)
         self._limits._admit_waiting()
 
 
 class Ticket:
-    """One compactor's place in the queue. *call* tells it that it was granted a permit, and returns whether the
-    compactor still wants it."""
+    """The entry of one compactor in the queue.
+
+    *call* notifies the compactor of its permit, and returns whether the compactor still wants it.
+    """
 
     __slots__ = ("_limits", "call", "granted", "waiting")
 
     def __init__(self, limits: Limits, call: Callable[[], bool]) -> None:
         self._limits = limits
         self.call = call
-        #: It is in the queue.
+        #: Whether it is in the queue.
         self.waiting = False
-        #: The permit it was granted, until a cycle takes it.
+        #: The granted permit, until a cycle takes it.
         self.granted: Permit | None = None
 
     def take_permit(self) -> Permit:
-        """Return the permit that was granted, or a new one that has still to be let in."""
+        """Return the granted permit, or a new one, which gets its room in ``Permit.hold``."""
         with self._limits._lock:
             permit, self.granted = self.granted, None
         return permit if permit is not None else Permit(self._limits, ticket=self)
 
     def wait(self, limit: LimitReached) -> None:
-        """Queue until there is room for the call that *limit* refused."""
+        """Join the queue for the call that *limit* refused."""
         with self._limits._lock:
             self._limits._enqueue(self, limit.cost, first=limit.first)
         self._limits._admit_waiting()
 
     def give_back(self) -> None:
-        """Give back the permit that was granted, where no cycle has taken it."""
+        """Return the granted permit if no cycle has taken it."""
         if self.granted is not None:
             with self._limits._lock:
                 self._limits._take_back(self)
             self._limits._admit_waiting()
 
     def leave(self) -> None:
-        """Leave the queue, and give back the permit that was granted."""
+        """Leave the queue, and return the granted permit."""
         if self.waiting or self.granted is not None:
             with self._limits._lock:
                 self._limits._queue.pop(self, None)
                 self.waiting = False
                 self._limits._take_back(self)
-            self._limits._admit_waiting()  # also where it only waited: the next in the queue may cost less
+            self._limits._admit_waiting()  # even if it only waited: the next in the queue may cost less
 
     def limit(self) -> LimitReached | None:
-        """Return what it waits for, as an error; None where it does not wait."""
+        """Return the limit it waits for, as an error; None if it does not wait."""
         if not self.waiting:
             return None
         now = self._limits._clock.monotonic()
@@ -348,7 +352,7 @@ class Ticket:
 
 
 def _was_refused(error: BaseException) -> bool:
-    """Return whether the endpoint refused a call, or was not reached: then it bills nothing."""
+    """Return whether the endpoint refused the call or was not reached; then nothing is billed."""
     return any(
         isinstance(getattr(one, "status_code", None), int)
         or isinstance(one, ConnectionError)
