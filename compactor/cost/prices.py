@@ -1,4 +1,4 @@
-"""What tokens cost, relative to a token that the agent's model reads for the first time."""
+"""Prices of tokens, relative to one uncached input token of the agent's model."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _OWN: Any = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """The price of a token of each kind, where one that the agent's model reads uncached costs 1.
+    """The price of each kind of token; an uncached input token of the agent's model costs 1.
 
-    The defaults are those of providers that charge a tenth for cached input, nothing extra for cache writes and four
-    times as much for output. The summarizer's prices default to the agent's: the same model summarises. Raises
+    The defaults suit providers that charge a tenth for cached input, nothing extra for cache writes and four times as
+    much for output. The summarizer's prices default to the agent's: the same model summarises. Raises
     ``ValueError`` for a price that is negative or not a number.
     """
 
-    #: An input token that the agent's provider has in its cache.
+    #: An input token in the cache of the agent's provider.
     cached_input: float = 0.1
-    #: One that is written to that cache; 1 if writing costs nothing extra.
+    #: An input token written to that cache; 1 if writing costs nothing extra.
     cache_write: float = 1.0
     #: An output token of the agent's model.
     output: float = 4.0
     #: An input and an output token of the summarizer; by default 1 and ``output``, as for the agent.
     summarizer_input: float = _OWN
     summarizer_output: float = _OWN
-    #: The price of 1 in dollars; None: unknown.
+    #: Dollars per uncached input token of the agent's model; None: unknown.
     per_token: float | None = None
 
     def __post_init__(self) -> None:
@@ -50,8 +50,8 @@ class Prices:
     def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
         """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarises.
 
-        They are those of short prompts, from the installed package ``genai-prices``: nothing is fetched. Raises
-        ``ConfigError`` if that is not installed or does not know the model.
+        They come from the installed package ``genai-prices``, for short prompts; nothing is fetched. Raises
+        ``ConfigError`` if the package is not installed or does not know the model, or if the model's input is free.
         """
         require("model", model, str, "the name of a model, as its provider writes it")
         agent = _dollars(model)
@@ -68,7 +68,7 @@ class Prices:
         )
 
     def with_cold(self, share: float) -> Prices:
-        """Return the prices if *share* of the tokens that could be cached is not, and is written anew."""
+        """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
         return (
@@ -87,7 +87,7 @@ class _Dollars(NamedTuple):
     output: float
 
 
-#: Number of tokens that are priced at once, few enough for the lowest tier.
+#: Number of tokens priced at once, few enough for the lowest price tier.
 _SAMPLE = 1_000
 
 
