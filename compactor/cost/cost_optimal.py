@@ -265,7 +265,7 @@ class CostOptimal(Trigger):
     def _decided(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
     ) -> tuple[Why, int | None]:
-        """Return why it is due or not, and the token mark to reduce to, if any; *passed*: tokens above the ceiling."""
+        """Return why it is due or not, and ``Verdict.mark``; *passed* is the ceiling if the prompt has reached it."""
         if passed is not None and view.due_end(self._config, passed) > view.end:
             return "budget", passed
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
