@@ -1,8 +1,8 @@
-"""Exact token counts with no network: OpenAI's own encodings, out of an installed package.
+"""Exact token counts in OpenAI's encodings, without network access.
 
-The ranks are those that toktok carries in its wheel; a test checks them against the SHA-256 sums of OpenAI's files,
-and the counts against tiktoken. toktok rather than tiktoken does the counting because it needs no download, is about
-ten times faster, and stays linear (and does not panic) on a million spaces.
+The ranks come from toktok's wheel. Tests check them against the SHA-256 sums of OpenAI's files, and the counts against
+tiktoken. toktok counts instead of tiktoken because it needs no download, is about ten times faster, and stays linear
+(and does not panic) on a million spaces.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ DEFAULT_ENCODING = "o200k_base"
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """Anything that says how many tokens a text is. Called from several threads; equal texts must count equal."""
+    """A function that counts the tokens of a text. Several threads call it; equal texts must have equal counts."""
 
     def __call__(self, text: str, /) -> int: ...
 
 
 def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
-    """Return how many tokens *text* is in *encoding* (``o200k_base`` or ``cl100k_base``).
+    """Return the number of tokens of *text* in *encoding* (``o200k_base`` or ``cl100k_base``).
 
-    Special tokens such as ``<|endoftext|>`` count as the text they are; a lone surrogate counts as U+FFFD, as in
-    tiktoken. About 2 µs for 400 characters; the first call loads the encoding, for about half a second.
+    Special tokens such as ``<|endoftext|>`` count as ordinary text; a lone surrogate counts as U+FFFD, as in tiktoken.
+    Takes about 2 µs for 400 characters; the first call loads the encoding, in about half a second.
 
-    A run of more than ``MAX_EXACT_RUN`` characters with no white space among them counts a token for each of its bytes,
-    which is more than it has, and never less: such a run takes a thousand times as long to count as prose does.
+    A run of more than ``MAX_EXACT_RUN`` characters without white space is overestimated, at one token per byte: an
+    exact count of such a run takes a thousand times as long as of prose.
     """
-    if len(text) <= MAX_EXACT_RUN:  # as most are
+    if len(text) <= MAX_EXACT_RUN:  # the usual case
         try:
             return _truncate()(text, sys.maxsize, encoding)[1]
         except UnicodeEncodeError:
@@ -61,16 +61,18 @@ def _exactly(text: str, encoding: str) -> int:
     try:
         return _truncate()(text, sys.maxsize, encoding)[1]
     except UnicodeEncodeError:
-        # As tiktoken does it: halves of one character that meet are joined, the others replaced.
+        # As in tiktoken: adjacent halves of one character are joined, other surrogates are replaced.
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return _truncate()(whole, sys.maxsize, encoding)[1]
 
 
 def _long_runs(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each run that is too long to be counted, with the white space that an encoding takes
-    for a part of it: one character before, and the ends of lines behind."""
+    """Return the start and end of each run too long for an exact count.
+
+    A run includes the white space that an encoding joins to it: one character before, and line ends after.
+    """
     half = MAX_EXACT_RUN // 2
-    # A run that is too long has a whole block of half that length in it; prose has white space in each, near its start.
+    # A too long run contains a whole block of half its length; in prose, every block has white space near its start.
     blocks = (text[at : at + half] for at in range(0, len(text) - half + 1, half)) if len(text) > MAX_EXACT_RUN else ()
     if not any(len(parts := block.split(None, 1)) == 1 and len(parts[0]) == half for block in blocks):
         return []
@@ -79,13 +81,13 @@ def _long_runs(text: str) -> list[tuple[int, int]]:
 
 
 def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
-    """Return a beginning of *text* of at most *limit* tokens, cut between characters as readers see them."""
+    """Return the beginning of *text*, at most *limit* tokens, cut between user-perceived characters."""
     if limit < 1:
         return ""
     runs = _long_runs(text)
     if not runs:
         return _clipped(text, limit, encoding)
-    # As much of the first one as is still counted exactly. Mostly that is enough; else it ends where a count says.
+    # First try the text that is counted exactly, which is mostly enough. Otherwise search for the end by counting.
     low, high = runs[0][0] + MAX_EXACT_RUN, len(text)
     kept = _clipped(text[:low], limit, encoding)
     if len(kept) < low:
@@ -103,17 +105,17 @@ def _clipped(text: str, limit: int, encoding: str) -> str:
     try:
         length = len(_truncate()(text, limit, encoding)[0])
     except UnicodeEncodeError:
-        # Replaced one by one, so that what is kept is as long as what it stands for.
+        # One character for one surrogate, so that lengths stay equal.
         replaced = _SURROGATE.sub("\ufffd", text)
         length = len(_truncate()(replaced, limit, encoding)[0])
     kept = text[: cut_before(text, length)]
-    while len(kept) < length and count_tokens(kept, encoding) > limit:  # seldom: what is left of a word is more tokens
+    while len(kept) < length and count_tokens(kept, encoding) > limit:  # rare: a cut word may take more tokens
         length = len(kept) - 1
         kept = text[: cut_before(text, length)]
     return kept
 
 
-#: Characters with no white space among them that are counted exactly, in about a tenth of a second.
+#: Maximum characters without white space that are counted exactly, in about a tenth of a second.
 MAX_EXACT_RUN = 100_000
 _RUN = re.compile(r"\s?\S+[\r\n]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -121,7 +123,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @lru_cache
 def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
-    """Return a function that gives the beginning of a text within a limit of tokens, and the tokens of all of it."""
+    """Return a function of text, limit and encoding: it returns the text cut to the limit, and the full token count."""
     import toktok
 
     found: Callable[[str, int, str], tuple[str, int]] = toktok.truncate
@@ -148,9 +150,9 @@ def _bare(model: str) -> str:
 
 @lru_cache(maxsize=64)
 def counter_for(model: str = "") -> TokenCounter:
-    """Return the counter for *model*, which is one and the same object for one encoding's models.
+    """Return the counter for *model*; models with the same encoding share one object.
 
-    ``o200k_base`` for the empty name and for models that nobody knows.
+    The empty name and unknown models get ``o200k_base``.
     """
     encoding = (encoding_for(model) if model else None) or DEFAULT_ENCODING
     return _counter(encoding)
@@ -163,7 +165,7 @@ def _counter(encoding: str) -> Callable[[str], int]:
     return lambda text: count_tokens(text, encoding)
 
 
-#: Context windows in tokens, by the beginning of the model's name; the longest beginning that fits counts.
+#: Context windows in tokens, by prefix of the model's name; the longest matching prefix wins.
 _WINDOWS = {
     "gpt-3.5": 16_385,
     "gpt-4": 8_192,
@@ -184,8 +186,11 @@ DEFAULT_WINDOW = 128_000
 
 
 def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | None:
-    """Return the context window of *model* in tokens: of *windows*, that of the longest name that it begins with; else
-    the one that this library knows; else None. The part before the last slash of a name is its provider's."""
+    """Return the context window of *model* in tokens; None if unknown.
+
+    *windows* maps prefixes of names to tokens and takes precedence over the windows known to this library; the longest
+    matching prefix wins. The part of a name before the last slash is the provider's.
+    """
     name, full = _bare(model), model.lower()
     own = {given.lower(): tokens for given, tokens in (windows or {}).items()}
     fitting = [given for given in own if given and (name.startswith(given) or full.startswith(given))]
