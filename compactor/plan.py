@@ -1,4 +1,4 @@
-"""An agent's plan, given to summarizers and prompts anew each time, so that no summary has to keep it."""
+"""An agent's plan. Summarizers and prompts get the current one each time, so no summary has to keep it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CHARACTERS = 4_000
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_SUBTASK, _MAX_FINISHED = 200, 1_000, 200, 300
 _CUT = " [...]"
 
-#: Hosts' names for states, without separators of words. Any other state is pending.
+#: Hosts' names for states, without word separators. Any other state is pending.
 _SPELLINGS: dict[str, SubtaskState] = {
     **dict.fromkeys(("inprogress", "doing", "active", "current", "ongoing", "running", "started"), "in_progress"),
     **dict.fromkeys(("done", "complete", "completed", "finished", "success", "succeeded", "closed"), "done"),
@@ -30,15 +30,15 @@ _SPELLINGS: dict[str, SubtaskState] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan as data. Its texts are shown as they are; long ones are clipped."""
+    """A plan as data. Texts are shown unchanged, but clipped if long."""
 
     name: str
     """The plan's name."""
     description: str = ""
     """What the plan is about."""
     subtasks: Sequence[tuple[str, str]] = ()
-    """Name and state of each, in the host's order. Common spellings ("Doing", "completed", an enum) are understood; an
-    unknown state, and a name without a state, count as ``pending``."""
+    """Name and state of each, in the host's order. Common spellings ("Doing", "completed", an enum) are understood. An
+    unknown or missing state means ``pending``."""
 
     def __post_init__(self) -> None:
         require("name", self.name, str, "a text")
@@ -54,7 +54,7 @@ class Plan:
         return bool(self.name.strip() or self.description.strip())
 
     def __str__(self) -> str:
-        """Return the plan as text of at most ``MAX_CHARACTERS``, with the open subtasks before the finished ones."""
+        """Return the plan as text, at most ``MAX_CHARACTERS``, open subtasks first."""
         head = [f"Plan: {_line(self.name, _MAX_NAME)}"] if self.name.strip() else []
         if self.description.strip():
             head.append(_clip(self.description.strip(), _MAX_DESCRIPTION))
@@ -74,14 +74,16 @@ class Plan:
 
 
 def plan_text(value: object) -> str | None:
-    """Return the host's plan, a text, a ``Plan`` or anything with a ``str()``, as text of at most ``MAX_CHARACTERS``;
-    None if it is empty."""
+    """Return the host's plan (a text, a ``Plan`` or any object with a ``str()``) as text; None if it is empty.
+
+    The text has at most ``MAX_CHARACTERS``.
+    """
     text = "" if value is None else str(value)
     return _clip(text, MAX_CHARACTERS) if text.strip() else None
 
 
 def is_pending(value: object) -> bool:
-    """Return whether the host's plan has anything left to do. A text counts as pending: nobody can tell."""
+    """Return whether the host's plan has anything left to do. A text always counts as pending: it has no states."""
     return value.pending if isinstance(value, Plan) else plan_text(value) is not None
 
 
@@ -98,7 +100,7 @@ def _subtask(item: Any) -> tuple[str, SubtaskState]:
 
 
 def _lines_that_fit(lines: Sequence[str], room: int) -> Iterator[str]:
-    """Yield the first of *lines*, as many as fit into *room* characters, and a line that counts the rest."""
+    """Yield the first *lines* that fit in *room* characters, and a line with the number of the rest."""
     room -= len(_more_line(len(lines)))
     for place, line in enumerate(lines):
         room -= len(line) + 1
