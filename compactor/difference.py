@@ -1,4 +1,4 @@
-"""Compares two compactions: what the later one dropped, what came in, and which names are gone."""
+"""Compares two compactions: dropped and new sentences, and lost names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .summarizers.statements import sentences
 
 __all__ = ["Change", "Difference", "compared"]
 
-#: Maximum characters of a sentence; longer ones are cut there. A line with a longer word is data and stays whole.
+#: Maximum characters of a sentence and of a word. Longer sentences are cut; a line with a longer word is data and is
+#: not split.
 _MAX_SENTENCE, _MAX_WORD = 1_000, 160
 _MARKS = {"dropped": "-", "came in": "+", "stayed": " "}
 
@@ -32,7 +33,7 @@ class Change(NamedTuple):
 class Difference:
     """The difference between a compaction and an earlier one. ``str()`` formats it for reading."""
 
-    #: Every sentence of both in reading order; those that stayed appear once.
+    #: Every sentence of both, in reading order; a sentence that stayed appears once.
     changes: tuple[Change, ...]
     #: Identifiers (numbers, codes, paths, addresses) of the earlier one that the later one lacks.
     gone: tuple[str, ...]
@@ -64,10 +65,10 @@ class Difference:
 
 
 def compared(before: CompactedMessage | None, after: CompactedMessage | None) -> Difference:
-    """Return the sentences that *after* dropped from *before*, those that came in, and those that stayed.
+    """Return the sentences of *before* and *after* that were dropped, came in or stayed.
 
-    Two sentences are the same if their letters and digits are; a sentence that only moved has stayed. None stands for a
-    compaction of nothing.
+    Two sentences are the same if their letters and digits are the same. A sentence that only moved has stayed. None is
+    an empty compaction.
     """
     old, new = (one.summary if one is not None else "" for one in (before, after))
     first, last = ((one.last_round if one is not None else 0) for one in (before, after))
