@@ -1,6 +1,6 @@
-"""Test doubles for hosts: a scripted summarizer, a clock that moves only when told, and the contract of a store.
+"""Test doubles for hosts: a scripted summarizer, a clock that moves only on demand, and the contract of a store.
 
-The contract is a class of pytest tests for authors of a store. Subclass it and implement one method:
+The contract is a class of pytest tests for authors of stores. Subclass it and implement one method:
 
     from compactor.testing import DurableStoreContract
 
@@ -12,7 +12,7 @@ The contract is a class of pytest tests for authors of a store. Subclass it and 
         def open(self):
             return MyStore(self.path)
 
-``StoreContract`` is for a store that forgets everything when it is closed. Add ``IndexedStoreContract``,
+``StoreContract`` is for a store that loses everything on close. Add ``IndexedStoreContract``,
 ``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract`` and ``MeasuredStoreContract`` as base
 classes for the capabilities that the store has. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in
 ``conftest.py``, failures show their values.
@@ -54,7 +54,7 @@ __all__ = [
     "summarize_by_terms",
 ]
 
-#: Maximum terms that ``summarize_by_terms`` names in all and adds per request; characters of conversation per new term.
+#: Maximum terms of ``summarize_by_terms`` in all, and new ones per request; characters of conversation per new term.
 _MAX_TERMS, _MAX_NEW_TERMS, _CHARACTERS_PER_TERM = 24, 8, 60
 _NAMED = " Named: "
 
@@ -85,11 +85,12 @@ Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summa
 
 
 class ScriptedSummarizer:
-    """Returns *answers* in turn (texts, exceptions to raise, or functions of the request), then *default*. None: the
-    answer of ``summarize_by_terms``, which passes every check.
+    """Returns *answers* in turn (texts, exceptions to raise, or functions of the request), then *default*.
 
-    It records every request, and how many calls were in flight at once. After ``hold()`` calls wait until
-    ``release()``; ``started`` is set as soon as one has begun.
+    None stands for the answer of ``summarize_by_terms``, which passes every check.
+
+    It records every request and the maximum number of concurrent calls. After ``hold()``, calls block until
+    ``release()``; ``started`` is set once a call has begun.
     """
 
     def __init__(self, answers: Iterable[Answer] = (), *, default: Answer | None = None) -> None:
@@ -123,14 +124,14 @@ class ScriptedSummarizer:
                 self.in_flight -= 1
 
     def hold(self) -> Self:
-        """Let calls wait from now on, if they do not already."""
+        """Block calls from now on; no effect if they are blocked already."""
         if self._gate.is_set():
             self.started.clear()
             self._gate.clear()
         return self
 
     def release(self) -> None:
-        """Let waiting and later calls go on."""
+        """Unblock waiting and later calls."""
         self._gate.set()
 
     def __enter__(self) -> Self:
@@ -141,7 +142,7 @@ class ScriptedSummarizer:
 
 
 class FakeClock:
-    """A ``Clock`` that moves only by ``advance``, which makes the calls that are due, in order, in its own thread."""
+    """A ``Clock`` that moves only by ``advance``, which makes due calls in order, in the caller's thread."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -176,7 +177,7 @@ class FakeClock:
             return [at - self._elapsed for at, _, _ in sorted(self._calls, key=lambda call: call[:2])]
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and make the calls that fall due."""
+        """Move the clock by *seconds*, and make the calls that fall due."""
         if seconds < 0:
             raise ValueError(f"time does not go back, by {-seconds:g} seconds")
         until = self._elapsed + seconds
