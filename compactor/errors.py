@@ -41,7 +41,7 @@ class CompactionTimeout(CompactionFailed, TimeoutError):
 
 
 class LeasedElsewhere(CompactionFailed):
-    """Another process holds the lease on this role's history: it compacts it, or ended while it did."""
+    """Another process holds the lease on this role's history: it is compacting, or it ended during a compaction."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class LeasedElsewhere(CompactionFailed):
 
 
 class LimitReached(CompactionTimeout):
-    """The shared limits have no room for another call now. The compactor queues, and compacts when its turn comes."""
+    """The shared limits have no room for another call now. The compactor queues and compacts later."""
 
     def __init__(self, seconds: float | None, cost: float = 0.0, *, first: bool = False) -> None:
         when = "a call has ended" if seconds is None else f"{math.ceil(seconds)} seconds have passed"
@@ -61,7 +61,7 @@ class LimitReached(CompactionTimeout):
             f"the shared limits have no room for a call until {when}, and others may be first in the queue; it is"
             " compacted when its turn comes: give it more time, or raise max_concurrency= or max_spend_per_hour="
         )
-        #: Seconds until there is room for the first in the queue; None: until a call has ended, which may be any time.
+        #: Seconds until there is room for the first in the queue; None: until some call ends.
         self.seconds = seconds
         #: Estimated cost of the call.
         self.cost = cost
@@ -70,7 +70,7 @@ class LimitReached(CompactionTimeout):
 
 
 class SpendExceeded(CompactionFailed):
-    """A single call would cost more than the limit of an hour."""
+    """A single call would cost more than the hourly limit."""
 
     def __init__(self, cost: float, limit: float, unit: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ class SpendExceeded(CompactionFailed):
         )
         #: Estimated cost of the call.
         self.cost = cost
-        #: The limit of an hour.
+        #: The hourly limit.
         self.limit = limit
 
 
@@ -94,11 +94,11 @@ class SummaryRejected(ContextError):
         #: Names that the answer made up (``invented``) or lacks (``partial``, ``hollow``). Not in the message: they may
         #: quote the conversation.
         self.identifiers = identifiers
-        #: Tokens of the source that was to be shortened, if known.
+        #: Tokens of the source text, if known.
         self.tokens: int | None = None
-        #: For ``hollow``: whether the source had hardly a word to summarize, so the answer was right to say so.
+        #: For ``hollow``: whether the source had almost no words to summarize, so the answer was right to say so.
         self.had_nothing_to_say = False
-        #: Asking again with the reason would not help.
+        #: Whether a retry with the reason would not help.
         self.is_final = False
         #: Token usage of all attempts, if known; set when the last one is rejected.
         self.usage: Mapping[str, int] | None = None
