@@ -95,7 +95,7 @@ class CompactorConfig(BaseModel):
     retain_recent: int = Field(default=3, ge=0)
     """Number of newest rounds that are never compacted, the open one included."""
     retain_at_least: int = Field(default=0, ge=0)
-    """Where the prompt is too long, fewer than ``retain_recent`` rounds are retained, but never fewer than this."""
+    """Minimum number of retained rounds. Fewer than ``retain_recent`` are retained only if the prompt is too long."""
     prompt_template_path: PathText = ""
     """A path, which has a suffix or a separator, or the name of a shipped prompt, which has neither. Empty: the default
     prompt. Read when the configuration is made."""
@@ -110,8 +110,8 @@ class CompactorConfig(BaseModel):
     target_tokens: int | None = Field(default=1_000, gt=0)
     """Desired length of a summary in tokens. None: no target."""
     summary_attempts: int = Field(default=2, ge=1)
-    """Maximum requests for one summary. A rejected answer is asked for again at once, with a note of what was wrong, on
-    top of ``summarizer_input_tokens``."""
+    """Maximum requests for one summary. After a rejected answer the request is repeated at once, with a note of the
+    fault; the note comes on top of ``summarizer_input_tokens``."""
     call_timeout: Seconds = 120.0
     """Seconds after which a call to the summarizer has failed; a later answer is discarded."""
     backoff_initial: Seconds = 1.0
@@ -121,7 +121,7 @@ class CompactorConfig(BaseModel):
     circuit_breaker_failures: int = Field(default=5, ge=1)
     """Failures in a row that open the circuit."""
     circuit_breaker_reset: Seconds = 60.0
-    """Seconds that an open circuit stays open. Then one attempt decides."""
+    """Seconds until an open circuit allows one attempt, which closes it or opens it again."""
     exempt_tools: Names = ()
     """Names of tools whose calls and results no strategy offloads, drops or summarizes, such as a tool that loads
     skills. A compaction covers them with their round; ``memory.pin`` keeps a text even then."""
@@ -171,7 +171,7 @@ class CompactorConfig(BaseModel):
         return self.merged(**{name: value for name, value in defaults.items() if name not in self.model_fields_set})
 
     def asking(self, prompt: PromptTemplate) -> CompactorConfig:
-        """Return a copy with *prompt* instead of its own; it need not be a file."""
+        """Return a copy with *prompt* as its prompt, which need not be a file."""
         made = self.model_copy()
         made._prompt = prompt
         return made
@@ -180,7 +180,7 @@ class CompactorConfig(BaseModel):
 def _problem(details: Any) -> tuple[str, str]:
     """Return the name of the field that pydantic refused, and the fault in our words."""
     name = ".".join(map(str, details["loc"]))
-    if details["type"] == "extra_forbidden":  # its value may be a secret that was put here by mistake
+    if details["type"] == "extra_forbidden":  # the value may be a secret, set here by mistake
         known = list(CompactorConfig.model_fields)
         near = difflib.get_close_matches(name, known, 1)
         return name, f"unknown; did you mean {near[0]!r}?" if near else f"unknown; there are {', '.join(known)}"
@@ -214,9 +214,9 @@ class Settings:
     as in ``COMPACTOR_COMPACTION__THRESHOLD=20`` and ``COMPACTOR_PLANNER__COMPACTION_PROMPT_PATH=planner.yaml``;
     ``none`` means no limit. Pass ``env={}`` to ignore the environment.
 
-    Unknown keys are errors, in the environment too. A host with keys of its own in the file passes their prefixes,
+    Unknown keys are errors, in the environment too. For a host's own keys in the file, pass their prefixes,
     ``ignore=("llm.", "planner.")``, or ``ignore=""`` to ignore all unknown keys. Keys that begin with ``compaction``,
-    or have it after the role, are ours and never ignored.
+    or have it after the role, are never ignored.
     """
 
     base: CompactorConfig = field(default_factory=CompactorConfig)
@@ -318,7 +318,7 @@ def _from_env(env: Mapping[str, str]) -> _Values:
     entries = (
         (name.removeprefix(_PREFIX).lower().replace("__", "."), _Value(name, text))
         for name, text in env.items()
-        # The second: COMPACTOR_COMPACTION_THRESHOLD, an underscore short, must not be passed over in silence.
+        # The second condition: COMPACTOR_COMPACTION_THRESHOLD, one underscore short, must not be ignored silently.
         if (name.startswith(_PREFIX) and "__" in name) or name.startswith(f"{_PREFIX}COMPACTION")
     )
     found = _known(entries, lambda key: _PREFIX + key.upper().replace(".", "__"))
@@ -366,7 +366,7 @@ def _is_ours(key: str) -> bool:
     return first == "compaction" or rest.startswith("compaction")
 
 
-#: Maximum characters of a key to suggest a correction for: a longer one is no misspelt key and slow to compare.
+#: Maximum characters of a key that gets a suggestion: longer keys are no typos, and slow to compare.
 _MAX_KEY = 200
 
 
@@ -439,7 +439,7 @@ def _read_json(path: Path) -> Any:
             raise ConfigError((f"{path}: {twice}", "stands twice in one object; keep one"))
         return keys
 
-    # None of these is kept as a cause: they carry the whole text, which may hold secrets.
+    # No cause is kept: these errors carry the whole text, which may hold secrets.
     try:
         return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=unique)
     except ConfigError:
@@ -450,5 +450,5 @@ def _read_json(path: Path) -> Any:
         raise ConfigError((str(path), f"is not UTF-8 text (byte {exc.start}); save it as UTF-8")) from None
     except json.JSONDecodeError as exc:
         raise ConfigError((str(path), f"is not JSON (line {exc.lineno}, column {exc.colno}: {exc.msg})")) from None
-    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError) as exc:  # thousands of digits in a number, or thousands of brackets
         raise ConfigError((str(path), f"is not JSON that can be read ({type(exc).__name__})")) from None
