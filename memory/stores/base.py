@@ -25,9 +25,9 @@ class Extent(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The state of a Memory after one entry: opening from it skips the log before. It holds no texts."""
+    """The state of a Memory after one entry; opening from it skips the earlier log. It holds no texts."""
 
-    #: Number of the last entry that it includes.
+    #: Number of the last included entry.
     number: int
     #: ASCII-escaped JSON.
     body: str
@@ -39,10 +39,10 @@ class StoredText(NamedTuple):
     round: int
     #: Number of the post in its round; 0 is the user's query.
     number: int
-    #: Both empty: every role sees it.
+    #: Sender and receiver; if both are empty, every role sees the text.
     send_from: str
     send_to: str
-    #: Folded like the words of a query; not the original letter by letter.
+    #: Folded (normalized) like the words of a query; it may differ from the original.
     text: str
 
 
@@ -67,17 +67,17 @@ class FoundTexts(NamedTuple):
     characters: int
 
 
-#: The optional abilities of a store, each with the methods that a store overrides to have it.
+#: The optional abilities of a store; a store has one if it overrides all its methods.
 CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     # Old rounds stay in the store: Memory holds no history and opens without reading it.
     "indexed": ("read_rounds", "round_number", "read_kinds", "checkpoint", "keep_checkpoint"),
     # The store finds words; Memory hands it the texts of closed rounds.
     "searchable": ("texts_reach", "keep_texts", "find_texts"),
-    # Processes tell each other what they are working on.
+    # Processes see each other's claims on work.
     "leasing": ("lease", "release"),
     # Several entries are erased in one transaction.
     "erasing": ("redact_all",),
-    # The length of a log is known without reading it.
+    # The store knows the length of a log without reading it.
     "measured": ("extent", "extents"),
 }
 
@@ -192,13 +192,13 @@ class Store(ABC):
         """Index *texts* as all texts of the rounds *first* to *last*, replacing older ones."""
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:  # noqa: ARG002
-        """Return the texts that contain any of *words* and that *role* sees; the empty role sees all.
+        """Return the texts that contain any of *words* and are visible to *role*; the empty role sees all.
 
-        A word also matches inside a longer word. Words are folded, not empty, and literal whatever they contain.
+        A word also matches inside a longer word. Words are folded and not empty; no character has a special meaning.
         """
         return FoundTexts((), 0, 0)
 
-    # --- "leasing": by the database's clock. A lease saves money; correctness never rests on it ---
+    # --- "leasing", by the database's clock: a lease saves money, but correctness does not depend on it ---
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:  # noqa: ARG002
         """Take or renew a lease for *seconds* and return 0.0.
@@ -208,11 +208,11 @@ class Store(ABC):
         return 0.0
 
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
-        """Give a lease back; ignored if *holder* does not have it."""
+        """Release a lease; ignored if *holder* does not have it."""
 
 
 class AdaptedStore(Store):
-    """A host's object with the methods of a store that does not subclass ``Store``."""
+    """Adapts a host's object that has the methods of ``Store`` but does not subclass it."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -260,18 +260,18 @@ def adapt_store(store: object) -> Store:
     return AdaptedStore(store)
 
 
-# --- names and texts as a database holds them ---
+# --- encoding of names and texts for databases ---
 
-# Looked up now: the first look-up imports the codec, and a child forked at that moment would wait for the import's lock
-# for ever.
+# The first lookup imports the codec. A child forked during that import would wait for its lock forever, so look it up
+# now.
 codecs.lookup("unicode_escape")
 
-#: Characters that PostgreSQL (NUL) or UTF-8 (half a surrogate pair) cannot hold.
+#: Characters that PostgreSQL (NUL) or UTF-8 (lone surrogates) cannot hold.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def escaped(name: str) -> str:
-    """Return *name* in ASCII, one to one: names may hold NUL and halves of surrogate pairs, a database may not."""
+    """Return *name* as reversible ASCII: names may contain NUL and lone surrogates, which databases cannot store."""
     if name.isascii() and name.isprintable() and "\\" not in name:
         return name
     return name.encode("unicode_escape").decode("ascii")
@@ -291,5 +291,5 @@ def key_of(name: str) -> str:
 
 
 def storable(text: str) -> str:
-    """Return *text* with each character that some database cannot hold replaced in its place."""
+    """Return *text* with each character that a database may not be able to store replaced by U+FFFD."""
     return _UNSTORABLE.sub("\ufffd", text)
