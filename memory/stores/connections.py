@@ -1,4 +1,4 @@
-"""Connections to one database: faults become ``StoreError``, a broken connection is replaced, a fork keeps none open.
+"""Connections to one database: errors become ``StoreError``, broken connections are replaced, a fork closes all.
 
 ``Dialect`` is the base class for the differences between databases; see ``sqlite`` and ``postgres``.
 """
@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 
 #: Seconds to wait for another process's lock, unless the URL says otherwise.
 DEFAULT_PATIENCE = 5.0
-#: Attempts on broken or outdated connections: a restart of the server breaks several connections of the pool, and so
-#: does making a read-only file writable.
+#: Attempts on broken or outdated connections: a server restart breaks several connections of the pool, and so does
+#: making a read-only file writable.
 MAX_TRIES = 3
 #: Attempts after losing to another transaction; that one has ended by the next attempt.
 MAX_TRIES_AFTER_CONFLICT = 10
@@ -59,7 +59,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def driver_sql(self, statement: str) -> str:
-        """Return *statement*, written with ``:name``, in the driver's own parameter style: it is not compiled again."""
+        """Return *statement*, written with ``:name``, in the driver's parameter style, for use without compilation."""
 
     @abstractmethod
     def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
@@ -69,7 +69,7 @@ class Dialect(ABC):
     def insert_all(
         self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> None:
-        """Insert *rows*; *table* and *columns* are names of ours."""
+        """Insert *rows*; *table* and *columns* are trusted names."""
 
     @abstractmethod
     def engine(self) -> Engine:
@@ -88,9 +88,9 @@ class Dialect(ABC):
         """Return the ``StoreError`` for *error*."""
 
     def look(self) -> Sequence[object] | None:
-        """Return the versions that the tables state, without changing anything; None if there are no tables.
+        """Return the versions recorded in the tables, without changing anything; None if there are no tables.
 
-        Raises if no store can be there.
+        Raises if the place cannot hold a store.
         """
         return None
 
@@ -98,7 +98,7 @@ class Dialect(ABC):
         """Create a missing database, readable by its owner alone."""
 
     def keep_log(self) -> Callable[[], None] | None:
-        """Keep the log beside the database, and return the function that ends this, after all connections closed."""
+        """Keep the log beside the database even after all connections close; return the function that ends this."""
         return None
 
     def require_encoding(self, connection: Connection) -> None:  # noqa: B027
@@ -108,13 +108,13 @@ class Dialect(ABC):
         """Remember which database was opened."""
 
     def require_same(self) -> None:  # noqa: B027
-        """Raise if another database has taken the place of the opened one."""
+        """Raise if another database has replaced the opened one."""
 
     def prepare(self, connection: Connection) -> None:  # noqa: B027
         """Prepare a database that may have no tables yet."""
 
     def lock_schema(self, connection: Connection) -> None:  # noqa: B027
-        """Lock the tables' definitions until this transaction ends."""
+        """Lock the schema until this transaction ends."""
 
     def run_long(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
         """Return ``work(connection)``; its statements may change a whole session and take long."""
@@ -125,7 +125,7 @@ class Dialect(ABC):
 
 
 def parse_seconds(name: str, value: str) -> float:
-    """Return the seconds that a URL's option gives."""
+    """Return the seconds in the option *name* of a URL. Raises ``StoreError`` unless *value* is 0 or more."""
     try:
         seconds = float(value)
     except ValueError:
@@ -142,8 +142,8 @@ class _User:
 class _WriterQueue:
     """Admits one writer at a time: ``with queue.wait(seconds)`` enters, or raises ``Empty``.
 
-    Implemented in C alone: an interrupt between Python's taking a lock and noting it would lose the lock for ever. For
-    the same reason there is no generator and no condition here.
+    Only C code runs between taking and recording the permit: in Python, an interrupt in between would lose it forever.
+    For the same reason there is no generator and no condition here.
     """
 
     def __init__(self) -> None:
@@ -184,21 +184,21 @@ class Connections:
         self._users: WeakSet[_User] = WeakSet()  # weak: an interrupted caller disappears by itself
         self._paused = False
         self._engine: Engine = self.dialect.engine()
-        self._release_log: Callable[[], None] | None = None  # until then no connection moves the log into the database
+        self._release_log: Callable[[], None] | None = None  # until called, the log stays out of the database
         self._writers = _WriterQueue()  # serves writers without polling
         self._writer: Connection | None = None  # kept for the next write; the queue guards it and _writer_is_clean
         self._writer_is_clean = True  # the last writer left no transaction behind
         self._writing_thread = 0  # the writer in the queue; stale if that one was interrupted
 
     def look(self) -> Sequence[object] | None:
-        """Return the versions that the tables state, without changing anything; None if there are no tables."""
+        """Return the versions recorded in the tables, without changing anything; None if there are no tables."""
         try:
             return self.dialect.look()
         except (SQLAlchemyError, UnicodeDecodeError) as error:
             raise self._fault(error) from error
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
-        """Return the result of *work*. Each of its statements sees the data of that moment."""
+        """Return the result of *work*. Each of its statements sees the data at its start."""
         return self._run(work, writes=False, begin=False)
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
@@ -267,7 +267,7 @@ class Connections:
             raise
 
     def _write(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
-        """Return the result of *work* on the one writing connection; the caller has passed the queue."""
+        """Return the result of *work* on the single writing connection; the caller holds the queue's permit."""
         self._writing_thread = threading.get_ident()
         try:  # in a function of its own: an interrupt at the line of a "try" inside a "with" skips its "finally"
             self.dialect.require_same()
@@ -327,11 +327,11 @@ class Connections:
         return fault
 
     def keep_log(self) -> None:
-        """Leave the log beside the database untouched from now on: with a backup it may restore the session."""
+        """Keep the log beside the database untouched from now on: with a backup, it may restore the session."""
         self._keeps_log = True
         pool: Any = self._engine.pool
         if self._release_log is not None or not pool.checkedin() + pool.checkedout():
-            return  # without another connection, opening one would create files there
+            return  # with no connection open, opening one would create files there
         self._release_log = self.dialect.keep_log()
         if self._release_log is not None:
             _log_releases.add(self._release_log)
@@ -353,8 +353,8 @@ class Connections:
                 self._idle.notify_all()
 
     def _release_all(self) -> None:
-        # A connection still in use after the wait closes with its last use. A child process never closes it, and must
-        # not: with SQLite, closing it there would release the parent's locks.
+        # A connection still in use after the wait closes when its user is done. A child process must not close it: with
+        # SQLite, that would release the parent's locks.
         with self._lock:
             self._idle.wait_for(lambda: not self._users, timeout=self.dialect.patience)
         with suppress(Empty), self._writers.wait(0):
@@ -383,10 +383,10 @@ class Connections:
 #: Referenced here too: a program may end without closing its store.
 _log_releases: set[Callable[[], None]] = set()
 _all: WeakSet[Connections] = WeakSet()
-_forking = threading.Lock()  # guards _all; held over a fork, so that no store is added and left running meanwhile
+_forking = threading.Lock()  # guards _all; held during a fork, so that no store is added meanwhile
 
-# No connection may be open in two processes, not even an idle one: SQLite would believe that the child holds the
-# parent's locks, and the parent's closing could delete the log of a child's new connection.
+# No connection may be open in two processes, even if idle: SQLite would assume that the child holds the parent's locks,
+# and a close in the parent could delete the log of a new connection in the child.
 
 
 def _before_fork() -> None:
