@@ -21,9 +21,9 @@ class _Lease(NamedTuple):
     until: float
 
 
-#: An entry: id, kind, stamp, round, version, body; where there is no body, the values of its record's fields follow.
-#: A plain tuple, because there are so many of these: the garbage collector visits one object, or none where the tuple
-#: holds only texts and numbers. An entry with its record are four.
+#: An entry: id, kind, stamp, round, version, body. If the body is None, the values of its record's fields follow.
+#: A plain tuple, because there are so many: the garbage collector visits one object, or none if the tuple holds only
+#: texts and numbers. An entry with its record takes four objects.
 _Line = tuple[Any, ...]
 _HEAD = 6
 _FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
@@ -49,7 +49,7 @@ def _entry_of(line: _Line, number: int) -> Entry:
 class InMemoryStore(Store):
     """Sessions in a dict of lists. Several Memories, in several threads, may share one.
 
-    *clock* counts seconds from anywhere: leases expire by it.
+    *clock* returns seconds from any origin; leases expire by it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,13 +59,13 @@ class InMemoryStore(Store):
         renewed_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._leases: dict[tuple[str, str], _Lease] = {}  # a child has its sessions to itself
+        self._leases: dict[tuple[str, str], _Lease] = {}  # a forked child has its own copy of the sessions
         self._lock = threading.RLock()  # guards _leases, and _sessions and its lists against writers; readers need none
         self._changing = False
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Hold the lock. Raises ``StoreBusy`` in a signal's handler that interrupted a write of the same thread."""
+        """Hold the lock. Raises ``StoreBusy`` in a signal handler that interrupted a write of the same thread."""
         with self._lock:
             if self._changing:
                 raise StoreBusy(
@@ -96,7 +96,7 @@ class InMemoryStore(Store):
                     lines.append((*head, entry.body))
                 else:
                     lines.append((*head, None, *map(record.__dict__.__getitem__, fields)))
-            log += lines  # all at once: a reader never sees half of them
+            log += lines  # in one step: readers see all of them or none
             return after + len(entries)
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
@@ -138,4 +138,4 @@ class InMemoryStore(Store):
                 del self._leases[session, name]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resources are open."""
