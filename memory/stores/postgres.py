@@ -34,7 +34,7 @@ _REFUSED = re.compile(
     r"does not exist|no password supplied|authentication failed|pg_hba\.conf|permission denied for database"
     r"|not permitted to log in|does not support SSL|invalid (?:port number|\w+ value)"
 )
-#: Faults while connecting that pass by themselves.
+#: Transient faults while connecting.
 _TOO_MANY = re.compile(r"too many (?:connections|clients)|remaining connection slots are reserved")
 #: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped; idle_in_transaction_session_timeout.
 _GOING_AWAY = ("57P01", "57P02", "57P03", "57P04", "25P03")
@@ -55,8 +55,8 @@ _UNREADABLE = ("42P01", "42703")
 class Postgres(Dialect):
     """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options.
 
-    ``?timeout=5`` sets the seconds to wait for another process's lock. A server that is cut off, or is silent for half
-    a minute longer than that, is given up with ``StoreUnreachable``. The server's ``synchronous_commit`` decides how
+    ``?timeout=5`` sets the seconds to wait for another process's lock. Raises ``StoreUnreachable`` if the server is cut
+    off, or silent for half a minute longer than that. The server's ``synchronous_commit`` decides how
     durable an append is.
     """
 
@@ -68,7 +68,7 @@ class Postgres(Dialect):
 
     def __init__(self, url: str) -> None:
         place, mark, options = url.partition("://")[2].partition("?")
-        # Read as part of the host's or the database's name, the end of the password would be in every message.
+        # Parsed as part of the host or database name, the end of the password would appear in every message.
         if place.count("@") > 1 or "@" in place.partition("/")[2]:
             raise StoreError("a PostgreSQL URL has one @, before the host; in a password write %40 for it, %2F for /")
         try:
@@ -128,7 +128,7 @@ class Postgres(Dialect):
         return engine
 
     def _configure(self, connection: Any, _record: Any) -> None:
-        # A writer that is cut off must not block the others for ever, neither here nor on the server.
+        # A writer that is cut off must not block others forever, neither here nor on the server.
         autocommit, connection.autocommit = connection.autocommit, True
         connection.execute(
             """SELECT set_config(name, wanted, false) FROM (VALUES
@@ -159,7 +159,7 @@ class Postgres(Dialect):
 
     def may_retry(self, error: DBAPIError) -> bool:
         if error.connection_invalidated:
-            return not getattr(error.orig, "silent", False)  # everybody would wait as long again
+            return not getattr(error.orig, "silent", False)  # a retry would wait just as long
         # A read-only connection stays so after the server has changed, and another of several hosts may be writable.
         return getattr(error.orig, "sqlstate", None) == _READ_ONLY
 
@@ -199,7 +199,7 @@ class Postgres(Dialect):
 
 
 def _connection_class(seconds: float) -> Any:
-    """Return psycopg's connection with an ``idle_timeout``: a server that is silent for *seconds* is given up.
+    """Return psycopg's connection with an ``idle_timeout``: it fails after *seconds* of silence from the server.
 
     TCP notices a dead machine, but not a stopped server, nor a middlebox that accepts everything and forwards nothing.
     All of psycopg's waiting goes through ``Connection.wait``, which resumes several times a second since 3.2.13.
@@ -207,7 +207,7 @@ def _connection_class(seconds: float) -> Any:
     from psycopg import Connection, OperationalError  # here: psycopg is an extra
 
     class Silent(OperationalError):
-        """The server was silent for too long; it may have done its work or not."""
+        """The server was silent for too long; the statement may have been executed or not."""
 
         silent = True
 
@@ -218,7 +218,7 @@ def _connection_class(seconds: float) -> Any:
             return super().wait(self._watch(gen), *more, **options)
 
         def _watch(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
-            # The driver resumes it with nothing several times a second, to let signals through.
+            # The driver resumes the generator without a result several times a second, to let signals through.
             seconds = self.idle_timeout
             deadline = time.monotonic() + seconds
             try:
