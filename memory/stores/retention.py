@@ -1,4 +1,4 @@
-"""Retention: purging sessions that nobody uses any more, and deleting a session's files outside the store."""
+"""Retention: purges unused sessions, and deletes a session's files outside the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .base import Store, adapt_store
 FILES_KEPT = "files.kept"
 _EVENTS = kinds_of(EventRecorded)
 _FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
-#: Files of ours: a name, the hash of the content, an extension; and temporary files of those.
+#: Our files: a name, the hash of the content and an extension; and their temporary files.
 _OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 
 
@@ -32,8 +32,8 @@ def expire(
 ) -> list[str]:
     """Purge the sessions without an append for longer than *older_than*, files included, and return their names.
 
-    Nothing expires by itself: call this once a day, for example. *sessions* limits it to these names. A session that is
-    written to at the same moment is purged all the same. Raises ``StoreError``; sessions purged before stay purged.
+    Nothing expires by itself: call this regularly, such as once a day. *sessions* limits it to these names. A session
+    with an append during the call is still purged. Raises ``StoreError``; sessions purged before it stay purged.
     """
     wanted = None if sessions is None else set(sessions)
     purged = [name for name in expired(store, older_than, now=now) if wanted is None or name in wanted]
@@ -43,7 +43,7 @@ def expire(
 
 
 def folders_of(store: Store, session: str) -> tuple[str, ...]:
-    """Return the folders with files of *session*, from its log; not the folders of a session it was copied from."""
+    """Return the folders with files of *session*, from its log, without those of a session it was copied from."""
     folders: dict[str, None] = {}
     for entry in adapt_store(store).read_kinds(session, _EVENTS):
         with suppress(StoreDamaged, NewerVersion):  # a session may be purged because it is damaged
@@ -73,9 +73,9 @@ def delete_files(store: Store, session: str) -> int:
 
 
 def remove_files(folder: str, *, before: float | None = None) -> int:
-    """Delete our files in *folder*, and the folder if it is empty then; return the number of files.
+    """Delete our files in *folder*, then the folder if it is empty, and return the number of deleted files.
 
-    *before*, in seconds since 1970, spares files modified since. Files of others stay, and links are not followed. A
+    *before* (seconds since 1970) keeps files modified at or after it. Other files stay, and links are not followed. A
     missing folder counts as empty. Raises ``OSError``.
     """
     if os.path.realpath(folder) != os.path.join(os.path.realpath(os.path.dirname(folder)), os.path.basename(folder)):
