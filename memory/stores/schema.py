@@ -18,7 +18,7 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
     """0 to 1: an empty database becomes a store."""
     for statement in (
         "CREATE TABLE compactor_schema (version INTEGER NOT NULL)",
-        # Names are of any length, index keys are not: `key` is short and as unique (see key_of in base.py).
+        # Names may be longer than an index key can be: `key` is short and still unique (see key_of in base.py).
         f"""CREATE TABLE compactor_sessions (
             id {dialect.identity},
             key TEXT NOT NULL UNIQUE,
@@ -43,7 +43,7 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
         "CREATE INDEX compactor_entries_kind ON compactor_entries (session, kind, number)",
         """CREATE INDEX compactor_entries_round_key ON compactor_entries (session, round_key)
             WHERE round_key IS NOT NULL""",
-        # By the session's key and not its id: a lease may be taken before the first entry.
+        # By the session's key, not its id: a lease may be taken before the first entry creates the session.
         f"""CREATE TABLE compactor_leases (
             session TEXT NOT NULL,
             name TEXT NOT NULL,
@@ -56,7 +56,7 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
     create_texts(connection)
 
 
-#: The first makes version 1 of an empty database, the next version 2 of that. Released ones never change.
+#: Migration n makes version n from version n - 1; version 0 is an empty database. Released migrations never change.
 MIGRATIONS: Sequence[Migration] = (_create_tables,)
 
 
