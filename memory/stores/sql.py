@@ -19,12 +19,12 @@ from .text_index import erase_texts, find_texts, keep_texts, merge_texts, texts_
 
 Result = TypeVar("Result")
 
-#: A page that is read at once has at most as many entries, and about as many characters.
+#: Maximum entries and approximate maximum characters of a page, which is read at once.
 PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 
 _ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
-# One statement, so that an append of one entry is one round trip. It inserts nothing unless the log ends just before,
-# with the entry that the writer knows; of two concurrent inserts the primary key refuses one.
+# One statement, so that an append of one entry takes one round trip. It inserts only if the log ends just before, with
+# the entry that the writer knows. The primary key refuses one of two concurrent inserts.
 _APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
     SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
     WHERE s.key = :key
@@ -32,7 +32,7 @@ _APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, ro
     AND (:follows = '' OR :follows = (
         SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before
     ))"""
-# For all entries of an append but the first, which settles their place.
+# For all entries of an append after the first, which reserves their place.
 _COLUMNS = ("session", "number", "id", "kind", "round", "round_key", "version", "created_at", "body")
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
@@ -77,9 +77,9 @@ _sessions = table("compactor_sessions", column("id"), column("key"))
 class SqlStore(Store):
     """Sessions in the tables of one database; call ``open`` before use.
 
-    Any number of threads and processes may use it at once. An append is one transaction, as durable as the database is
-    set to be (see ``Sqlite`` and ``Postgres``). Redacted and purged text is overwritten at once in a SQLite file and
-    its log; it leaves a PostgreSQL server's disk with the next VACUUM.
+    Any number of threads and processes may use it at once. An append is one transaction; its durability depends on the
+    database's settings (see ``Sqlite`` and ``Postgres``). Redacted and purged text is overwritten at once in a SQLite
+    file and its log; it leaves a PostgreSQL server's disk with the next VACUUM.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -122,7 +122,7 @@ class SqlStore(Store):
                 version = connections.read(read_version)
             if version == newest:
                 if dialect.in_file:
-                    connections.read(read_again)  # looking took no lock: raises if nobody can connect
+                    connections.read(read_again)  # look() took no lock; this raises if connecting fails
             elif not migrate:
                 raise _outdated(dialect.where, version, newest)
             else:
@@ -151,7 +151,7 @@ class SqlStore(Store):
                 return
             number = connection.scalar(_session_id(key))
             start, size = 1, 100
-            while start < len(entries):  # a page at a time becomes rows: there may be very many entries
+            while start < len(entries):  # page by page: there may be very many entries
                 page = entries[start : start + size]
                 rows = [_row("", place, entry) for place, entry in enumerate(page, after + start + 1)]
                 values = [[number, *(row[name] for name in _COLUMNS[1:])] for row in rows]
@@ -258,7 +258,7 @@ class SqlStore(Store):
         return self._read_selected(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escaped, kinds)]})
 
     def _read_selected(self, key: str, select_numbers: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
-        """Yield the entries that an index selects. Their numbers come first: each page would scan the index again."""
+        """Yield the entries that an index selects. Reads all numbers first: each page would scan the index again."""
         numbers = self._read(
             lambda connection: sorted(map(int, connection.execute(select_numbers, where | {"key": key}).scalars()))
         )
@@ -295,7 +295,7 @@ class SqlStore(Store):
                 # SQLite accepts any type in any column, and a damaged file may return any.
                 if not (type(number) is type(round_) is type(version) is int and type(body) is str):
                     raise TypeError("a column of another type")
-                # The usual case is spelled out: a log has as many rows as a session has events.
+                # Skips two calls in the usual case: this loop runs once for every event of a session.
                 if "\\" in (names := kind + id_) or not names.isascii():
                     kind, id_ = unescaped(kind), unescaped(id_)
                 at = datetime.fromisoformat(created_at)
@@ -348,7 +348,7 @@ class SqlStore(Store):
 
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
-            # This lock lets appends pass, but no purge.
+            # This lock allows appends, but blocks a purge.
             number = connection.scalar(_session_id(key_of(session)).with_for_update(key_share=True))
             return number is not None and keep_texts(connection, number, first, last, texts)
 
@@ -408,7 +408,7 @@ def _session_id(key: str) -> Select[int]:
 
 
 def _page_size_after(page: Sequence[Entry]) -> int:
-    """Return the size of the next page, if its entries are as long as those of *page*."""
+    """Return the size of the next page, assuming that its entries are as long as those of *page*."""
     characters = 0
     for entry in page:
         characters += len(entry.body)
@@ -416,5 +416,5 @@ def _page_size_after(page: Sequence[Entry]) -> int:
 
 
 def _chain(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
-    """Yield the entries of *pages*; the first page is read at once, so that its faults are raised in the call."""
+    """Return the entries of *pages*. Reads the first page at once, so that the call itself raises its errors."""
     return chain(next(pages, ()), chain.from_iterable(pages))
