@@ -61,9 +61,9 @@ class _Connection(sqlite3.Connection):
 class Sqlite(Dialect):
     """A file in WAL mode: ``sqlite:///chat.db``, ``sqlite:////srv/chat.db``, ``sqlite:///C:/chats/chat.db``.
 
-    ``?synchronous=full`` is the default: appends outlast a power failure. With ``normal`` an append does not wait for
-    the disk: it outlasts a killed process, but a power failure may drop the last appends, each as a whole; the file
-    stays sound. ``extra`` is for file systems that may lose a file's name in a power failure.
+    ``?synchronous=full`` is the default: appends survive a power failure. With ``normal`` an append does not wait for
+    the disk. It survives a killed process, but a power failure may drop the last appends, each as a whole; the file
+    stays intact. ``extra`` is for file systems that may lose a file's name in a power failure.
 
     ``?timeout=5`` sets the seconds to wait while another process writes.
     """
@@ -99,7 +99,7 @@ class Sqlite(Dialect):
         return statement
 
     def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
-        # Past SQLAlchemy, which takes as long to build a result as SQLite takes to insert.
+        # Bypasses SQLAlchemy, which takes as long to build a result as SQLite takes to insert.
         driver: Any = connection.connection.driver_connection
         try:
             return int(driver.execute(statement, row).rowcount)
@@ -169,7 +169,7 @@ class Sqlite(Dialect):
             raise
 
     def _connect_and_read(self, options: str | None) -> Sequence[object] | None:
-        """Return the versions that the tables state, opened with SQLite's *options*; None: opened as a copy."""
+        """Return the versions recorded in the tables. Opens the file with SQLite's *options*; None: opens a copy."""
         with (
             TemporaryDirectory(prefix="compactor-", ignore_cleanup_errors=True)
             if options is None
@@ -182,7 +182,7 @@ class Sqlite(Dialect):
                     if self._beside(end).exists():
                         shutil.copyfile(self._beside(end), f"{path}{end}")
             uri = f"{path.as_uri()}?{options or 'mode=rw'}"
-            # Not with SQLAlchemy, which takes several times as long to connect and to ask.
+            # Not with SQLAlchemy, which takes several times as long to connect and to query.
             with closing(sqlite3.connect(uri, uri=True, timeout=self.patience, isolation_level=None)) as connection:
                 tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
                 self._require_own(tables)
@@ -212,7 +212,7 @@ class Sqlite(Dialect):
                 f"{self.path} is empty or missing, and {wal.name} beside it is not; nothing was changed: restore both"
                 f" from a backup, or remove {wal.name} too and start again"
             )
-        if 0 < size < 512:  # the smallest page; SQLite takes a file of one byte for an empty one
+        if 0 < size < 512:  # the smallest page; SQLite treats a file of one byte as empty
             raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
         return size > 0
 
@@ -227,7 +227,7 @@ class Sqlite(Dialect):
         while connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
             try:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-                return  # also on a file system without WAL: a rollback journal is as safe, and slower
+                return  # even if the file system does not support WAL: a rollback journal is as safe, but slower
             except DBAPIError:
                 if time.monotonic() > deadline:
                     raise
@@ -258,7 +258,7 @@ class Sqlite(Dialect):
         self._opened = self._identify()
 
     def require_same(self) -> None:
-        # On most systems an open file can be deleted, and takes writes until it is closed: then all of them are lost.
+        # On most systems an open file can be deleted. It still accepts writes, and loses all of them when it is closed.
         if self._opened is None or (present := self._identify()) == self._opened:
             return
         if present is None:
@@ -285,8 +285,8 @@ class Sqlite(Dialect):
         return status.st_dev, status.st_ino
 
     def after_erasing(self, connection: Connection) -> None:
-        # Otherwise the WAL keeps the text until it is overwritten. A reader may prevent this; then the next erasure
-        # does it, because waiting for the reader would block all writers.
+        # Otherwise the WAL keeps the text until it is overwritten. A reader may prevent the truncation; then the next
+        # erasure does it, because waiting for the reader would block all writers.
         patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {min(patience, MAX_ERASING_WAIT)}").all()
         try:
