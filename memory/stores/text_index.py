@@ -1,8 +1,8 @@
-"""The text index of a SQL store: its tables and queries, on a connection that the store provides.
+"""The text index of a SQL store: its tables and queries, on a connection from the store.
 
 A word matches anywhere in a text, in any script and with any characters: words are bound parameters, never part of a
 statement. Without a trigram index, and for words of fewer than three characters, the database scans the session's
-texts: slower, with the same answers. Sessions are identified by their number in the database.
+texts, which is slower but gives the same results. Sessions are identified by their number in the database.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sqlalchemy.exc import DBAPIError
 from ..entries import RoundFailed, kinds_of
 from .base import FoundText, FoundTexts, StoredText, escaped, key_of, storable, unescaped
 
-#: A text's id is its session's number times this, plus a counter: one range of SQLite's trigram index is one session.
+#: A text's id is its session's number times this, plus a counter, so each session is a range of SQLite's trigram index.
 TEXTS_A_SESSION = 2**32
-#: Trigrams of a word that SQLite looks up; the text itself is compared in any case.
+#: Maximum trigrams of a word that SQLite looks up; each match is verified against the text.
 MAX_TRIGRAMS = 24
 
-#: Texts that a search holds at a time.
+#: Maximum texts in memory during a search.
 PAGE = 100
 #: Pages of SQLite's index that one merge step writes: about a tenth of a second.
 MAX_MERGED_PAGES = 500
@@ -61,7 +61,7 @@ _TABLES = (
         length BIGINT NOT NULL,
         text TEXT NOT NULL
     )""",
-    # Refers to the session, as entries do: no texts come in while a purge is under way.
+    # The reference to the session blocks new texts during a purge, as for entries.
     """CREATE TABLE compactor_texts_reach (
         session BIGINT PRIMARY KEY REFERENCES compactor_sessions (id),
         reach BIGINT NOT NULL
@@ -97,8 +97,8 @@ def texts_reach(connection: Connection, session: int) -> int:
 def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> bool:
     """Replace the texts of the rounds *first* to *last*; part of a transaction.
 
-    Returns whether texts were deleted: then run ``merge_texts``. Ignored behind a gap: the texts are of a session that
-    was purged since.
+    Returns whether texts were deleted; if so, run ``merge_texts``. Ignored after a gap: the texts belong to a session
+    that was purged in the meantime.
     """
     # Locks the session's row in the table until the transaction ends.
     connection.execute(_upsert(connection)(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
@@ -162,7 +162,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("BEGIN")  # its cursors end with their transaction
     with connection.execute(query, execution_options={"yield_per": PAGE}) as rows:
-        # Counted here: a database takes three times as long when there are many words.
+        # Counted in Python: with many words, a database takes three times as long.
         found = [
             FoundText(round_, number, length, tuple(map(text.count, words))) for round_, number, length, text in rows
         ]
@@ -173,7 +173,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
 def erase_texts(connection: Connection, session: int) -> bool:
     """Erase the texts of a session before the session itself; part of a transaction.
 
-    Returns whether there were any: then run ``merge_texts``.
+    Returns whether there were any; if so, run ``merge_texts``.
     """
     _trigrams(connection).drop_unusable(connection)
     connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
