@@ -100,7 +100,7 @@ class CompactorConfig(BaseModel):
     """A path, which has a suffix or a separator, or the name of a shipped prompt, which has neither. Empty: the default
     prompt. Read when the configuration is made."""
     enabled: bool = True
-    """False: nothing is compacted, and what is published stays."""
+    """False: nothing is compacted; the published compaction stays."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Maximum tokens of the agent's prompt. A compaction is also due when the prompt reaches ``token_ratio`` of it."""
     token_ratio: float = Field(default=0.75, gt=0, le=1)
@@ -419,7 +419,7 @@ def _of_role(role: str, values: _Values, base_dir: Path | None) -> dict[str, _Va
 
 
 def _config(role: str, values: Mapping[str, _Value], where: str) -> CompactorConfig:
-    """Return the configuration of *values*; errors name the setting as the user wrote it, and where."""
+    """Return the configuration of *values*; errors name the setting as the user wrote it, and its source."""
     fields = {name: value.value for name, value in values.items()}
     if "prompt_template_path" not in fields and role in shipped():
         fields["prompt_template_path"] = role

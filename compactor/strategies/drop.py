@@ -58,7 +58,7 @@ def drop(
         work = view.work
         needs_tokens = work is None or work.exceeds is None or "tokens" in work.exceeds
         dropping = _Dropping(Tail(view), protected)
-        # A post without its attachments is a message as before.
+        # Removing attachments does not lower the number of messages.
         waiting = bool(types) and needs_tokens
         found: list[Reduction] = []
         for name, kept in rules:
