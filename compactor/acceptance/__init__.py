@@ -1,1 +1,1 @@
-"""What a summary is asked before it may be shown: is it one, whose voice is it, is anything made up or lost."""
+"""Checks on a summary before prompts show it: form, length, voice, invented facts and lost facts."""

@@ -1,25 +1,25 @@
-"""The checks that a summary must pass before it may be shown, each with a name and in this order:
+"""The checks that a summary must pass before prompts show it. They run in this order and reject:
 
-``not_text``     something else than a text, or a ``Summary`` of one
+``not_text``     neither a text nor a ``Summary`` with a text
 ``empty``        no letter and no digit
-``malformed``    not the changes of notes that were asked for
+``malformed``    not the requested note edits
 ``greeting``     a reply to the conversation: it greets, offers help or refuses
-``echo``         most of it is copied, in runs of words, and these are much of what it should sum up, or many
-``markup``       it holds tags of the request that it was made from, and not in code that it quotes
-``larger``       longer than all that it replaces, as prompts show that
-``no_progress``  it saves less than a tenth of the new rounds; the summary before may stand again in full
-``oversized``    over twice as long as it was asked to be
-``cut_off``      it ends within a block of code, JSON, a sentence or a word
-``voice``        of tool calls: told in the assistant's voice ("I called ..."), which agents repeat to users
-``hollow``       it says next to nothing of what it was made from, or nothing of the new rounds
-``invented``     over 3 of its identifiers, and over a quarter of them, stand nowhere in what it was made from
-``partial``      under a third of the identifiers, numbers and prohibitions of the summary before are still in it, or of
-                 those that the new rounds do not name again; or under a tenth of the words that only that has
+``echo``         mostly copied in runs of words, and the runs are many or make up much of the source
+``markup``       contains tags of the request, outside quoted code
+``larger``       longer in prompts than everything it replaces
+``no_progress``  saves less than a tenth of the new rounds; repeating the previous summary in full is allowed
+``oversized``    over twice the requested length
+``cut_off``      ends inside a code block, JSON, a sentence or a word
+``voice``        for tool calls: the assistant's first person ("I called ..."), which agents repeat to users
+``hollow``       says next to nothing of its source, or nothing of the new rounds
+``invented``     over 3 of its identifiers, and over a quarter of them, are absent from its source
+``partial``      keeps under a third of the identifiers, numbers and prohibitions of the previous summary, or under a
+                 third of the names that the new rounds do not repeat, or under a tenth of the words found only there
 
-If changes of notes were asked for, all resulting notes are measured; replies, echoes and inventions are looked for in
-the new ones alone. A check that finds nothing to measure refuses nothing: small talk has no names, and words of two
-languages cannot be compared. Text that the offline summarizer chose is not refused for copying, omissions or cuts: it
-would choose the same again.
+For note edits, the length checks measure all resulting notes; the checks for replies, echoes and inventions read only
+the new ones. A check with nothing to measure rejects nothing: small talk has no names, and words of two languages
+cannot be compared. The offline summarizer's text is never rejected for copying, omissions or cuts: a second attempt
+would return the same text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FENCE = ("```", "~~~")
 _END = frozenset(".!?…。！？।۔:;)]}\"'”’»」』`*_>|")
 _FULL_STOP = frozenset(".!?…。！？।۔")
 _PAIRS = (("(", ")"), ("[", "]"), ("“", "”"), ("「", "」"), ("«", "»"))
-#: What no sentence ends with.
+#: No sentence ends with one of these words.
 _GOES_ON_WORDS = """
     a an and as at because but by for from if in into is nor of or per than that the their to was were which while with
     whose
@@ -53,11 +53,11 @@ _GOES_ON = frozenset(_GOES_ON_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _MARK = re.compile(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
 _CLAUSE_END = re.compile(r"[.;!?] ")
-#: So many characters of the last line are looked at; longer ones are data.
+#: Maximum length in characters of a last line to check; a longer line is data.
 _LONGEST = 4_000
-#: A line of as many words is a sentence; and so many of them that end in a full stop show that sentences do here.
+#: Minimum words of a sentence, and minimum sentences with a full stop that show this text ends its sentences.
 _SENTENCE, _OTHERS = 6, 2
-#: So many last words are looked for in the source.
+#: Number of last words to search for in the source.
 _TAIL = 3
 
 
@@ -78,7 +78,7 @@ def is_cut_off(text: str, source: str) -> bool:
         return True
     if last[-1] in _END or not last[-1].isalnum():
         return False
-    clause = _CLAUSE_END.split(last)[-1]  # brackets before it were left open on purpose, as in a piece of code
+    clause = _CLAUSE_END.split(last)[-1]  # earlier brackets may be open on purpose, as in a piece of code
     if any(clause.count(opens) > clause.count(closes) for opens, closes in _PAIRS):
         return True
     words = _WORD.findall(last)
@@ -98,13 +98,13 @@ def _is_json_at_first(text: str) -> bool:
 
 
 def _ends_there(line: str, source: str) -> bool:
-    """Return whether a line or sentence of *source* ends as *line* does: questions do in such words ("where it is")."""
+    """Return whether a line or sentence of *source* ends as *line* does: questions may end in "is" or "from"."""
     tail = " ".join(line.rsplit(maxsplit=_TAIL)[-_TAIL:])
     return re.search(rf"{re.escape(tail)}[ \t]{{0,40}}(?:[.!?…]|$)", source, re.IGNORECASE | re.MULTILINE) is not None
 
 
 def _is_piece(word: str, text: str, source: str) -> bool:
-    """Return whether *word* is only ever the beginning of longer ones."""
+    """Return whether *word* occurs elsewhere, and only as the beginning of longer words: then it is cut off."""
     if len(word) < 2 or not (word.isascii() and word.isalpha()):
         return False
     low = word.casefold()
@@ -116,15 +116,15 @@ def _is_piece(word: str, text: str, source: str) -> bool:
 
 
 def _others_end(lines: list[str], words: int) -> bool:
-    """Return whether the lines before one of *words* words show that here sentences end in a full stop."""
+    """Return whether *lines* end their sentences with a full stop, and the last line has enough *words* to need one."""
     said = [line.rstrip() for line in lines if len(line.split()) >= _SENTENCE]
     return words >= _SENTENCE and len(said) >= _OTHERS and all(line[-1] in _FULL_STOP for line in said)
 
 
-# --- tell a text in the first person from one that says what was done: agents repeat "I called ..." to their users
+# --- detect the first person: agents repeat "I called ..." to their users
 
 
-# Bounded, and no mark opens twice: one that is never closed must not be looked for to the end, from each one.
+# Every quote is bounded and cannot contain its own opening mark: unclosed marks must not cost quadratic time.
 _OTHER_SPEAKERS = re.compile(
     r'"[^"\n]{0,2000}"|“[^“”\n]{0,2000}”|„[^„“”\n]{0,2000}[“”]|«[^«»\n]{0,2000}»|「[^「」\n]{0,2000}」'
     r"|```.{0,20000}?```|`[^`\n]{0,2000}`|(?:→|->|=>)[^\n]{0,4000}",
@@ -143,7 +143,7 @@ _BY_ME = r"\b(?:was|were|been|being|is|are) (?:\w{1,40} ){1,3}by (?:me|us)\b(?![
 
 
 def _spaced(pattern: str) -> str:
-    """Return *pattern* with its spaces kept in a pattern whose spaces do not count."""
+    """Return *pattern* with escaped spaces, for use in a verbose pattern."""
     return pattern.replace(" ", r"\ ")
 
 
@@ -161,83 +161,85 @@ _OWN_VOICE = re.compile(
 
 
 def in_own_voice(text: str) -> bool:
-    """Return whether a sentence of *text* tells in the first person what its speaker did or will do. What stands in
-    quotation marks, in code, or behind the arrow of a result is somebody else's. A guess, in time linear in *text*."""
+    """Return whether a sentence of *text* says in the first person: I did, or will do, something.
+
+    Text in quotation marks, in code or behind a result's arrow belongs to another speaker and does not count. This is
+    a guess by patterns, in time linear in *text*.
+    """
     return _OWN_VOICE.search(_OTHER_SPEAKERS.sub(" … ", text)) is not None
 
 
-# --- the checks that a summary must pass before it may be shown, each with a name and in this order: --------------
+# --- limits and records of the checks ---------------------------------------------------------------------------------
 
 
-#: Makes a summary of an answer that is none itself; raises ``SummaryRejected`` where that cannot be done.
+#: Converts an answer in another form to a summary; raises ``SummaryRejected`` if it cannot.
 AnswerParser = Callable[[str], Summary]
 
-#: A summary may grow by at most this share of the new rounds that it takes in.
+#: Maximum growth of a summary, as a share of the new rounds that it covers.
 MIN_SAVING = 0.9
-#: Nobody can be expected to say fewer tokens than these in less, with all that such a summary has to hold.
+#: Below this many tokens of new rounds, a summary with all its required parts cannot be shorter than they are.
 MIN_TOKENS = 32
-#: A summary may be this many times as long as it was asked to be: models count badly.
+#: Maximum length, as a multiple of the requested length: models count badly.
 MAX_OVER_TARGET = 2.0
-#: So many unknown identifiers are let pass, and as many as are this share of all: some are worked out or put together.
+#: Unknown identifiers allowed, by number and by share of all: a summary may compute or combine some.
 MAX_INVENTED = 3
 MAX_INVENTED_SHARE = 0.25
-# A summary is an echo where too much of it is copied in runs of words. How much that is depends on how much of the
-# source the copied words are; ``_is_copied`` has the rules, and ``benchmarks/acceptance.py`` measures them.
-#: First rule: more than this share of the summary is copied, and that is more than this share of the source.
+# A summary is an echo if too much of it is copied in runs of words. The limit depends on the copied share of the
+# source: ``_is_copied`` applies the rules, and ``benchmarks/acceptance.py`` measures them.
+#: First rule: more than the first share of the summary is copied, and more than the second share of the source.
 MAX_COPIED = 0.75
 MAX_COPIED_OF_SOURCE = 0.3
-#: The same where the summary is copied almost entirely.
+#: The same for a summary that is copied almost entirely.
 ALL_COPIED = 0.9
 MAX_ALL_COPIED_OF_SOURCE = 0.18
-#: Second rule, for long sources: more than this share of the summary is copied, in more than this many runs, and that
-#: is more than this share of the source.
+#: Second rule, for long sources: minimum copied share of the summary, number of runs, and share of the source.
 MOSTLY_COPIED = 0.7
 MANY_COPIED = 80
 MANY_COPIED_OF_SOURCE = 0.08
-#: The same in more than this many runs, whatever their share of the source.
+#: The same with more than this many runs and any share of the source.
 MAX_COPIED_RUNS = 400
-#: Third rule: one stretch of the source is more than this share of the summary,
+#: Third rule: one stretch of the source makes up more than this share of the summary,
 MAX_STRETCH = 0.6
-#: and goes over at least this many posts, or has more than this many words.
+#: and covers at least this many posts, or has more than this many words.
 MIN_STRETCH_POSTS = 4
 MIN_STRETCH_WORDS = 200
-#: In shorter sources, in words, whoever sums up may have to quote.
+#: Sources with fewer words are not checked: a summary may have to quote them.
 MIN_MEASURED_WORDS = 50
-#: At least this share of what the summary before names is still in the new one.
+#: Minimum share of the previous summary's names that the new one keeps.
 MIN_KEPT = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a summary is made from, and measured against."""
+    """The input of a summary, against which the checks measure it."""
 
-    #: The conversation as the summarizer read it. Without the previous summary: that may stand again, word for word,
-    #: where nothing worth keeping was said since.
+    #: The conversation as the summarizer read it, without the previous summary: a new summary may repeat that word
+    #: for word if the new rounds add nothing.
     text: str
-    #: Tokens of all new rounds that the summary takes in: as prompts show them where it can be published, less what
-    #: stands around it for the first time. More than the text's where this is not the first request.
+    #: Tokens of all new rounds that the summary covers, as prompts show them if it can be published, minus the newly
+    #: added frame. More than the tokens of ``text`` after the first request.
     tokens: int
-    #: Tokens of the published summary that it replaces.
+    #: Tokens of the published summary that the new one replaces.
     previous_tokens: int = 0
-    #: What else it may take identifiers from: the previous summary, the plan.
+    #: Other sources of identifiers: the previous summary, the plan.
     beside: tuple[str, ...] = ()
-    #: What notes said before that changes are asked for: what stays of them is not judged again.
+    #: Texts of the notes before the edits; unchanged notes are not judged again.
     notes: frozenset[str] = frozenset()
-    #: Tokens of the rounds in this request; None: those of the text.
+    #: Tokens of the rounds in this request; None: the tokens of ``text``.
     sent: int | None = None
-    #: Tokens of what stands around the summary where it is shown. What it adds to that before is off ``tokens``.
+    #: Tokens of the frame around the summary in a prompt. Any growth over the old frame is subtracted from ``tokens``.
     frame: int = 0
-    #: The summary that it goes on from, or replaces.
+    #: The summary that this one continues or replaces.
     previous: str = ""
 
 
 class CheckedSummary(NamedTuple):
-    #: The answer without the tags around it; or what was read in that.
+    #: The answer without the tags around it, or the summary parsed from it.
     summary: Summary
     tokens: int
-    #: Identifiers that stand nowhere in its source.
+    #: Identifiers that no source contains.
     unknown: tuple[str, ...]
-    #: The answer as it was read, without the tags around it.
+    #: The answer before parsing, without the tags around it.
     said: str
 
 
@@ -255,25 +257,25 @@ class _Candidate:
     length_setting: str
     #: The answer without the tags around it.
     said: str
-    #: The summary that it makes, and its tokens.
+    #: The resulting summary and its tokens.
     text: str
     tokens: int
-    #: What it says of its own: without the notes that stayed as they were.
+    #: Its new text: without unchanged notes.
     new: str
-    #: Whether the offline summarizer chose it from the source; it would choose the same again.
+    #: True if the offline summarizer chose it from the source; it would choose the same again.
     is_extracted: bool
-    #: Whether it is not judged by its words: it is extracted, or changes nothing.
+    #: True if its words are not judged: it is extracted, or changes nothing.
     is_exempt: bool
-    #: The identifiers in ``new``, and those of them that stand nowhere in the source.
+    #: The identifiers in ``new``, and the subset that no source contains.
     names: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    #: The words of ``new``, of the source and of the summary before.
+    #: The words of ``new``, of the source and of the previous summary.
     terms: Terms = _NO_TERMS
     source_terms: Terms = _NO_TERMS
     previous_terms: Terms = _NO_TERMS
 
     def read_content(self) -> None:
-        """Read names and words, which takes longer than all checks before."""
+        """Read names and words. This takes longer than all earlier checks together."""
         source = self.source
         self.names = identifiers(self.new)
         self.unknown = unknown(self.names, (source.text, source.previous, *source.beside))
@@ -282,7 +284,7 @@ class _Candidate:
 
 
 class _Fault(NamedTuple):
-    """What is wrong, and the names that a summarizer is told of when it is asked again."""
+    """The reason for a rejection, and the names to mention when the summarizer is asked again."""
 
     why: str
     names: tuple[str, ...] = ()
@@ -300,9 +302,9 @@ def check_summary(
 ) -> CheckedSummary:
     """Return the summarizer's *answer* without the tags around it, its tokens, and its identifiers of unknown origin.
 
-    *parse* makes the summary of an answer in another form. Errors name *length_setting* as the setting to change.
+    *parse* converts an answer in another form to a summary. Errors name *length_setting* as the setting to change.
 
-    Raises ``SummaryRejected`` naming the first of ``CHECKS`` that the answer fails.
+    Raises ``SummaryRejected`` with the name of the first of ``CHECKS`` that fails.
     """
     summary = Summary(answer) if isinstance(answer, str) else answer
     if not isinstance(summary, Summary) or not isinstance(summary.text, str):
@@ -313,7 +315,7 @@ def check_summary(
         fault = "the summarizer's answer holds no text; look at its prompt and its token limit"
         raise _reject("empty", _Fault(fault), source)
     made = summary
-    if parse is not None:  # after the tags are taken off: what stands in a note is no tag around it
+    if parse is not None:  # after the tags are stripped: text inside a note is no tag around the answer
         try:
             made = replace(parse(said), usage=summary.usage, model=summary.model)
         except SummaryRejected as rejected:
@@ -354,9 +356,11 @@ def _reject(check: str, fault: _Fault, source: Source) -> SummaryRejected:
 
 
 def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
-    """Return whether there was too little to be said in less, rather than a bad answer: of one that would answer the
-    same again, whatever it takes; of others where these are fewer than ``MIN_TOKENS``, or there is hardly a word that
-    could be said of them."""
+    """Return whether the source is too small to shorten, so the answer is not at fault.
+
+    A *deterministic* summarizer would return the same text again, so any length or ``hollow`` rejection counts. For
+    others, the source must have fewer than ``MIN_TOKENS`` tokens or hardly a word worth summarising.
+    """
     if deterministic:
         return rejected.check in ("larger", "no_progress", "hollow")
     if rejected.had_nothing_to_say:
@@ -364,17 +368,17 @@ def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
     return rejected.check in ("larger", "no_progress") and (rejected.tokens or MIN_TOKENS) < MIN_TOKENS
 
 
-# -- the checks: each says what is wrong, or None ---------------------------------------------------------------------
+# -- the checks: each returns the fault, or None ----------------------------------------------------------------------
 
 
 def _greeting(made: _Candidate) -> _Fault | None:
-    if made.is_exempt or not is_reply(made.new):  # it quotes, and greets nobody
+    if made.is_exempt or not is_reply(made.new):  # an extracted summary quotes; it greets nobody
         return None
     return _Fault("the summarizer replied to the conversation instead of summarising it; look at its prompt")
 
 
 def _markup(made: _Candidate) -> _Fault | None:
-    if made.is_exempt or not has_markup(made.new):  # what it quotes may speak of tags
+    if made.is_exempt or not has_markup(made.new):  # a quotation may mention tags
         return None
     return _Fault("the summarizer repeated the tags of the conversation instead of summarising it; look at its prompt")
 
@@ -448,7 +452,7 @@ def _oversized(made: _Candidate) -> _Fault | None:
 
 
 def _voice(made: _Candidate) -> _Fault | None:
-    # Offline, a call's arguments are told as they were: think(... I need to ...).
+    # An extracted summary copies a call's arguments unchanged: think(... I need to ...).
     if made.kind != "tool_run" or made.is_extracted or not in_own_voice(made.text):
         return None
     return _Fault(
@@ -458,7 +462,7 @@ def _voice(made: _Candidate) -> _Fault | None:
 
 def _invented(made: _Candidate) -> _Fault | None:
     found, among = len(made.unknown), len(made.names)
-    if made.is_extracted:  # it makes up nothing, but names the beginnings of what is too long
+    if made.is_extracted:  # it invents nothing, but cuts long identifiers short
         return None
     if found <= MAX_INVENTED or found <= MAX_INVENTED_SHARE * among:
         return None
@@ -469,7 +473,7 @@ def _invented(made: _Candidate) -> _Fault | None:
 def _partial(made: _Candidate) -> _Fault | None:
     if made.is_extracted or not made.source.previous:
         return None
-    # One that was to be shorter than the summary before cannot keep as much of it.
+    # A summary with a target below the previous length cannot keep as much of it.
     before = made.source.previous_tokens or made.count(made.source.previous)
     room = 1.0 if made.target_tokens is None else min(1.0, made.target_tokens / max(before, 1))
     lost = find_missing(made.previous_terms, Terms(made.text), made.source_terms, MIN_KEPT * room)
