@@ -1,4 +1,4 @@
-"""What one line says, found by its form alone: which names, numbers and words, and which value of what."""
+"""Read a text by its form alone: names, numbers, words, assigned values, and whether it says anything."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from memory.rounds import once
 
-#: Han and Kana: scripts without spaces, whose words are taken to be pairs of characters.
+#: Han and Kana: scripts without spaces. Pairs of characters stand in for words.
 CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 
 _BREAK = r"\s\"'`()<>{}\[\],;!?|=→“”‘’«»…\u3000-\u3004\u3008-\u3020、。！？：；，（）"
-# One character at a time, no choice to go back to: linear on anything.
+# Consumes one character at a time without backtracking: linear on any input.
 _CHUNK = re.compile(rf"[{CJK}]+|(?:[^{_BREAK}{CJK}]|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+")
 _CJK_CHAR = re.compile(f"[{CJK}]")
-#: What follows a word that is a whole value, such as the "done" of "state: done".
+#: Characters that may follow a one-word value, such as "done" in "state: done".
 _VALUE_END = frozenset(["", ",", ";", ")", "."])
 _SENTENCE_END = frozenset(".!?:。！？")
 _STOP_WORDS = """
@@ -40,16 +40,16 @@ _CALENDAR = frozenset(_CALENDAR_WORDS.split())
 class Content:
     """The terms of one line."""
 
-    #: Each identifier, number, name and content word, in lower case, with how much its kind tells: 0.15 to 1.
+    #: Weight of each identifier, number, name and content word, in lower case: 0.3 to 1, by kind.
     terms: Mapping[str, float]
-    #: The line with its identifiers and numbers masked: lines of one shape come from one template.
+    #: The line with its identifiers and numbers masked: equal for lines from one template.
     shape: str
-    #: The same with its words masked as well: the rows of one table have one form.
+    #: The same with words masked too: equal for the rows of one table.
     form: str
 
 
 def content(text: str, *, starts: bool = True) -> Content:
-    """Return what *text* is made of; *starts*: at its beginning a capital is no sign of a name."""
+    """Return the terms of *text*. With *starts*, a capital at its beginning is no sign of a name."""
     terms: dict[str, float] = {}
     shape: list[str] = []
     form: list[str] = []
@@ -81,7 +81,7 @@ def content(text: str, *, starts: bool = True) -> Content:
 
 
 def is_code(line: str) -> bool:
-    """Return whether *line* has the form of code, a comment or markup. A guess by its signs: prose has few of them."""
+    """Return whether *line* looks like code, a comment or markup. A guess by punctuation: prose has little of it."""
     if _COMMENT.match(line) or line[-1:] in {"{", "}"}:
         return True
     signs = len(_CODE_SIGN.findall(line))
@@ -96,7 +96,7 @@ _CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
 
 
 def _weight(chunk: str, low: str) -> float:
-    """Return how much the form of *chunk* tells: identifiers most, then amounts, dates and numbers, names, words."""
+    """Return the weight of *chunk* by its form: identifiers most, then amounts, dates and numbers, names, words."""
     if low in _STOP:
         return 0.0
     if low in _CALENDAR:
@@ -120,7 +120,7 @@ def _weight(chunk: str, low: str) -> float:
         return 0.9
     if chunk.isupper():
         return _NAME
-    # A capital inside, as in camelCase.
+    # Inner capital, as in camelCase.
     return 0.9 if chunk[1:] != low[1:] and not chunk.istitle() else _WORD
 
 
@@ -134,18 +134,18 @@ def _number_weight(chunk: str, digits: int, letters: int) -> float:
     return 0.6 if digits < 4 else 0.8
 
 
-# --- what has which value ---------------------------------------------------------------------------------------------
+# --- assignments of values --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A line that says which value something has."""
+    """A line that assigns a value to a subject."""
 
-    #: The words and identifiers of what it is about; equal for a newer value of the same thing.
+    #: Words and identifiers of its subject; equal in a later line with a new value for the same subject.
     subject: frozenset[str]
-    #: The value's plain words: lines about the same thing may still say different things of it.
+    #: Plain words of the value: lines about one subject may still say different things.
     words: frozenset[str]
-    #: Whether the line itself says that something changed.
+    #: True if the line itself says that something changed.
     change: bool
 
 
@@ -176,7 +176,7 @@ _NO_NAME = re.compile(r"[-\d.,:/%$€£ T]+")
 
 
 def assignment(text: str) -> Assignment | None:
-    """Return what *text* gives a value to, or None where it gives none, or where that cannot be told by its form."""
+    """Return the assignment in *text*, or None if there is none or its form does not show one."""
     label, arrow, body = text.partition(" → ")
     if not arrow:
         label, body = "", text
@@ -208,7 +208,7 @@ def _subject(head: str) -> frozenset[str]:
 
 
 def _record(about: frozenset[str], fields: list[tuple[str, str]]) -> Assignment | None:
-    """Return what a record is about: the values that look like ids, or what the call that returned it was about."""
+    """Return a record's assignment. Its id-like values identify it, or else *about*, the ids of its call."""
     names = frozenset(key.casefold() for key, _ in fields)
     ids = frozenset(f"{key.casefold()}: {value}" for key, value in fields if _names_something(key, value))
     return Assignment((ids or about) | names, frozenset(), True) if ids or about else None
@@ -223,12 +223,12 @@ def _identifiers(text: str) -> list[str]:
     return [term for term, weight in content(text).terms.items() if weight >= 0.9 and not _NO_NAME.fullmatch(term)]
 
 
-# --- the identifiers in a text, and which of them stand nowhere in another: what a summary may have made up -------
+# --- identifiers, and the ones absent from the sources: a summary may have invented them ------------------------------
 
 
-#: So many are looked at; a summary of more is no summary.
+#: Maximum identifiers to read; no real summary has more.
 MAX_IDENTIFIERS = 500
-#: What is longer is a blob; what is shorter, and no path or code, names nothing.
+#: Length limits in characters: a longer chunk is a blob, a shorter one names nothing.
 _LONGEST, _SHORTEST = 200, 4
 
 _URL = re.compile(r"(?:https?|ftp|file|wss?)://[^\s<>\"'`“”|{}\\^*]+|\bwww\.[^\s<>\"'`“”|{}\\^*]+", re.IGNORECASE)
@@ -242,7 +242,7 @@ _CURRENCY = (
 )
 _CURRENCY_BEHIND = re.compile(rf"\s?[{_MONEY}%]|\s?{_CURRENCY}|\s?percent", re.IGNORECASE)
 _CURRENCY_BEFORE = re.compile(rf"(?:[{_MONEY}]|\b{_CURRENCY})\s?\Z", re.IGNORECASE)
-#: Four digits behind this are the end of a longer number.
+#: Four digits after this are the end of a longer number.
 _ENDING = re.compile(
     r"(?:ending|ends)(?: in| with)?:? ?\Z|last (?:four|4)(?: digits)?:? ?\Z|[*•x….]{2,} ?\Z", re.IGNORECASE
 )
@@ -275,8 +275,8 @@ def identifiers(text: str) -> tuple[str, ...]:
     """Return the identifiers in *text*, each once: numbers of four digits and more, codes, snake_case names, paths and
     file names, e-mail addresses, URLs, hashes, versions.
 
-    Left out is what may be said in another way or worked out: dates, years, times, amounts of money, percentages,
-    ordinals, quantities with a unit, decimals, round thousands; and references to rounds and posts.
+    Leaves out values that a summary may rephrase or compute: dates, years, times, amounts of money, percentages,
+    ordinals, quantities with a unit, decimals, round thousands. Also leaves out references to rounds and posts.
     """
     found: dict[str, str] = {}
     for name in _found(text):
@@ -287,16 +287,18 @@ def identifiers(text: str) -> tuple[str, ...]:
 
 
 def unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *names* that stand in none of *sources*, however these write them: in other case, with other
-    separators, with or without thousands separators. The beginning of a hash stands for it."""
+    """Return the *names* that none of *sources* contains.
+
+    Ignores case, the kind of separators and thousands separators. The beginning of a hash matches the whole hash.
+    """
     names = tuple(names)
     if not names:
         return ()
-    texts = sorted({_folded(source) for source in sources if source}, key=len)  # most names stand in the shortest
+    texts = sorted({_folded(source) for source in sources if source}, key=len)  # most names are in the shortest
     return tuple(name for name in names if not any(_stands_in(_folded(name), text) for text in texts))
 
 
-# -- what is an identifier --------------------------------------------------------------------------------------------
+# -- reading identifiers ----------------------------------------------------------------------------------------------
 
 
 def _found(text: str) -> Iterator[str]:
@@ -309,7 +311,7 @@ def _found(text: str) -> Iterator[str]:
     for match in _IDENTIFIER_CHUNK.finditer(text):
         chunk = match[0]
         if chunk.isalpha() and not chunk.isupper():
-            continue  # a word, as most are: what follows would find so, for ten times the time
+            continue  # fast path for a plain word: the checks below agree, at ten times the cost
         chunk = chunk.strip(_AROUND)
         if not _SHORTEST <= len(chunk) <= _LONGEST or (chunk.isalpha() and not chunk.isupper()):
             continue
@@ -320,7 +322,7 @@ def _found(text: str) -> Iterator[str]:
 
 
 def _counted(text: str, start: int, end: int) -> bool:
-    """Return whether the number there is an amount, a percentage, or the end of a longer number."""
+    """Return whether the number from *start* to *end* is an amount, a percentage, or the end of a longer number."""
     before = text[max(0, start - 24) : start]
     return bool(_CURRENCY_BEHIND.match(text, end) or _CURRENCY_BEFORE.search(before) or _ENDING.search(before))
 
@@ -381,13 +383,13 @@ def _is_number(chunk: str, digits: int) -> bool:
 
 
 def _is_compound(parts: Sequence[str]) -> bool:
-    """Return whether parts that stood between separators are a code: RES-48213, a UUID; not COVID-19 or mid-2024."""
+    """Return whether *parts*, split at separators, form a code: RES-48213, a UUID; not COVID-19 or mid-2024."""
     if any(len(part) >= _SHORTEST and next(_names(part), None) is not None for part in parts):
         return True
     return any(part.isupper() for part in parts) and sum(len(part) for part in parts if part.isdecimal()) >= 3
 
 
-# -- where it stands --------------------------------------------------------------------------------------------------
+# -- searching for identifiers ----------------------------------------------------------------------------------------
 
 
 def _folded(text: str) -> str:
@@ -409,13 +411,13 @@ def _stands_in(name: str, text: str) -> bool:
 
 
 def _thousands(digits: str) -> list[str]:
-    """Return *digits* in pieces, as they may stand with marks between the thousands."""
+    """Return *digits* split at the thousands, for matching with separators between the pieces."""
     head = len(digits) % 3 or 3
     return [digits[:head], *(digits[at : at + 3] for at in range(head, len(digits), 3))]
 
 
 def _begins(text: str, at: int) -> bool:
-    # A line break that is escaped, in JSON inside of JSON, ends in a letter.
+    # An escaped line break (JSON inside JSON) ends in a letter.
     return at == 0 or not _continues(text[at - 1]) or (text[at - 1] in "nrt" and text[at - 2 : at - 1] == "\\")
 
 
@@ -428,23 +430,23 @@ def _continues(character: str) -> bool:
     return character.isascii() and character.isalnum()
 
 
-# --- what a text names and with which words: the one measure of what a summary keeps of another text --------------
+# --- comparable terms: the one measure of how much a summary keeps of another text ------------------------------------
 
 
-#: Scripts without spaces between words: theirs are compared by pairs of characters.
+#: Scripts without spaces between words, compared by pairs of characters.
 UNSPACED = re.compile(f"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+")
 _TERM = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
 _DIGIT_GROUPS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
 _CENTS = re.compile(r"(?<=\d)[.,]0{1,2}(?!\d)")
-#: Words are the same if they begin alike: inflections differ at the end.
+#: Words with this many equal first letters count as one word: inflections differ at the end.
 _STEM = 5
-#: Most frequent words of a text, by which its language is known.
+#: Number of most frequent words that identify a text's language.
 _FREQUENT = 40
-#: In the same language, at least this share of words is among them.
+#: Minimum share of a text's words among them to be in the same language.
 _SAME_LANGUAGE = 0.06
 
-# What summaries, error messages and replies say of anything: alone, it tells nothing of a conversation.
+# Words that summaries, error messages and replies use about anything: alone, they say nothing about a conversation.
 _EMPTY_WORDS = """
     above access actions additional agent agreed ai all already also amet answer answered answers any api appears
     applicable asked assist assistance assistant attempt auth authentication author availability available bad bar baz
@@ -479,7 +481,7 @@ _EMPTY = frozenset(_EMPTY_WORDS.split())
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of *text* in forms that can be compared: 1,200 is 1200, and words are cut where they inflect."""
+    """The terms of *text* in comparable forms: 1,200 becomes 1200, and words lose their inflected endings."""
 
     text: str
 
@@ -489,7 +491,7 @@ class Terms:
 
     @once
     def numbers(self) -> frozenset[str]:
-        """Numbers of two digits and more that are no identifiers."""
+        """Numbers of two or more digits that are no identifiers."""
         return frozenset(
             number
             for term in self.all
@@ -500,7 +502,7 @@ class Terms:
 
     @once
     def words(self) -> frozenset[str]:
-        """All words but those that tell nothing of what was said; in scripts without spaces, pairs of characters."""
+        """All words except generic ones; in scripts without spaces, pairs of characters."""
         return frozenset(key for term in self.all for word in _TERM.findall(term) for key in _keys(word))
 
     @once
@@ -509,7 +511,7 @@ class Terms:
 
     @once
     def all(self) -> frozenset[str]:
-        """All of them as they are written."""
+        """All terms as written, in lower case."""
         return frozenset(content(self.text).terms)
 
     @once
@@ -517,11 +519,11 @@ class Terms:
         return Counter(_TERM.findall(self.text.casefold()))
 
     def words_in(self, other: Terms) -> frozenset[str]:
-        """Return those of its words that *other* has as they are written: not all that both have, but found at once."""
+        """Return the words that both texts write identically: a fast subset of all common words."""
         return self.words & frozenset(key for word in self._counts.keys() & other._counts.keys() for key in _keys(word))
 
     def is_in_the_language_of(self, other: Terms) -> bool:
-        """Return whether words of the two can be compared; a guess by the words that *other* uses most."""
+        """Return whether the two texts share a language; a guess by the most frequent words of *other*."""
         if self.words & other.words and (UNSPACED.search(self.text) or UNSPACED.search(other.text)):
             return True
         frequent = [word for word, _ in other._counts.most_common(_FREQUENT)]
@@ -529,19 +531,19 @@ class Terms:
 
 
 def find_telling_terms(text: str) -> Iterator[str]:
-    """Yield the identifiers, numbers, names and words of *text* that tell something of it, in its order, each once."""
+    """Yield the specific identifiers, numbers, names and words of *text*, in order, each once."""
     for term in content(text).terms:
         if any(map(is_telling, _TERM.findall(term))) or any(map(str.isdigit, term)):
             yield term
 
 
 def is_telling(word: str) -> bool:
-    """Return whether *word* tells something of what was said: not one that summaries and errors say of anything."""
+    """Return whether *word* is specific: summaries and error messages do not use it about anything at all."""
     return next(_keys(word.casefold()), None) is not None
 
 
 def _fold_term(term: str) -> str:
-    """Return an identifier or number without marks between thousands, and without cents that are none."""
+    """Return an identifier or number without thousands separators and without zero cents."""
     return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
 
 
@@ -557,35 +559,36 @@ def _keys(word: str) -> Iterator[str]:
         yield word
 
 
-# --- whether a summary says something of its source: "Done." and an error page do not -----------------------------
+# --- does a summary say something about its source? "Done." and an error page do not ----------------------------------
 
 
-#: A source of fewer different words may be summed up in others.
+#: A summary of a source with fewer different words may use only other words.
 MIN_SOURCE_WORDS = 8
-#: A source of so few and nothing exact says nothing that could be summed up: greetings, "ok".
+#: A source with at most this many words and no exact value has no content to summarise: greetings, "ok".
 _HARDLY_A_WORD = 3
-#: From so many on, one word of it is too little.
+#: For a source with this many words or more, one common word is too little.
 _RICH_SOURCE = 30
-#: Where the words cannot be compared, a summary of so many says something at any rate.
+#: A summary with this many words passes if the words cannot be compared.
 _OTHER_WORDS = 8
-#: At least this share of what a short answer says is of its source; of what reads as an error message, this much.
+#: Minimum share of a short answer's words from its source; the second is for answers that look like errors.
 _SHARE, _SHARE_OF_ERROR = 0.25, 0.6
-#: An answer with as many terms of its source is no chance.
+#: This many common terms are no coincidence.
 _ENOUGH = 5
-#: The new part names so many things, and a summary says none of them.
+#: Minimum names in the new part before a summary without any of them is rejected.
 _MANY_NEW = 20
-#: An answer of so few words, or characters of a script without spaces, names something or quotes as many in a row.
+#: An answer with at most this many words must contain a name or quote this many words in a row. The second pair counts
+#: characters of scripts without spaces.
 _HANDFUL, _QUOTED_TEXT = 4, 3
 _HANDFUL_UNSPACED, _QUOTED_UNSPACED = 6, 4
 
-# What no summary is, whatever its words: pages, tracebacks and the status lines of servers.
+# Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = re.compile(
     r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
         <(?:\w{1,20}:)?(?:error|fault)
       | traceback\ \(most\ recent | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d(?:\ [A-Za-z-]{1,20}){0,5}[.!]?\s{0,40}\Z )""",
     re.IGNORECASE | re.VERBOSE,
 )
-#: Only what reports a fault has these in its object; the others may stand in an honest one.
+#: Only an error object has these keys; an honest one may have the others.
 _FAULT_KEYS = frozenset(
     ["error", "errors", "fault", "faultstring", "exception", "errorcode", "error_code", "statuscode", "status_code"]
 )
@@ -608,7 +611,7 @@ _ERROR_FIELDS = """
 _ERROR_KEYS = frozenset(_ERROR_FIELDS.split())
 
 
-#: What programs write for a text that they have not.
+#: Placeholders that programs write for a missing text.
 _NO_ANSWER = frozenset(
     [
         "done",
@@ -632,14 +635,16 @@ _LETTERS = re.compile(r"\w+")
 
 
 def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
-    """Return whether *said* says next to nothing of *sources*, *known* of whose identifiers it names. False where that
-    cannot be measured: where there is hardly a word to name, or where it is said in another language."""
+    """Return whether *said* says next to nothing about *sources*; *known* is the number of their identifiers it names.
+
+    False if this cannot be measured: the sources have hardly any words, or *said* is in another language.
+    """
     if is_error_page(said.text):
         return True
     if not looks_like_error(said.text) and sum(len(said.words_in(source)) for source in sources[:1]) >= _ENOUGH:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
-    if len(words) < MIN_SOURCE_WORDS:  # only what says nothing of anything is known
+    if len(words) < MIN_SOURCE_WORDS:  # here only placeholders and errors can be recognised
         return _NO_ANSWER.issuperset(_LETTERS.findall(said.text.casefold())) or (
             looks_like_error(said.text) and not known
         )
@@ -660,8 +665,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
-    """Return whether *sources* hold hardly a word and nothing exact that *said* could have named, and it reports no
-    error."""
+    """Return whether *sources* contain hardly a word and no exact value to name, and *said* is not an error."""
     if any(source.numbers or source.identifiers for source in sources):
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
@@ -669,7 +673,10 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
-    """Return what *source* names and *previous* does not, where that is much and *said* has no word of it."""
+    """Return the new identifiers of *source*, if it names many new things and *said* mentions none of them; else ().
+
+    New means: *previous* does not name it.
+    """
     if not previous.text or said.words_in(source) - previous.words or not said.is_in_the_language_of(source):
         return ()
     before = previous.identifiers | previous.numbers
@@ -686,7 +693,7 @@ def _is_a_handful(text: str) -> bool:
 
 
 def _name_words(said: Terms, source: Terms) -> bool:
-    """Return whether *said* has a number or a name of *source*, or a few of its words in a row."""
+    """Return whether *said* contains a number or a name of *source*, or a few of its words in a row."""
     if said.numbers & source.numbers:
         return True
     read = source.text
@@ -702,12 +709,12 @@ def _name_words(said: Terms, source: Terms) -> bool:
 
 
 def _reads_as_name(word: str, text: str) -> bool:
-    """Return whether *text* has *word* with its capital where no sentence begins."""
+    """Return whether *text* capitalises *word* in the middle of a sentence."""
     return is_telling(word) and re.search(rf"[\w,;] {re.escape(word)}\b", text) is not None
 
 
 def is_error_page(text: str) -> bool:
-    """Return whether *text* has the form of a page, a traceback or a message of a server, whatever its words are."""
+    """Return whether *text* has the form of a page, a traceback or a server's message, with any words."""
     if _PAGE.match(text):
         return True
     value = _object(text)
@@ -715,7 +722,7 @@ def is_error_page(text: str) -> bool:
 
 
 def looks_like_error(text: str) -> bool:
-    """Return whether *text* begins as the messages and pages of servers do."""
+    """Return whether *text* begins like an error message or a page of a server."""
     if _ERROR.match(text):
         return True
     value = _object(text)

@@ -1,7 +1,7 @@
-"""What a user forbade stays word for word: it is carried from compaction to compaction, whatever a summarizer drops.
+"""Keep a user's prohibitions word for word across compactions, even if a summarizer drops them.
 
-Only a user's post gives an instruction. So in a stored summary, what stands below ``HEADING`` is the user's, whoever
-wrote the summary: ``attributed`` sees to that.
+Only a user's post can give an instruction. So in a stored summary, the text below ``HEADING`` is always the user's:
+``Heard.attribute`` moves a model's own words elsewhere.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ..summarizers.statements import Section, sentences
 from ..tokens import TokenCounter
 from .content import Terms, identifiers
 
-#: Of fewer things named, one more or less is no measure; of as few as that, one identifier has to stay. What the user
-#: forbade is restored where it is lost.
+#: Minimum names to measure a share of; from the second number on, a missing identifier is enough. Lost prohibitions
+#: are restored separately.
 _FEW, _FEWEST = 4, 2
-#: Words are a measure, too: of as many different ones that only the summary before has, this share.
+#: Minimum different words found only in the previous summary to measure, and the minimum share of them to keep.
 _WORDS, _WORDS_KEPT = 8, 0.1
-#: A prohibition is kept where this share of its words is; a line says the same of another value likewise.
+#: Share of words that two lines must have in common to say the same, or a summary to keep a prohibition.
 _ALIKE = 0.6
 _LONGEST = 400
-#: So many lines and prohibitions are compared.
+#: Maximum lines and prohibitions to compare.
 _MAX_LINES, _MAX_PROHIBITIONS = 200, 40
-#: Characters of a summary in which prohibitions are looked for, and of a line; a summary of more is no summary.
+#: Characters of a summary to search for prohibitions, and of one line; no real summary is longer.
 _MAX_READ, _LONGEST_LINE = 10_000, 2_000
 
 
@@ -44,11 +44,11 @@ class Missing(NamedTuple):
 
 
 def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> Missing | None:
-    """Return what of *before* is missing in *after*, where it keeps less than the share *least*; else None.
+    """Return the names of *before* that *after* lost, if it keeps less than the share *least*; else None.
 
-    A value is superseded, not missing, where a line of *after* says the same with another one that *source* has. What
-    *source* names again is no sign that *before* was read, so the same share is asked for of what only *before* has;
-    and a little of the words that only that has.
+    A value counts as superseded, not missing, if a line of *after* says the same with another value from *source*.
+    Names that *source* repeats do not prove that the summarizer read *before*. So *after* must also keep the share
+    *least* of the names found only in *before*, and a small share of the words found only there.
     """
     forbidden = {rule: Terms(rule) for rule in _prohibitions(before.text)}
     named = before.identifiers | before.numbers
@@ -74,7 +74,7 @@ def _not_in(source: Terms, names: Iterable[str]) -> frozenset[str]:
 
 
 def _missing_words(before: Terms, after: Terms, source: Terms, named: frozenset[str], least: float) -> Missing | None:
-    """Return how little *after* keeps of what only *before* has: of its words, beside what is *named* again."""
+    """Return a ``Missing`` if *after* keeps too few words found only in *before*; kept names, *named*, count too."""
     only = before.words - before.words_in(source)
     if len(only) < _WORDS or not after.is_in_the_language_of(before):
         return None
@@ -90,7 +90,7 @@ def _prohibitions(text: str) -> Iterator[str]:
 
 
 def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
-    """Return those of *lost* in whose place stands what is *new*."""
+    """Return the *lost* names that *after* replaced with *new* ones, by comparing lines."""
     lines = [(line, values) for line in _lines(after.text) if (values := line.named & new)]
     found: set[str] = set()
     for line in _lines(before.text) if lines else ():
@@ -100,7 +100,7 @@ def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]
         alike = max(lines, key=lambda one: len(one[0].words & line.words))
         if _says(alike[0].words, line.words):
             found.update(here[: len(alike[1])])
-            lines.remove(alike)  # it stands in the place of one
+            lines.remove(alike)  # one line replaces one line
             if not lines:
                 break
     return found
@@ -108,7 +108,7 @@ def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]
 
 class _Line(NamedTuple):
     named: frozenset[str]
-    #: What it says of that, without the words in what it names: a list of names says nothing of them.
+    #: Its other words, without the words inside names: a list of names says nothing about them.
     words: frozenset[str]
 
 
@@ -126,67 +126,71 @@ def _says(words: frozenset[str], of: frozenset[str]) -> bool:
     return len(words & of) >= _ALIKE * len(of)
 
 
-# --- what a user forbade stays word for word: it is carried from compaction to compaction, whatever a summarizer drop
+# --- keep a user's prohibitions word for word across compactions ------------------------------------------------------
 
 
-#: Under this key of its ``extra`` a compaction carries them, oldest first.
+#: Key in a compaction's ``extra`` for the carried prohibitions, oldest first.
 PROHIBITIONS = "standing"
-#: As many are carried, the newest; of each as many characters. Who forbids more than that has written a document.
+#: Maximum prohibitions to carry (the newest), and characters of each. A longer text is a document.
 MOST = 32
 LONGEST = 400
-#: What they stand under at a summary's end. The extractive summarizer knows it from its own summaries.
+#: Their heading at the end of a summary. The extractive summarizer uses the same one.
 HEADING = Section.INSTRUCTIONS.value
 
-#: The headings that say: these are the user's words.
+#: Headings that attribute the text below to the user.
 _ATTRIBUTING = {
     "".join(filter(str.isalnum, one.casefold())): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)
 }
-#: A longer line is no heading, in characters.
+#: Maximum length of a heading, in characters.
 _LONGEST_HEADING = 80
 _LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,4}[.)])\s+(?=\S)", re.ASCII)
 
-#: A message of more sentences is pasted material, except for its beginning and end.
+#: A message with more sentences is pasted material, except for this many at its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
-#: Code, and the lines of somebody else's message: the user only shows them.
+#: Code and quoted lines of another person's message: the user only shows them.
 _SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
-# A sentence that goes on in the next line.
+# A sentence that continues on the next line.
 _WRAPPED = re.compile(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
 
 
 def standing_sentences(rounds: Iterable[Round]) -> tuple[str, ...]:
-    """Return the sentences in which the user forbids something, the newest ``MOST``, oldest first, each once.
+    """Return the user's prohibitions: the newest ``MOST`` sentences, oldest first, without repetitions.
 
-    Only what the user said counts: a tool's result or another agent forbids nothing. A guess by cue words.
+    Only the user's words count: a tool's result or another agent forbids nothing. This is a guess by cue words.
     """
     return _newest(found for round_ in rounds for text in _said(round_) for found in _user_prohibitions(text))
 
 
 def own_words(rounds: Iterable[Round]) -> tuple[str, ...]:
-    """Return what the user said in *rounds*, post by post, without what he only shows: code, somebody else's mail."""
+    """Return the user's words in *rounds*, post by post, without shown material: code, another person's mail."""
     return tuple(_SHOWN.sub("", text) for round_ in rounds for text in _said(round_))
 
 
 def carried(previous: CompactedMessage | None) -> tuple[str, ...]:
-    """Return the instructions that *previous* carries."""
+    """Return the prohibitions that *previous* carries."""
     before = previous.extra.get(PROHIBITIONS, ()) if previous is not None else ()
     return tuple(text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
 
 
 def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
-    """Return what *previous* carries and what the user forbade in *rounds*, the newest ``MOST``, oldest first."""
+    """Return the prohibitions that *previous* carries and those in *rounds*: the newest ``MOST``, oldest first."""
     return _newest((*carried(previous), *standing_sentences(rounds)))
 
 
 def carry(prohibitions: Iterable[str], summary: Summary) -> tuple[str, ...]:
-    """Return *standing* and, of an accepted *summary* by a model, the user's instructions that it quotes: all that the
-    next compaction carries. What was chosen by cue words is not chosen again for standing below a heading."""
+    """Return the sentences for the next compaction to carry: *prohibitions* and the instructions that *summary* quotes.
+
+    *summary* is accepted. Only a model's summary adds quotes: an extractive one chose them by cue words already.
+    """
     quoted = () if summary.extracted else instructions_in(summary.text)
     return _newest((*prohibitions, *(text for text in quoted if len(text) <= LONGEST)))
 
 
 def lost(prohibitions: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *standing* that stand in none of the texts *kept*; only letters and digits are compared, so that
-    it does not matter how a summary quotes them."""
+    """Return the *prohibitions* that no text of *kept* contains.
+
+    Compares letters and digits only, so a summary's quotation style does not matter.
+    """
     prohibitions = tuple(prohibitions)
     if not prohibitions:
         return ()
@@ -195,8 +199,10 @@ def lost(prohibitions: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
 
 
 def restored(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
-    """Return *text* with *sentences* among the user's instructions in it, or below it, and how many these are: the
-    newest that take at most *room* tokens."""
+    """Return *text* with *sentences* added, and the number added: the newest that take at most *room* tokens.
+
+    They join the user's instructions in *text*, or follow it under ``HEADING`` if it has none.
+    """
     lines: list[str] = []
     for sentence in reversed(sentences):
         if count("\n".join([HEADING, *lines, line := f"- {sentence}"])) > room:
@@ -213,40 +219,45 @@ def restored(text: str, sentences: Sequence[str], room: int, count: TokenCounter
 
 
 def instructions_in(text: str) -> tuple[str, ...]:
-    """Return what stands below ``HEADING`` in a stored summary, item by item."""
+    """Return the items below ``HEADING`` in a stored summary."""
     _, items, _ = _parted(text)
     return tuple(item_in(line) for line in items)
 
 
 def item_in(line: str) -> str:
-    """Return what *line* says behind its mark of a list, if it has one."""
+    """Return *line* without its list mark, if any."""
     mark = _LIST_MARK.match(line)
     return line[mark.end() :] if mark else line.strip()
 
 
 def heading_in(line: str) -> Section | None:
-    """Return the heading of this library that says whose words follow, where *line* is one, however it is marked; that
-    of the goal only as it is written here, for models head their own words so as well."""
+    """Return this library's heading if *line* attributes the words below to the user, with any markup; else None.
+
+    The goal's heading must match exactly: models also use it for their own words.
+    """
     if line.strip() == Section.GOAL:
         return Section.GOAL
     return _ATTRIBUTING.get(bare(line)) if len(line) <= _LONGEST_HEADING else None
 
 
 def is_heading(line: str) -> bool:
-    """Return whether *line* seems to open a section: it has a mark of Markdown, or is short and ends in a colon."""
+    """Return whether *line* looks like a heading: it has Markdown marks, or is short and ends in a colon."""
     line = line.strip()
     named = line.endswith((":", "：")) and len(line) <= _LONGEST_HEADING and not _LIST_MARK.match(line)
     return named or line.startswith("#") or (line.startswith("**") and line.endswith("**"))
 
 
 def bare(text: str) -> str:
-    """Return the letters and digits of *text*, in lower case."""
+    """Return the letters and digits of *text* in lower case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _parted(text: str) -> tuple[list[str], list[str], list[str]]:
-    """Return the lines of *text* before the user's instructions, those of them, and those behind; the first section of
-    several, which ends with an empty line or another heading. All stand before where there is none."""
+    """Return the lines of *text* before the user's instructions, the instructions, and the lines after them.
+
+    With several such sections, the first counts. It ends at an empty line or another heading. Without one, all lines
+    come before.
+    """
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if heading_in(line) is Section.INSTRUCTIONS), len(lines))
     end = start + 1
@@ -256,7 +267,7 @@ def _parted(text: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def _newest(found: Iterable[str]) -> tuple[str, ...]:
-    """Return the last ``MOST`` of *found*; what is said again stands where it was said last."""
+    """Return the last ``MOST`` of *found*; a repeated sentence keeps its last position."""
     latest: dict[str, str] = {}
     for sentence in found:
         key = bare(sentence)
@@ -266,7 +277,7 @@ def _newest(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _said(round_: Round) -> Iterator[str]:
-    """Yield what the user said in *round_*. A query is mostly posted as well: said twice running, it is read once."""
+    """Yield the user's texts in *round_*. A query usually repeats as the first post; equal neighbours yield once."""
     said = [round_.user_query, *(post.message for post in round_.post_list if post.send_from == USER)]
     yield from (text for text, _ in groupby(said))
 
@@ -283,25 +294,25 @@ def _user_prohibitions(text: str) -> Iterator[str]:
             yield beginning(sentence, LONGEST)
 
 
-# --- whose words are they: what a model's summary has among the user's instructions is looked for in the user's words
+# --- attribution: check the instructions in a model's summary against the user's own words ----------------------------
 
 
-#: What stands here instead of ``HEADING`` says less: a summarizer put it there.
+#: Heading for instructions in the summarizer's words, instead of ``HEADING``.
 UNSAID = "Instructions in the summary's own words:"
-#: And what stands here, somebody else said, or the user showed.
+#: Heading for words of others, or text that the user only showed.
 OTHERS = "Words of others, which are no instruction:"
 _IN_OTHER_WORDS = " (in the summary's words)"
-#: A shorter quote may stand anywhere; in scripts other than Latin, a word has fewer letters.
+#: Minimum letters of a quote that proves anything; the second is for scripts other than Latin, with shorter words.
 _MIN_LETTERS, _MIN_OTHERS = 12, 4
-#: So many quotes of one summary are looked for, each in all that the user said.
+#: Maximum quotes of one summary to search for in all of the user's words.
 MAX_QUOTES = 1_000
-# No mark opens twice: one that is never closed is not looked for to the end, from each one.
+# No quote contains its own opening mark, so unclosed marks do not cost quadratic time.
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
 
 
-@dataclass(frozen=True)  # no slots: what is asked for often is worked out once and kept
+@dataclass(frozen=True)  # no slots: the cached properties need a __dict__
 class _Post:
-    """What the user said at once."""
+    """One text of the user."""
 
     text: str
 
@@ -315,7 +326,7 @@ class _Post:
 
     @once
     def said(self) -> str:
-        """The letters of its sentences; ``ends`` says where in it each ends."""
+        """The letters of its sentences, joined; ``ends`` holds the end of each."""
         return "".join(map(bare, self.sentences))
 
     @once
@@ -324,7 +335,7 @@ class _Post:
 
 
 class Heard:
-    """What the user said, in which quotes are looked for."""
+    """The user's words, searchable for quotes."""
 
     def __init__(self, rounds: Iterable[Round], carried: Iterable[str] = (), previous: str = "") -> None:
         """Take the *rounds* of a request, the instructions *carried* from earlier ones and the *previous* summary."""
@@ -337,10 +348,10 @@ class Heard:
         return "\n".join(map(bare, (*_texts(self._rounds), *_of_others(self._previous))))
 
     def find_sentence(self, quote: str) -> str:
-        """Return the user's whole sentence that holds *quote*, word for word; empty where none does.
+        """Return the user's whole sentence that contains *quote* word for word, or "" if none does.
 
-        The whole one, for a part may say the opposite; several where it is a quote of several. Empty for whatever comes
-        after ``MAX_QUOTES`` others.
+        The whole sentence, because a part may say the opposite. A quote across several sentences returns all of them.
+        After ``MAX_QUOTES`` quotes, the result is always "".
         """
         letters = bare(quote)
         if not letters or self._quotes_left == 0:
@@ -357,9 +368,8 @@ class Heard:
         return ""
 
     def attribute(self, text: str) -> str:
-        """Return a model's *text* with nothing below ``HEADING`` but the user's sentences; the rest stands below
-        ``OTHERS`` or ``UNSAID``. Where it says of other lines that the user said them, it says now that these are its
-        words."""
+        """Return a model's *text* with only the user's sentences below ``HEADING``; the rest moves below ``OTHERS`` or
+        ``UNSAID``. Any other heading that attributes words to the user is marked as the summary's own words."""
         lines = text.split("\n")
         if not any(map(heading_in, lines)):
             return text
@@ -386,7 +396,7 @@ class Heard:
         return "\n".join(made).strip()
 
     def attribute_notes(self, notes: Sequence[Note]) -> tuple[Note, ...]:
-        """Return a model's *notes*, of which none is the user's instruction but what the user said."""
+        """Return a model's *notes*; only the user's own sentences remain the user's instructions."""
         return tuple(map(self._attributed, notes))
 
     def _attributed(self, note: Note) -> Note:
@@ -403,24 +413,24 @@ class Heard:
         return note.model_copy(update=changes) if changes else note
 
     def _heading_for(self, item: str) -> str:
-        """Return below which heading *item* stands, which is not the user's."""
+        """Return the heading for *item*, which is not the user's: ``OTHERS`` or ``UNSAID``."""
         item = item_in(item)
         asked = map(bare, (*_quotes_in(item), item)) if self._quotes_left else ()
         return OTHERS if any(_is_long(one) and one in self._letters_of_all for one in asked) else UNSAID
 
     def _split_quotes(self, item: str) -> tuple[list[str], bool]:
-        """Return the user's sentences that *item* quotes, and whether it says hardly anything else."""
+        """Return the user's sentences that *item* quotes, and True if it contains hardly anything else."""
         item = item_in(item)
         quotes = _quotes_in(item) or [item]
         found = [sentence for quote in quotes if (sentence := self.find_sentence(quote))]
-        if not found and (sentence := self.find_sentence(item)):  # a sentence in which the user quotes something
+        if not found and (sentence := self.find_sentence(item)):  # the user's sentence itself contains a quotation
             return [sentence], True
         letters = sum(len(bare(quote)) for quote in quotes)
         return found, len(found) == len(quotes) and 2 * letters >= len(bare(item))
 
 
 def _marked(line: str) -> str:
-    """Return *line*, and where it is a heading that says that the user's words follow, that these are none."""
+    """Return *line*; mark a heading that attributes words to the user as the summary's own words."""
     return line if heading_in(line) is None else f"{line.rstrip(' :*')}{_IN_OTHER_WORDS}:"
 
 
@@ -438,7 +448,7 @@ def _texts(rounds: Iterable[Round]) -> Iterator[str]:
 
 
 def _of_others(summary: str) -> Iterator[str]:
-    """Give what a *summary* tells as the words of others."""
+    """Yield the items of *summary* below ``OTHERS``."""
     inside = False
     for line in summary.split("\n"):
         if is_heading(line):
