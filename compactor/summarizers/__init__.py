@@ -1,4 +1,4 @@
-"""Who makes the text of a summary. None of them imports a model's client before it is asked."""
+"""Summarizers: they write the text of a summary. None imports a model's client before its first call."""
 
 from .answers import as_summarizer
 from .base import Continued, Summarizer, SummarizerError, Summary, SummaryRequest

@@ -1,4 +1,4 @@
-"""What a summarizer is asked and what it answers."""
+"""The summarizer interface: request, answer and error."""
 
 from __future__ import annotations
 
@@ -11,82 +11,82 @@ from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
 
 RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
-#: How a summary is asked for: with a transcript of its own, or behind the beginning of the agent's last prompt, which
-#: its provider has in its cache.
+#: How to ask for a summary: with a separate transcript, or as a continuation of the agent's last prompt, which its
+#: provider has in its cache.
 Style = Literal["separate", "continue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
-    """The same question as a continuation of the agent's own last prompt, most of which its provider has in its cache.
+    """The request as a continuation of the agent's last prompt, which its provider mostly has in its cache.
 
     Its repr shows no conversation.
     """
 
-    #: The messages that the agent's last prompt began with, as they were sent, up to the last round that is summarised,
-    #: and what was said in that since; then one user message, the instruction.
+    #: The first messages of the agent's last prompt, unchanged, up to the last round to summarise; that round's newer
+    #: messages; then the instruction as one user message.
     messages: list[dict[str, Any]] = field(repr=False)
-    #: The rest of what the provider's cache goes by, as it was sent.
+    #: The rest of the provider's cache key, as it was sent.
     tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     tool_choice: Any = None
-    #: The agent's model, as configured; empty: not known.
+    #: The agent's model, as configured; empty if unknown.
     model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRequest:
-    """Everything a summarizer may want to know. A model needs only ``messages``. Its repr shows no conversation."""
+    """The input of a summarizer. A model needs only ``messages``. Its repr shows no conversation."""
 
     role: str = ""
     kind: RequestKind = "rounds"
-    #: What the summary replaces, together with ``rounds``. None the first time.
+    #: The previous compaction; the summary replaces it and ``rounds``. None the first time.
     previous: CompactedMessage | None = field(default=None, repr=False)
     #: The new rounds only, with the posts that ``role`` sees. A round too long for one request is split over several
-    #: requests: then each holds a slice of its posts, and of a long post's text.
+    #: requests; each holds a slice of its posts, and of a long post's text.
     rounds: Sequence[Round] = field(default=(), repr=False)
     #: The span of ``rounds``, from 1, both inclusive, in the numbering of the role's visible rounds.
     start_index: int = 1
     end_index: int = 0
-    #: How long the answer should be, in tokens; None: no wish.
+    #: Target length of the answer in tokens; None: no target.
     target_tokens: int | None = None
-    #: The agent's plan as text, where there is one.
+    #: The agent's plan as text, if any.
     plan: str | None = field(default=None, repr=False)
-    #: The chat messages to send: what the prompt template rendered.
+    #: The chat messages to send, rendered from the prompt template.
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    #: Where the agent's last prompt shows in full what is to be summarised: the same question behind its beginning.
-    #: Not made for a summarizer that says ``takes_continued = False``.
+    #: The same request as a continuation, if the agent's last prompt shows in full everything to summarise. None for a
+    #: summarizer with ``takes_continued = False``.
     continued: Continued | None = field(default=None, repr=False)
-    #: The notes that changes are asked for, where ``kind`` is "changes"; the first is number 1.
+    #: The notes to edit, if ``kind`` is "changes"; the first is number 1.
     notes: Sequence[Note] = field(default=(), repr=False)
-    #: The JSON schema of the answer, where it is not plain text.
+    #: The JSON schema of the answer, unless it is plain text.
     schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summarizer's answer, with what it cost where that is known."""
+    """A summarizer's answer, and its token usage if known."""
 
     text: str
     #: ``input_tokens``, ``output_tokens``, ``cached_tokens``.
     usage: Mapping[str, int] | None = None
     model: str | None = None
-    #: What ``text`` says, note by note, where it was made so.
+    #: The content of ``text`` note by note, if the summarizer writes notes.
     notes: tuple[Note, ...] = ()
-    #: Whether it holds nothing but what was said, each line below the heading of whoever said it. A text that a model
-    #: wrote is no such summary: what it has below the user's heading is looked for in the user's words.
+    #: True if it contains only quoted words, each line below its speaker's heading. False for a model's text: its lines
+    #: below the user's heading are checked against the user's words.
     extracted: bool = False
 
     def __post_init__(self) -> None:
-        # As answers say it: what is no count there is not worth an answer that was paid for.
+        # Drop invalid counts instead of failing: the answer has been paid for.
         object.__setattr__(self, "usage", _counts(self.usage))
 
 
-#: Whoever counted more tokens has not counted.
+#: A larger count is an error of the endpoint.
 MAX_TOKENS = 2**53
 
 
 def _counts(usage: object) -> Mapping[str, int] | None:
-    """Return what of *usage* says how many; None where nothing is said."""
+    """Return the valid counts in *usage*; None if it is no mapping."""
     if not isinstance(usage, Mapping):
         return None
     return {
@@ -100,16 +100,16 @@ Summarizer = Callable[[SummaryRequest], "str | Summary"]
 
 
 class SummarizerError(ContextError):
-    """A summarizer could not answer; the published compaction stays, and the compactor tries again later."""
+    """A summarizer failed. The published compaction stays, and the compactor retries later."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        #: Seconds the endpoint asked to be left alone, where it did.
+        #: Seconds to wait before the next request, if the endpoint named a time.
         self.retry_after = retry_after
 
 
 def added(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    """Return *usage* and *more* of it, as far as they are known."""
+    """Return the sum of *usage* and *more*; None counts as unknown and adds nothing."""
     if usage is None or more is None:
         return more if usage is None else usage
     return {key: usage.get(key, 0) + more.get(key, 0) for key in {**usage, **more}}

@@ -1,7 +1,7 @@
-"""Cues: phrases by which a sentence is known, in any language, looked for in time that grows with its length alone.
+"""Cues: phrases that classify a sentence, in any language, in time linear in its length.
 
-A table of phrases is data (``cues.yaml`` says how one is written). No phrase looks further than ``MAX_GAP`` words
-ahead at each of its gaps, so that no text makes it slow.
+The tables of phrases are data; ``cues.yaml`` documents their syntax. At each gap, a phrase looks at most ``MAX_GAP``
+words ahead, so no text makes the search slow.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: The kind of what looks like a cue and is none: it is not told of, and takes the place of shorter phrases.
+#: Kind of a phrase that only looks like a cue: it is never reported, but suppresses shorter phrases that it overlaps.
 EXCEPT = "except"
-#: So many words, or letters where these stand for words, may be where a phrase has dots.
+#: Maximum words at a phrase's dots, or letters in scripts that count letters as words.
 MAX_GAP, MAX_LETTERS = 8, 24
-#: A sentence has no more characters; what is longer is judged by its beginning.
+#: Maximum characters of a sentence to read; a longer one is judged by its beginning.
 MAX_SENTENCE = 4_000
-#: When so many different words are known, all are forgotten.
+#: Maximum words in the lookup cache; above it, the cache is cleared.
 MAX_KNOWN = 50_000
 
-#: Where a phrase has these, other words may stand: of the same clause, and of later ones as well.
+#: Gaps in a phrase: other words of the same clause, or also of later clauses.
 _GAP, _LATER = "...", "...."
 
-#: Scripts that are written without spaces: each letter is taken for a word.
+#: Scripts without spaces: each letter counts as a word.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-#: Signs that belong to a letter, which ``\w`` is not true of.
+#: Combining signs that belong to a letter but do not match ``\w``.
 _SIGNS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0d7f"
-#: What ends a clause.
+#: Characters that end a clause.
 _BREAKS = ',;:()"«»„“”—–…!?.،؛؟，、；：。！？「」『』（）।·•*'
-# What stands before an apostrophe is a word of its own, as in l'avion and I'd.
+# Text before an apostrophe is a separate word, as in l'avion and I'd.
 _WORD = re.compile(rf"[{_UNSPACED},]|(?:(?![{_UNSPACED}])[\w{_SIGNS}])+'?")
 _ASCII_WORD = re.compile(r"\w+'?|,")
-#: Spelt in several ways, and read as one; and what stands between letters without being one.
+#: Spelling variants mapped to one character, and removed marks between letters that are not letters.
 _SAME = str.maketrans(
     {
         **dict.fromkeys("’‘ʼ`´", "'"),
@@ -53,41 +53,41 @@ _SAME = str.maketrans(
     }
 )
 _ASCII_SAME = str.maketrans(dict.fromkeys(filter(str.isascii, _BREAKS), ","))
-#: Stands where a clause ends; it is no word.
+#: Marks the end of a clause; not a word.
 BREAK = ","
 
 
 def words_in(text: str) -> list[str]:
-    """Return the words of *text* in small letters, spelt alike, and ``BREAK`` where a clause ends."""
+    """Return the words of *text* in lower case and uniform spelling, with ``BREAK`` at the end of each clause."""
     if text.isascii():
         return _ASCII_WORD.findall(_apart(text.lower()).translate(_ASCII_SAME))
     return _WORD.findall(_apart(unicodedata.normalize("NFC", text).translate(_SAME).lower()))
 
 
 def _apart(text: str) -> str:
-    """Return *text* with what English writes as one word in two: "don't" is "do not"."""
+    """Return *text* with English contractions split: "don't" becomes "do not"."""
     return text.replace("n't", " not").replace("cannot", "can not")
 
 
 class _Word(NamedTuple):
-    """What one word of a phrase may be."""
+    """The alternatives for one word of a phrase."""
 
     exact: frozenset[str]
     beginnings: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
-    #: Beginnings, each with the ending that goes with it.
+    #: Pairs of a beginning and its ending.
     frames: tuple[tuple[str, str], ...] = ()
-    #: Any word at all.
+    #: True for any word at all.
     free: bool = False
-    #: Nothing but what is exact.
+    #: True if only ``exact`` words match.
     plain: bool = True
-    #: With ``free``: any word but these.
+    #: With ``free``: any word except these.
     none_of: _Word | None = None
 
     @classmethod
     def read(cls, written: Iterable[str]) -> _Word:
-        """Read the alternatives *written* for a word."""
+        """Parse the alternatives *written* for one word."""
         exact, beginnings, endings, parts, frames, free = [], [], [], [], [], False
         for one in written:
             bare = one.strip("*")
@@ -126,16 +126,16 @@ class _Word(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Phrase:
     kind: str
-    #: The words that follow each other; between two such runs there may be others.
+    #: Runs of consecutive words; other words may come between two runs.
     runs: tuple[tuple[_Word, ...], ...]
-    #: For each run, whether it may stand in a later clause than the one before it.
+    #: For each run: True if it may be in a later clause than the run before it.
     later: tuple[bool, ...]
-    #: Where it has to begin: ``^`` the sentence, ``,`` a clause, or anywhere.
+    #: Required position: ``^`` start of the sentence, ``,`` start of a clause, empty anywhere.
     begins: str
     ends: bool
-    #: Words of which one has to be in the sentence, where the phrase alone might be of another language.
+    #: The sentence must contain one of these words: the phrase alone might belong to another language.
     marks: frozenset[str]
-    #: Which word of the first run it is looked up by.
+    #: Index in the first run of the word used for lookup.
     anchor: int
 
     @property
@@ -143,11 +143,11 @@ class _Phrase:
         return sum(map(len, self.runs))
 
     def may_stand_among(self, words: Set[str]) -> bool:
-        """Return whether those of its words that are written out are among *words*; False is certain."""
+        """Return whether *words* contains all its exact words; False rules the phrase out."""
         return not any(word.plain and word.exact.isdisjoint(words) for run in self.runs for word in run)
 
     def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
-        """Return where the phrase ends that begins at *start*; -1 where it does not. *anywhere*: wherever it ends."""
+        """Return the end of the phrase if it matches at *start*, else -1. *anywhere* ignores its required end."""
         place = start
         for number, (run, later) in enumerate(zip(self.runs, self.later, strict=True)):
             found = self._find(words, place, run, searching=number > 0, later=later)
@@ -176,11 +176,11 @@ class _Phrase:
 
 
 class Cues:
-    """Phrases of several kinds and languages; of two that overlap in a sentence, the one of more words counts."""
+    """Phrases of several kinds and languages; of two overlapping phrases, the one with more words counts."""
 
     def __init__(self, tables: Mapping[str, Mapping[str, Sequence[str]]], kinds: Sequence[str]) -> None:
-        """Take a table for each language: the phrases of each of *kinds*, and beside them ``begin``, ``marks`` and
-        lists of words that phrases name."""
+        """Take one table per language: the phrases of each of *kinds*, and also ``begin``, ``marks`` and the word lists
+        that phrases refer to."""
         self._exact: dict[str, list[_Phrase]] = {}
         self._wild: list[_Phrase] = []
         self._openers: set[str] = set()
@@ -192,15 +192,17 @@ class Cues:
                     for phrase in _read(kind, written, table, marks):
                         self._file(phrase)
         anchors = [phrase.runs[0][phrase.anchor] for phrase in self._wild]
-        #: A word that begins, ends or goes on in none of these ways is looked up in none of those phrases.
+        #: A word without any of these beginnings, endings or parts matches no wildcard anchor.
         self._beginnings = tuple({one for word in anchors for one in (*word.exact, *word.beginnings, *_begun(word))})
         self._endings = tuple({ending for word in anchors for ending in word.endings})
         self._parts = tuple({part for word in anchors for part in word.parts})
         self._known: dict[str, tuple[_Phrase, ...]] = {}
 
     def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
-        """Return the kinds of which a phrase stands in *sentence* that no longer one overlaps; none where none of those
-        *wanted* does."""
+        """Return the kinds of the phrases in *sentence*, without those that a longer phrase overlaps.
+
+        Returns no kinds at all if no phrase of a *wanted* kind matches.
+        """
         words = words_in(sentence[:MAX_SENTENCE])
         filed = self._phrases_at(words)
         if not any(phrase.kind in wanted and self._ends(words, at, phrase) for at, found in filed for phrase in found):
@@ -220,7 +222,7 @@ class Cues:
         return frozenset(kinds - {EXCEPT})
 
     def may_stand_in(self, text: str, wanted: frozenset[str]) -> bool:
-        """Return whether a phrase of the kinds *wanted* may stand in a sentence of *text*; False is certain."""
+        """Return whether a sentence of *text* may contain a phrase of a *wanted* kind; False is certain."""
         words = words_in(text)
         return any(
             phrase.kind in wanted and self._ends(words, at, phrase, anywhere=True)
@@ -229,11 +231,11 @@ class Cues:
         )
 
     def _phrases_at(self, words: Sequence[str]) -> list[tuple[int, list[_Phrase]]]:
-        """Return the phrases that may stand there and are looked up by one of *words*, by its place."""
+        """Return (index of a word, phrases with that word as anchor that may match)."""
         different = set(words)
         known = self._known
         if len(known) > MAX_KNOWN:
-            known = self._known = {}  # another one: a thread that reads the old goes on with it
+            known = self._known = {}  # a new dict: another thread may still read the old one
         for word in different.difference(known):
             known[word] = self._found_by(word)
         shown = _Shown(different)
@@ -245,8 +247,10 @@ class Cues:
         return [(at, here) for at, word in enumerate(words) if (here := fit.get(word))]
 
     def _ends(self, words: Sequence[str], at: int, phrase: _Phrase, *, anywhere: bool = False) -> int:
-        """Return where *phrase* ends that is looked up by the word *at*; 0 where it does not stand there. *anywhere*:
-        it need not be where a sentence or clause begins or ends."""
+        """Return the end of *phrase* if it matches with its anchor word *at*, else 0.
+
+        *anywhere* ignores its required position in a sentence or clause.
+        """
         start = at - phrase.anchor
         if start < 0 or not (anywhere or not phrase.begins or self._may_begin(words, start, phrase.begins)):
             return 0
@@ -266,7 +270,7 @@ class Cues:
         return before < 0
 
     def _found_by(self, word: str) -> tuple[_Phrase, ...]:
-        """Return the phrases that are looked up by *word*."""
+        """Return the phrases with *word* as a possible anchor."""
         exact = self._exact.get(word, ())
         may_be = word.startswith(self._beginnings) or word.endswith(self._endings)
         if not may_be and not any(part in word for part in self._parts):
@@ -287,14 +291,14 @@ def _begun(word: _Word) -> Iterator[str]:
 
 
 class _Shown:
-    """Which marks of languages there are among *words*: these themselves, and their letters."""
+    """The language marks found among *words*: whole words or single letters."""
 
     def __init__(self, words: Set[str]) -> None:
         self._words = words
         self._found: dict[frozenset[str], bool] = {}
 
     def is_any_of(self, marks: frozenset[str]) -> bool:
-        """Return whether one of *marks* is among them, or there are none to look for."""
+        """Return whether one of *marks* was found, or *marks* is empty."""
         if not marks:
             return True
         found = self._found.get(marks)
@@ -304,7 +308,7 @@ class _Shown:
 
 
 def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]) -> Iterator[_Phrase]:
-    """Give the phrases that *written* stands for."""
+    """Yield the phrases that *written* describes. Raises ``ValueError`` for an invalid cue."""
     sure = written.startswith("?")
     begins = next((sign for sign in "^," if written.lstrip("? ").startswith(sign)), "")
     body = written.lstrip("?^, ")
@@ -321,7 +325,7 @@ def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: fr
 
 
 def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
-    """Give *parts* with and without each that stands in round brackets."""
+    """Yield *parts* with and without each part in round brackets."""
     ways: list[list[str]] = [[]]
     for part in parts:
         bare = part[1:-1] if part.startswith("(") and part.endswith(")") else ""
@@ -357,7 +361,7 @@ def _words(run: Iterable[str], table: Mapping[str, Sequence[str]]) -> Iterator[_
 
 
 def _of_list(word: str, table: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the alternatives for *word*; those of the list that it names."""
+    """Yield the alternatives for *word*, or the entries of the list that it names."""
     for one in table[word.strip("<>")] if word.startswith("<") else (word,):
         yield from _alternatives(one)
 
@@ -369,7 +373,7 @@ def _alternatives(part: str) -> Iterator[str]:
 
 
 def _specific(word: _Word) -> tuple[int, int]:
-    """Return how well *word* is looked up: best where it is written out, and long."""
+    """Return how well *word* serves as an anchor: best if it is exact and long."""
     if word.free or BREAK in word.exact:
         return (0, 0)
     return (2, min(map(len, word.exact))) if word.plain else (1, 0)

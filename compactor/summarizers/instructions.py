@@ -1,6 +1,6 @@
-"""Which of a user's sentences are meant to stay in force: rules, prohibitions, preferences, limits, deadlines.
+"""Find a user's standing instructions: rules, prohibitions, preferences, limits, deadlines.
 
-By cue words, so it errs. ``cues.yaml`` has them, a table for each language.
+The search goes by cue words and can err. ``cues.yaml`` holds one table of cues per language.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
 _ANY, _ONLY_FORBIDS = frozenset((_FORBIDS, _RULES, _WISHES)), frozenset((_FORBIDS,))
 
 _POLITE = re.compile(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you|we)\b", re.IGNORECASE)
-#: What code is full of, and hardly any other line has.
+#: Signs that fill code and are rare in other lines.
 _CODE_SIGNS = frozenset("(){}[]=<>;_/\\$#|+*&%^~`@")
 _CODE = re.compile(
     r"(?:#|//|/\*|\*/|<[/!a-z]|@\w|\$ |>>>|\{|\}|(?:def|class|import|from|return|const|let|var|function|async|elif"
@@ -27,16 +27,16 @@ _CODE = re.compile(
 
 @cache
 def _cues() -> Cues:
-    """Return the cues of all languages: read when the first sentence is judged, and once."""
+    """Return the cues of all languages. Loaded once, for the first sentence."""
     text = files(__package__).joinpath("cues.yaml").read_text(encoding="utf-8")
     tables = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (either is the safe one)
     return Cues(tables, (_FORBIDS, _RULES, _WISHES))
 
 
 def instruction_strength(sentence: str) -> float:
-    """Return 1 for what reads as a rule or prohibition, 0.6 for a wish or a limit, 0 for anything else.
+    """Return 1 if *sentence* reads as a rule or prohibition, 0.6 for a wish or a limit, 0 for anything else.
 
-    A question is an instruction only where it is a polite one ("could you never ..."); a line of code is none.
+    A question counts only if it is polite ("could you never ..."). A line of code never counts.
     """
     kinds = _kinds_of(sentence, _ANY)
     if _FORBIDS in kinds or _RULES in kinds:
@@ -45,22 +45,27 @@ def instruction_strength(sentence: str) -> float:
 
 
 def is_prohibition(sentence: str) -> bool:
-    """Return whether *sentence* forbids something, or asks not to do it without the user. A refusal such as "I don't
-    want any insurance" counts, and of questions only polite ones ("could you never ...")."""
+    """Return whether *sentence* forbids something, or asks not to do it without the user.
+
+    A refusal such as "I don't want any insurance" counts. A question counts only if it is polite ("could you never
+    ...").
+    """
     return _FORBIDS in _kinds_of(sentence, _ONLY_FORBIDS)
 
 
 def may_prohibit(text: str) -> bool:
-    """Return whether a sentence of *text* may be a prohibition. One look at all of it, which mostly says no, takes less
-    than to part it into sentences."""
-    # Escapes in JSON, and words that are cut because they are too long, are other words in a sentence.
+    """Return whether *text* may contain a prohibition; False is certain.
+
+    One scan usually returns False and costs less than splitting *text* into sentences.
+    """
+    # Splitting unescapes JSON and cuts overlong words, so a sentence may then have other words than this scan.
     as_in_sentences = (
         "{" not in text and "[" not in text and len(max(text.split(), key=len, default="")) < _LONGEST_WORD
     )
     return not as_in_sentences or _cues().may_stand_in(text, _ONLY_FORBIDS)
 
 
-#: A longer word may be cut where a text is parted into sentences.
+#: Splitting a text into sentences may cut a longer word.
 _LONGEST_WORD = 80
 
 
@@ -72,7 +77,7 @@ def _kinds_of(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
 
 
 def _is_code(line: str) -> bool:
-    """Return whether *line* reads as code rather than as a sentence that speaks of it."""
+    """Return whether *line* reads as code rather than as a sentence about code."""
     line = line.strip()
     signs = sum(map(_CODE_SIGNS.__contains__, line))
     if line.endswith(("{", ";", "};", ");")) or (signs and _CODE.match(line.lower())):

@@ -1,7 +1,7 @@
-"""The limits of one call: its time as a whole, and the bytes it may receive.
+"""The limits of one call: its total time, and the bytes it may receive.
 
-httpx knows only limits for each single read and write: a server that sends a byte now and then, in the headers or in
-the body of an error too, outlives them. So every read and write is cut to what is left.
+httpx limits only single reads and writes. A server that sends a byte now and then, even in headers or an error's body,
+outlives those limits. So every read and write here gets at most the remaining time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from .base import SummarizerError
 
-#: No summary is as long as this; an answer that is would only fill the memory.
+#: No summary is this long; a larger answer would only fill the memory.
 MAX_ANSWER_BYTES = 10_000_000
 
 TOO_LARGE = f"the answer is larger than {MAX_ANSWER_BYTES // 1_000_000} MB: check that base_url= is right"
@@ -23,12 +23,12 @@ def too_slow(seconds: float) -> str:
     return f"no whole answer within {seconds:g} s: raise timeout=, or choose a faster model="
 
 
-#: Bytes that are decompressed at once: a few of them may stand for very many.
+#: Maximum bytes per decompression step: a few compressed bytes may expand to very many.
 _PIECE = 65_536
 
 
 class Limit:
-    """What one call may still take: time, and bytes from the network."""
+    """The remaining time and network bytes of one call."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds, self._clock = seconds, clock
@@ -36,7 +36,7 @@ class Limit:
         self._received = 0
 
     def left(self) -> float:
-        """Return the seconds left, always above 0; raise ``SummarizerError`` where there are none."""
+        """Return the remaining seconds, always above 0. Raises ``SummarizerError`` if none remain."""
         left = self._end - self._clock()
         if left <= 0:
             raise SummarizerError(too_slow(self._seconds))
@@ -48,7 +48,7 @@ class Limit:
             raise SummarizerError(TOO_LARGE)
 
 
-#: The limit of the call that runs in this thread.
+#: The limit of this thread's current call.
 current: ContextVar[Limit | None] = ContextVar("limit", default=None)
 
 
@@ -60,7 +60,7 @@ def _within(timeout: float | None) -> float | None:
 
 
 class _LimitedStream:
-    """A connection whose every wait ends with the call it is for."""
+    """A connection that never waits past the end of the current call."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -75,7 +75,7 @@ class _LimitedStream:
         return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        # In pieces: a server that reads slowly holds up a long write just as one that writes slowly does a read.
+        # In pieces: a server that reads slowly would block a long write beyond the limit.
         for start in range(0, len(buffer), 16_384):
             self._stream.write(buffer[start : start + 16_384], timeout=_within(timeout))
 
@@ -99,8 +99,8 @@ class _LimitedBackend:
 def limit_connections(http_client: Any) -> None:
     """Limit every connection that *http_client* makes.
 
-    httpx has no public place for this. Where its inside has changed, nothing happens, and what is left is the check
-    between the pieces of a body.
+    httpx has no public API for this. If its internals change, this does nothing; the check between the pieces of a body
+    still applies.
     """
     for transport in (getattr(http_client, "_transport", None), *getattr(http_client, "_mounts", {}).values()):
         pool: Any = getattr(transport, "_pool", None)
@@ -109,17 +109,17 @@ def limit_connections(http_client: Any) -> None:
 
 
 def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
-    """Have a *response* whose body is still to be read raise ``SummarizerError`` where that is larger than *most*, also
-    decompressed: a few bytes from the network may stand for gigabytes, in an error as in an answer.
+    """Make an unread *response* raise ``SummarizerError`` if its body exceeds *most* bytes, also after decompression.
 
-    For a response of httpx, whichever of its versions openai uses.
+    A few network bytes may expand to gigabytes, in an error as in an answer. Works with every httpx version that openai
+    uses.
     """
     coding, stream = response.headers.get("content-encoding", "").strip().lower(), response.stream
     if coding in ("gzip", "x-gzip", "deflate"):
-        del response.headers["content-encoding"]  # or it would be decompressed once more
+        del response.headers["content-encoding"]  # or httpx would decompress it again
         pieces = _decompressed(stream)
     else:
-        # Compressed in another way, it is decompressed by httpx, and little by little.
+        # httpx decompresses other encodings itself; small pieces bound each step.
         pieces = (chunk[at : at + 1024] for chunk in stream for at in range(0, len(chunk), 1024)) if coding else stream
 
     def bounded() -> Iterator[bytes]:
@@ -137,7 +137,7 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
 
 
 def _decompressed(chunks: Any) -> Iterator[bytes]:
-    """Give what *chunks* of gzip or zlib stand for, in pieces. Raises ``SummarizerError`` for what is neither."""
+    """Yield *chunks* of gzip or zlib decompressed, in pieces. Raises ``SummarizerError`` for any other data."""
     decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         for chunk in chunks:
