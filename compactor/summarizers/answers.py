@@ -1,4 +1,4 @@
-"""What is in a model's answer: everything is checked, because endpoints send everything."""
+"""Read the summary from a model's answer. Everything is checked: endpoints return anything."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from memory.arguments import takes
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
 from .response_limits import MAX_ANSWER_BYTES, TOO_LARGE, Limit
 
-#: A reply is short; a long text that begins with "Hello" is something else.
+#: Maximum characters of a reply; a longer text that begins with "Hello" is something else.
 _LONGEST = 400
-#: Shorter still is one that shows only at its end: "It is done. Is there anything else I can help you with?"
+#: The same for a reply recognised only by its end: "It is done. Is there anything else I can help you with?"
 _LONGEST_CLOSING = 200
 
-# What replies begin with, said for itself or before an offer, a promise or a refusal.
+# The beginning of a reply, alone or before an offer, a promise or a refusal.
 _GREETING = re.compile(
     r"""(?: (?: hello | hi | hey | greetings | welcome | good\ (?:morning|afternoon|evening) | sure(?:\ thing)?
       | certainly | of\ course | absolutely | great | thanks? | thank\ you | you['’]re\ welcome | no\ problem
@@ -27,7 +27,7 @@ _GREETING = re.compile(
       \b (?:\ (?:there|again|back|so\ much|everyone|all))? [^\w<]* )+""",
     re.IGNORECASE | re.VERBOSE,
 )
-# Each names the one who offers or the one to whom: standing instructions, quoted word for word, say "please" as well.
+# Each names the speaker or the reader: quoted standing instructions say "please" as well.
 _OFFER = re.compile(
     r"""how\ (?:can|may|could|should)\ i\ (?:help|assist|be\ of)\b
       | how\ would\ you\ like\ to\ (?:proceed|continue)\b
@@ -52,9 +52,9 @@ _REFUSAL = re.compile(
           |access\ (?:the|this|any)\ con)""",
     re.IGNORECASE | re.VERBOSE,
 )
-# What a reply says only after it has greeted. A summary in the first person may say it too, but then it names things.
+# Counts as a reply only after a greeting. A summary in the first person may say it too, but then it names things.
 _PROMISE = re.compile(r"i(?:['’]ll|['’]ve| will| have| understand)\b[^:\n\d]{0,80}\Z", re.IGNORECASE)
-# Greetings and offers in other languages, one soon after the other.
+# A greeting in another language, followed closely by an offer.
 _ABROAD = re.compile(
     r"""(?: bonjour | salut | hola | hallo | guten | ciao | ol[áa] | привет | здравствуйте | 你好 | 您好 | こんにちは
       | 안녕 ) .{0,80}? (?: (?:comment|que)\ puis-je | en\ qu[ée]\ puedo | c[óo]mo\ puedo | wie\ (?:kann|darf)\ ich
@@ -66,13 +66,15 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def is_greeting(text: str) -> bool:
-    """Return whether *text* greets or thanks and says nothing else. A guess, of English alone."""
+    """Return whether *text* only greets or thanks. A guess, for English only."""
     return len(text) <= _LONGEST and _GREETING.fullmatch(text.strip()) is not None
 
 
 def is_reply(text: str) -> bool:
-    """Return whether *text* greets, offers help or refuses, rather than summarise. A guess, on the safe side: a good
-    summary that is taken for a reply would be refused at every attempt."""
+    """Return whether *text* greets, offers help or refuses instead of summarising.
+
+    A cautious guess: a good summary mistaken for a reply would be rejected at every attempt.
+    """
     if len(text) > _LONGEST:
         return False
     text = _LEADING.sub("", text).rstrip()
@@ -85,7 +87,7 @@ def is_reply(text: str) -> bool:
     return len(text) <= _LONGEST_CLOSING and bool(_OFFER.match(_SENTENCE.split(text)[-1]))
 
 
-# What models say to their reader below a summary; no fact of a conversation begins so.
+# A model's remarks to its reader below a summary; no fact of a conversation begins like this.
 _REMARK = re.compile(
     r"""\W{0,10} (?:
         (?:i\ (?:really\ |do\ )?)?hope\ (?:this|that|it|the\ summary)\b
@@ -110,8 +112,10 @@ _LONGEST_REMARKS = 400
 
 
 def is_remark(text: str) -> bool:
-    """Return whether *text* holds nothing but what models say to their reader below a summary: hopes, offers, what they
-    did. A guess, on the safe side: a sentence more in a summary does no harm, and one less may."""
+    """Return whether *text* contains only a model's remarks to its reader: hopes, offers, a report of its work.
+
+    A cautious guess: an extra sentence in a summary does no harm, a missing one may.
+    """
     said = text.strip(" \t\r\n*_`~-=#>")
     if not said:
         return True
@@ -120,10 +124,10 @@ def is_remark(text: str) -> bool:
     return is_reply(said) or all(_REMARK.match(one) or is_reply(one) for one in _SENTENCE.split(said) if one.strip())
 
 
-# --- take off an answer what models wrap around it: thoughts, drafts, tags, blocks of code, and remarks to the reader
+# --- strip the wrapping of an answer: thoughts, drafts, tags, code blocks, and remarks to the reader ------------------
 
 
-# An attribute or two: what opens a tag and never closes it is read once.
+# A tag's attributes, bounded: an unclosed tag is scanned once.
 _WITH = r"(?:[\s/][^<>]{0,200})?"
 _NAMES = "(think|thinking|reasoning)"
 _LEADING_THOUGHT = re.compile(rf"\s*<{_NAMES}{_WITH}>", re.IGNORECASE)
@@ -132,12 +136,12 @@ _THOUGHT = re.compile(f"<{_NAMES}{_WITH}>", re.IGNORECASE)
 _END = re.compile(f"</{_NAMES}>", re.IGNORECASE)
 # Alone on its line, or before an empty line.
 _LOOSE_END = re.compile(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n", re.IGNORECASE | re.MULTILINE)
-#: Other names of thoughts; summaries have sections of these names, so the end has to stand at the end of a line.
+#: Other names of thoughts. Summaries may have sections of these names, so the closing tag must end its line.
 _DRAFTS = "(analysis|scratchpad|reflection|draft|thoughts?)"
 _LEADING_DRAFT = re.compile(rf"\s*<{_DRAFTS}{_WITH}>", re.IGNORECASE)
 _DRAFT_END = re.compile(rf"</{_DRAFTS}>[ \t]{{0,20}}(?=\n|<summary\b)", re.IGNORECASE)
 
-#: The tags of a summary, and the code in which they are only spoken of.
+#: The tags of a summary, and code, inside which tags are only mentioned.
 _TOKEN = re.compile(
     rf"""(?P<fence>^[ \t]{{0,3}}(?:`{{3,10}}|~{{3,10}})[^\n`<]{{0,80}}$) | `[^`\n]{{1,300}}`
       | (?P<opens><summary{_WITH}>) | (?P<closes></[ ]?summary[ ]?>)""",
@@ -145,29 +149,29 @@ _TOKEN = re.compile(
 )
 _FENCE_BEFORE = re.compile(r"(?:```|~~~)[^\n`<]{0,80}\s{1,10}\Z")
 _SUMMARY_NEXT = re.compile(r"\s{0,20}<summary\b", re.IGNORECASE)
-#: What stands right before a tag that wraps the answer: an introduction that ends in a colon, other tags that end.
+#: The text right before a wrapping tag: an introduction ending in a colon, or closing tags.
 _INTRODUCES = re.compile(rf"(?:[:：][*_]{{0,4}}|</(?:{_NAMES}|{_DRAFTS})>)\s{{0,20}}\Z", re.IGNORECASE)
 _FOLDED = re.compile(r"<details[^<>]{0,200}>\s{0,20}\Z", re.IGNORECASE)
-#: Characters of an introduction.
+#: Maximum characters of an introduction.
 _LONGEST_INTRODUCTION = 300
 
 _FENCED = re.compile(r"(```|~~~)(?:markdown|md|text|txt|plain|plaintext)?[ \t]{0,20}\n", re.IGNORECASE)
 _NAMED = re.compile(rf"<((?!previous_)[a-z]{{1,30}}[_-]summary|answer|output|response|result){_WITH}>", re.IGNORECASE)
 _OBJECT = re.compile(r'\{\s*"summary"\s*:')
 _LANGUAGE = re.compile(r"[\w-]*")
-#: What one wraps in so many layers stays in the others.
+#: Maximum layers of wrapping to remove.
 _LAYERS = 8
 
 
 def strip_tags(text: str) -> str:
-    """Return the answer in *text* without what models wrap around it.
+    """Return the answer in *text* without a model's wrapping.
 
-    Thoughts before it go. Where it stands in tags of a summary, the last such block that is closed is the answer: what
-    stands before it is an introduction, an analysis or a draft. What follows the tags stays, unless it is a remark to
-    the reader ("I hope this helps!"). A summary that speaks of tags, in a sentence or in code, stays whole.
+    Leading thoughts are removed. If the answer has summary tags, the last closed block is the answer; the text before
+    it is an introduction, an analysis or a draft. Text after the tags stays, unless it is a remark to the reader ("I
+    hope this helps!"). A summary that mentions tags, in a sentence or in code, stays whole.
 
-    Some servers cut an opening tag off. A closing tag alone ends thoughts where it ends a line; and the summary where
-    nothing but remarks follows it.
+    Some servers cut off an opening tag. A closing tag alone ends the thoughts if it ends a line. It ends the summary if
+    only remarks follow.
     """
     for _ in range(_LAYERS):
         before, text = text, _unwrapped(_last_block(_without_thoughts(text)))
@@ -200,8 +204,8 @@ def _ends_of(name: str, ends: re.Pattern[str], text: str, start: int) -> Iterato
 
 
 def _loose_end(text: str, start: int) -> int:
-    """Return where thoughts end whose opening tag is missing; *start* where there are none."""
-    opening = _THOUGHT.search(text, start)  # from here on, closing tags have one
+    """Return the end of thoughts without an opening tag; *start* if there are none."""
+    opening = _THOUGHT.search(text, start)  # closing tags after this one have an opening tag
     found = seen = start
     fences = 0
     for end in _LOOSE_END.finditer(text, start, opening.start() if opening else len(text)):
@@ -216,7 +220,7 @@ def _loose_end(text: str, start: int) -> int:
 
 
 class _Block(NamedTuple):
-    """What stands in the tags of a summary: from *start* to *end*; with them, from *opened* to *closed*."""
+    """A block in summary tags: its text from *start* to *end*, and with the tags from *opened* to *closed*."""
 
     opened: int
     start: int
@@ -226,8 +230,10 @@ class _Block(NamedTuple):
 
 
 def _last_block(text: str) -> str:
-    """Return the last block of *text* that is closed and not empty, and what follows it but for remarks; the last that
-    is open where none is; *text* where its tags do not wrap the answer."""
+    """Return the last closed, non-empty block of *text*, and the text after it unless that is a remark.
+
+    Without a closed block, the last open one counts. Returns *text* unchanged if its tags do not wrap the answer.
+    """
     tags = list(_tags(text))
     blocks = list(_blocks(text, tags))
     if not blocks:
@@ -245,7 +251,7 @@ def _last_block(text: str) -> str:
 
 
 def _tags(text: str) -> Iterator[re.Match[str]]:
-    """Yield the tags of a summary in *text*, but for those in code; a block of code around them is none."""
+    """Yield the summary tags in *text*, except in code. A code block wrapped around the tags does not count as code."""
     fence, around, depth = "", False, 0
     for token in _TOKEN.finditer(text):
         if token.lastgroup == "fence":
@@ -264,14 +270,16 @@ def _tags(text: str) -> Iterator[re.Match[str]]:
 
 
 def _blocks(text: str, tags: list[re.Match[str]]) -> Iterator[_Block]:
-    """Yield the blocks in *text*. A tag that opens within one is a part of it, unless it begins a line: then what came
-    before was given up."""
+    """Yield the blocks in *text*.
+
+    An opening tag inside a block belongs to it, unless it begins a line: then the model gave up the earlier text.
+    """
     block: _Block | None = None
     depth = 0
     for tag in tags:
         between = text[block.closed : tag.start()].strip() if block else ""
         if tag.lastgroup == "closes":
-            if block and (between or not block.is_closed):  # the tag before, if there was one, was only spoken of
+            if block and (between or not block.is_closed):  # an earlier closing tag was only mentioned
                 block = block._replace(end=tag.start())
             depth = max(0, depth - 1)
             block = block and block._replace(closed=tag.end(), is_closed=True)
@@ -291,7 +299,7 @@ def _begins_line(text: str, start: int) -> bool:
 
 
 def _wraps(text: str, block: _Block) -> bool:
-    """Return whether *block*, which ends the answer, is what it says, and not a part of that."""
+    """Return whether *block*, at the end of *text*, is the whole answer and not a part of it."""
     head = text[max(0, block.opened - _LONGEST_INTRODUCTION) : block.opened]
     if _FOLDED.search(head):
         return False
@@ -311,11 +319,11 @@ def _up_to_loose_end(text: str, tags: list[re.Match[str]]) -> str:
     return text
 
 
-# -- what stands around all of it -------------------------------------------------------------------------------------
+# -- wrapping of the whole answer -------------------------------------------------------------------------------------
 
 
 def _unwrapped(text: str) -> str:
-    """Return *text* without what stands around all of it: a block of prose, a tag of another name, an object."""
+    """Return *text* without a wrapper around all of it: a fenced block, a tag of another name, a JSON object."""
     if (found := _FENCED.match(text)) and text.endswith(found[1]) and len(text) >= found.end() + len(found[1]):
         inside = text[found.end() : -len(found[1])]
         if found[1] not in inside and inside.endswith("\n"):
@@ -334,7 +342,7 @@ def _unwrapped(text: str) -> str:
 
 
 def unfenced(text: str) -> str:
-    """Return what stands in the block of code that *text* is; *text* itself where it is none."""
+    """Return the content if *text* is one code block, else *text*."""
     bare = text.strip()
     if len(bare) < 6 or not (bare.startswith("```") and bare.endswith("```")):
         return text
@@ -342,15 +350,15 @@ def unfenced(text: str) -> str:
     return bare[opened.end() if opened else 3 : -3].strip()
 
 
-# --- what is in a model's answer: everything is checked, because endpoints send everything ------------------------
+# --- read a chat completion -------------------------------------------------------------------------------------------
 
 
-#: How tool calls begin and end that a server has left in the text: each family of models writes its own.
+#: Beginning of a tool call that a server left in the text; each model family has its own form.
 _CALL_BEGINS = re.compile(
     r"\s*(?:<(?:\w+:)?(?:tool_call|function_calls?)>|<function=|<invoke |<\|(?:python_tag|tool_call)"
     r"|\[TOOL_CALLS\]|<｜tool|functions\.\w+\()"
 )
-#: And the fields of one that is an object of JSON and nothing else.
+#: Fields of a tool call in the form of a JSON object.
 _CALL_KEYS = {"id", "type", "name", "tool", "tool_name", "function", "action"} | {
     *("arguments", "parameters", "args", "input", "tool_input", "action_input")
 }
@@ -358,19 +366,21 @@ _CALL_ENDS = re.compile(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\s*$
 
 
 class NoSummary(SummarizerError):
-    """There was an answer, and no summary in it; asked in another way, there may be one."""
+    """The answer contains no summary; a request in another form may get one."""
 
     def __init__(
         self, message: str, usage: Mapping[str, int] | None = None, *, retry_after: float | None = None
     ) -> None:
         super().__init__(message, retry_after=retry_after)
-        #: What that took, where it is known.
+        #: Token usage of the failed request, if known.
         self.usage = usage
 
 
 def read_answer(answer: Any, model: str | None) -> Summary:
-    """Return the summary in a chat completion, an object or its JSON; raise ``NoSummary`` if there is none, and
-    ``SummarizerError`` if it was cut off."""
+    """Return the summary in a chat completion, given as an object or as JSON.
+
+    Raises ``NoSummary`` if it contains none, and ``SummarizerError`` if the answer was cut off.
+    """
     choices, usage = _field(answer, "choices"), _usage(_field(answer, "usage"))
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         inside = "an error" if _field(answer, "error") is not None else "no choices"
@@ -396,7 +406,7 @@ def read_answer(answer: Any, model: str | None) -> Summary:
 
 
 def _is_call(text: str) -> bool:
-    """Return whether *text* is a tool call, or ends in one."""
+    """Return whether *text* is a tool call or ends in one."""
     if _CALL_BEGINS.match(text) or _CALL_ENDS.search(text):
         return True
     said = unfenced(text)
@@ -413,7 +423,7 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _text(content: Any) -> str:
-    """Return what is text in *content*; some servers answer in parts, thoughts among them."""
+    """Return the text parts of *content*; some servers answer in parts, including thoughts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -423,7 +433,7 @@ def _text(content: Any) -> str:
 
 
 def _usage(usage: Any) -> dict[str, int] | None:
-    """Return the counts that are there and are counts; None where there are none."""
+    """Return the valid token counts in *usage*; None if there are none."""
     counts = {
         "input_tokens": _field(usage, "prompt_tokens"),
         "output_tokens": _field(usage, "completion_tokens"),
@@ -433,7 +443,7 @@ def _usage(usage: Any) -> dict[str, int] | None:
 
 
 def read_body(chunks: Iterable[bytes], limit: Limit) -> bytes:
-    """Return a response's body. Raises ``SummarizerError`` where it is too late or too large."""
+    """Return a response's body. Raises ``SummarizerError`` if it is too late or too large."""
     body = bytearray()
     for chunk in chunks:
         limit.left()
@@ -444,7 +454,7 @@ def read_body(chunks: Iterable[bytes], limit: Limit) -> bytes:
 
 
 def parse_body(body: bytes) -> Any:
-    """Return the JSON in *body*. Raises ``SummarizerError`` naming what it is instead."""
+    """Return the JSON in *body*. Raises ``SummarizerError`` if it is empty, a web page or other text."""
     if not body.strip():
         raise SummarizerError("the answer is empty: check the server's own log")
     if body.lstrip().startswith(b"<"):
@@ -455,21 +465,21 @@ def parse_body(body: bytes) -> Any:
         raise SummarizerError(f"the answer is not JSON ({type(exc).__name__}): check the server's own log") from exc
 
 
-# --- other people's model APIs as summarizers ---------------------------------------------------------------------
+# --- other libraries' model APIs as summarizers -----------------------------------------------------------------------
 
 
 def as_summarizer(source: Any) -> Summarizer:
-    """Return a summarizer that asks *source*'s ``chat_completion(messages)``; *source* itself if it has none and is a
-    callable.
+    """Return a summarizer that calls *source*'s ``chat_completion(messages)``, or *source* itself if it is a function.
 
-    The former is what TaskWeaver calls an LLM API. Raises ``TypeError`` for anything else.
+    TaskWeaver calls an object with ``chat_completion`` an LLM API. Raises ``TypeError`` for anything else, including
+    classes and asynchronous functions.
     """
     chat = getattr(source, "chat_completion", None)
     if isinstance(source, type):
         raise TypeError(f"{source.__name__} is a class; make a summarizer of it: {source.__name__}(...)")
     if any(inspect.iscoroutinefunction(call) for call in (source, getattr(source, "__call__", None), chat)):  # noqa: B004
         raise TypeError(f"{type(source).__name__} is asynchronous; pass a plain function, which may wait")
-    if callable(chat):  # first: a mock is callable, too
+    if callable(chat):  # checked first: a mock is callable too
         return _ChatSummarizer(chat)
     if callable(source):
         if not takes(source, None):
@@ -482,9 +492,9 @@ def as_summarizer(source: Any) -> Summarizer:
 
 
 class _ChatSummarizer:
-    """Asks ``chat_completion(messages)`` and takes the text that comes back: in a message, plain, or in pieces."""
+    """Calls ``chat_completion(messages)`` and reads its result: a message, a string, or an iterator of pieces."""
 
-    #: What it asks is always the same.
+    #: It always sends ``request.messages``.
     takes_continued = False
 
     def __init__(self, chat: Any) -> None:
@@ -495,7 +505,7 @@ class _ChatSummarizer:
 
     def __call__(self, request: SummaryRequest) -> Summary:
         try:
-            # A copy: some of these APIs put messages in between, and change roles, in the list they are given.
+            # A copy: some of these APIs insert messages and change roles in the given list.
             answer = self._chat(copy.deepcopy(request.messages))
             if isinstance(_field(answer, "choices"), Sequence):
                 return read_answer(answer, None)
@@ -503,7 +513,7 @@ class _ChatSummarizer:
             text = "".join(map(_content, answer)) if in_pieces else _content(answer)
         except SummarizerError:
             raise
-        except Exception as exc:  # whatever a foreign API raises is a failure of this call, and only that
+        except Exception as exc:  # any exception of a foreign API is a failure of this call only
             raise SummarizerError(
                 f"chat_completion failed ({type(exc).__name__}): check the LLM API's own configuration"
             ) from exc
@@ -514,10 +524,10 @@ class _ChatSummarizer:
 
 
 def _content(message: Any) -> str:
-    """Return the text in one message or piece of one."""
+    """Return the text of a message or of a piece. Raises ``SummarizerError`` for a tool call or other content."""
     if isinstance(message, str):
         return message
-    if _field(message, "role") == "function":  # how TaskWeaver marks a call, which it puts into the content as JSON
+    if _field(message, "role") == "function":  # TaskWeaver's mark of a tool call; the content is its JSON
         raise SummarizerError("chat_completion answered with a tool call: configure it without tools")
     content = _field(message, "content")
     if content is None:

@@ -1,6 +1,6 @@
-"""A summarizer that asks any OpenAI-compatible endpoint, and believes no answer that it has not checked.
+"""A summarizer for any OpenAI-compatible endpoint; it checks every answer.
 
-It tries once: waiting and trying again is the compactor's part.
+It tries once: the compactor waits and retries.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's o
 _REASONING = re.compile(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
 _OURS = {"messages": "the request's messages", "model": "model=", "stream": "nothing", "timeout": "timeout="}
-#: What an endpoint answers to a request that it does not like, however often it comes.
+#: Statuses for a request that the endpoint will always refuse.
 _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
-#: What it answers to whatever it is asked, with this key or just now.
+#: Statuses that do not depend on the request: a problem with the key, or temporary overload.
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 
 
-#: Requests that failed and are remembered, until they are made again; more, and all are forgotten.
+#: Maximum failed requests to remember until they are retried; above it, all are forgotten.
 _MAX_FAILED = 1_000
 
 
 class _Call(NamedTuple):
-    """One call of the summarizer's, of one request or several."""
+    """One call of the summarizer: one HTTP request or several."""
 
     client: Any
-    #: Whether it is one of ours, which nobody looks into.
+    #: True for a client made here, which no host inspects.
     is_ours: bool
     limit: Limit
-    #: The seconds that its next request may take.
+    #: Seconds for its next request.
     timeout: float
 
     def again(self) -> _Call:
@@ -59,20 +59,23 @@ class _Call(NamedTuple):
 
 
 class OpenAISummarizer:
-    """Return the model's summary of what ``request.messages`` ask for; raise ``SummarizerError`` for anything else.
+    """Return the model's summary for ``request.messages``; raise ``SummarizerError`` if there is none.
 
-    With *style* "continue" it asks behind the beginning of the agent's last prompt, where ``request.continued`` has
-    that: its provider has that in its cache, so that most of the conversation costs a fraction. Where the endpoint
-    refuses the longer request, or what the model answers is no summary, such as a call of a tool, it asks again as with
-    "separate": with ``request.messages``. None: "continue" where the agent's model is this one. ``request.schema`` is
-    sent as ``response_format``, not with "continue", where it would stand before what is in the cache; where the answer
-    is no summary, it asks again without, and an endpoint that refuses it is asked without from then on. After other
-    failures that either may be the reason of, the next call for the same rounds goes without both.
+    *style* "separate" sends ``request.messages``. "continue" sends ``request.continued``, if there is one: the
+    beginning of the agent's last prompt is in its provider's cache, so most of the conversation costs a fraction. If
+    the endpoint refuses the longer request, or the model's answer is no summary (a tool call, for example), the
+    summarizer asks again as with "separate". None: "continue" if this is the agent's model.
 
-    *timeout* is the time for the whole call, in seconds. Of an ``openai.OpenAI`` given as *client* only the body of a
-    good answer is under it, and may take one read longer; all else about that client is its owner's. *extra* goes to
-    ``chat.completions.create`` as it is and wins over everything here. Reasoning models get no *temperature*, which
-    they refuse, and their *max_output_tokens* includes their thoughts. One summarizer serves any number of threads.
+    ``request.schema`` goes out as ``response_format``, but not with "continue": it would change the beginning of the
+    prompt and miss the cache. If the answer is no summary, the summarizer asks again without the schema. Once an
+    endpoint refuses a schema, it gets no more of them. Other failures may be due to either; after one, the next call
+    for the same rounds uses neither.
+
+    *timeout* limits the whole call, in seconds. With an ``openai.OpenAI`` given as *client*, it covers only the body of
+    a successful answer, which may take one read longer; the owner controls everything else about that client. *extra*
+    goes to ``chat.completions.create`` unchanged and overrides every other argument. Reasoning models get no
+    *temperature*, because they refuse it; their *max_output_tokens* includes their thoughts. One summarizer serves any
+    number of threads.
     """
 
     def __init__(
@@ -110,17 +113,17 @@ class OpenAISummarizer:
         self._reasoning_effort = reasoning_effort
         self._style = style
         self._takes_formats = True
-        #: What has failed, and how it was asked may be why: one summarizer may serve many sessions.
+        #: Failed requests; their form may be the reason. A set, because one summarizer may serve many sessions.
         self._failed: set[tuple[str, ...]] = set()
         self._timeout = timeout
         self._extra = dict(extra or {})
         self._clock = clock
         self._closed = False
         self._given = client
-        #: Clients made here, by process: after a fork the parent's connections must not be used by both.
+        #: Clients made here, by process: after a fork, both processes must not share the parent's connections.
         self._made: dict[int, Any] = {}
         if client is None:
-            # Settled here, so that the key goes to no other address than the one it was checked against.
+            # Resolved once, so that the key only goes to the address that it was checked against.
             self._base_url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or _OPENAI
             self._endpoint = _endpoint(self._base_url)
             self._key = SecretStr(_key(api_key, self._endpoint))
@@ -132,7 +135,7 @@ class OpenAISummarizer:
 
     @property
     def takes_continued(self) -> bool:
-        """Whether it ever asks behind the agent's last prompt; else nobody need make that again for it."""
+        """False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt."""
         return self._style != "separate"
 
     def __repr__(self) -> str:
@@ -145,7 +148,7 @@ class OpenAISummarizer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections, for good. A client that was given stays open: it is its owner's."""
+        """Close the connections permanently. A given client stays open: it belongs to its owner."""
         self._closed = True
         while self._made:
             _, client = self._made.popitem()
@@ -153,7 +156,7 @@ class OpenAISummarizer:
 
     def __call__(self, request: SummaryRequest) -> Summary:
         with self._explaining({}):
-            client = self._client()  # before the time runs: importing openai takes half a second
+            client = self._client()  # before the time limit starts: importing openai takes half a second
         call = _Call(client, self._given is None, Limit(self._timeout, self._clock), self._timeout)
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         if asked in self._failed:
@@ -174,7 +177,7 @@ class OpenAISummarizer:
             return self._answer_separately(call, request)
         try:
             return self._answer(call, self._going_on(request.continued))
-        except NoSummary as failed:  # also where it is too long for the endpoint, or holds what that does not know
+        except NoSummary as failed:  # also if it is too long, or has unknown arguments
             usage = failed.usage
         made = self._answer_separately(call.again(), request)
         return replace(made, usage=added(usage, made.usage))
@@ -195,7 +198,7 @@ class OpenAISummarizer:
         except NoSummary as failed:
             usage, refused = failed.usage, _status_of(failed) is not None and not _is_too_long(failed.__cause__)
         made = self._answer(call.again(), arguments)
-        if refused:  # and it does answer without: then that was why
+        if refused:  # it answers without the schema, so the schema was the reason
             self._takes_formats = False
         return replace(made, usage=added(usage, made.usage))
 
@@ -209,11 +212,11 @@ class OpenAISummarizer:
             yield
         except SummarizerError:
             raise
-        except Exception as exc:  # whatever a client raises is a failure of this call, and only that
+        except Exception as exc:  # any exception of a client is a failure of this call only
             raise self._explain(exc, arguments) from exc
 
     def _going_on(self, continued: Continued) -> dict[str, Any]:
-        """Return the arguments that the agent's own request had, as far as its provider's cache goes by them."""
+        """Return the arguments of the agent's own request that are part of its provider's cache key."""
         arguments = self._arguments(continued.messages)
         if continued.tools:
             arguments = {"tools": sendable(continued.tools)} | arguments
@@ -228,7 +231,7 @@ class OpenAISummarizer:
             arguments["temperature"] = self._temperature
         if self._reasoning_effort is not None:
             arguments["reasoning_effort"] = self._reasoning_effort
-        # Nothing is derived from target_tokens: a limit cuts the answer off, it does not make it shorter.
+        # No limit from target_tokens: a limit would cut the answer off, not make it shorter.
         if self._max_output_tokens is not None and not self._extra.keys() & set(_OUTPUT_LIMITS):
             arguments["max_completion_tokens" if reasoning else "max_tokens"] = self._max_output_tokens
         return arguments | self._extra
@@ -245,7 +248,7 @@ class OpenAISummarizer:
         process = os.getpid()
         client = self._made.get(process)
         if client is None:
-            # No lock, which a fork could leave locked for ever: of two threads that make one, one's is kept.
+            # No lock: a fork could leave it locked for ever. If two threads make a client, the first one stays.
             made = self._make_client()
             client = self._made.setdefault(process, made)
             if client is not made:
@@ -256,11 +259,11 @@ class OpenAISummarizer:
         return make_client(self._key.get_secret_value(), self._base_url)
 
     def _explain(self, exc: Exception, arguments: Mapping[str, Any]) -> SummarizerError:
-        """Return what went wrong and what to do about it, in our own words: an error's text may quote the request."""
+        """Return an error with cause and remedy in our own words: the original text may quote the request."""
         name, status = type(exc).__name__, getattr(exc, "status_code", None)
         if isinstance(status, int):
             said, code = f"{exc} {getattr(exc, 'body', '')}", getattr(exc, "code", None)
-            # A traceback prints the cause as well, and its text quotes the response, which may quote anything.
+            # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
             exc.args = (f"HTTP {status}",)
             headers = getattr(getattr(exc, "response", None), "headers", None)
             remedy = _remedy(status, code, getattr(exc, "param", None), arguments)
@@ -286,24 +289,24 @@ class OpenAISummarizer:
 
 
 def make_client(key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES, **more: Any) -> Any:
-    """Return an ``openai.OpenAI`` that tries once, follows no redirect, and takes no body of more than *most* bytes."""
+    """Return an ``openai.OpenAI`` that tries once, follows no redirect, and rejects a body over *most* bytes."""
     import openai
 
     def received(response: Any) -> None:
         bound_body(response, most)
 
-    # Compressed in no way that cannot be decompressed piece by piece.
+    # Only gzip: it can be decompressed piece by piece.
     connections = openai.DefaultHttpxClient(
         follow_redirects=False, headers={"Accept-Encoding": "gzip"}, event_hooks={"response": [received]}
     )
     limit_connections(connections)
     client = openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=connections, **more)
-    weakref.finalize(client, connections.close)  # else nobody closes what nobody has any more
+    weakref.finalize(client, connections.close)  # closes the connections with the garbage-collected client
     return client
 
 
 def _without_redirects(client: Any) -> Any:
-    """Return *client*, a copy of one that was given, after its requests were told to follow no redirect."""
+    """Return *client*, a copy of the given one, changed to follow no redirect."""
     prepare = client._prepare_options
 
     def prepared(options: Any) -> Any:
@@ -319,7 +322,7 @@ def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
     openai = _openai_of(call.client)
     if openai is None:
         return _not_awaitable(call.client.chat.completions.create(**arguments, timeout=call.timeout))
-    # Connecting tries one address after the other, each for this long.
+    # Connecting tries one address after another; the limit applies to each.
     timeout = openai.Timeout(call.timeout, connect=min(call.timeout, 10.0))
     token = current.set(call.limit)
     try:
@@ -333,9 +336,9 @@ def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
 
 
 def _in_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *arguments* for the same request with messages and tools put into its body as they are.
+    """Return *arguments* for the same request, with messages and tools moved to ``extra_body``.
 
-    They are plain JSON already; to have each converted by its type takes openai several times as long as all the rest.
+    They are plain JSON already. Converting each by its type would take openai several times as long as everything else.
     """
     given = arguments.get("extra_body")
     plain = {name: arguments[name] for name in ("messages", "tools") if name in arguments}
@@ -344,7 +347,7 @@ def _in_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _status_of(failed: SummarizerError) -> int | None:
-    """Return what the endpoint answered instead of a summary; None where that was no error of its own."""
+    """Return the HTTP status of the endpoint's error; None if the failure has another cause."""
     status = getattr(failed.__cause__, "status_code", None)
     return status if isinstance(status, int) else None
 
@@ -354,7 +357,7 @@ def _is_too_long(error: object) -> bool:
 
 
 def sendable(value: Any) -> Any:
-    """Return a copy of *value* without lone surrogates: UTF-8 has none, and one of them would stop every summary."""
+    """Return a copy of *value* without lone surrogates: UTF-8 cannot encode them, so one would fail every request."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
@@ -365,7 +368,7 @@ def sendable(value: Any) -> Any:
 
 
 def _endpoint(base_url: str) -> str:
-    """Return *base_url* as it may be shown: without a password or a query. Raises ``ValueError`` if it is none."""
+    """Return *base_url* without password and query, safe to show. Raises ``ValueError`` if it is no URL."""
     try:
         url = urlsplit(base_url)
         host, port = url.hostname, url.port
@@ -387,7 +390,7 @@ def _key(api_key: str | None, endpoint: str) -> str:
             "no API key: set OPENAI_API_KEY, or pass base_url= of a server that needs none, or use"
             " ExtractiveSummarizer(), which asks no model"
         )
-    # Checked here because the client's own error would print the header, and the key with it.
+    # Checked here: the client's own error would print the header with the key.
     if not all("!" <= character <= "~" for character in key):
         raise SummarizerError("the API key holds characters that no key has; copy it again")
     return key
@@ -402,7 +405,7 @@ def _check_client(client: Any) -> None:
 
 
 def _openai_of(client: Any) -> Any:
-    """Return the openai module if *client* is one of its clients, else None. Who has such a client has imported it."""
+    """Return the openai module if *client* is one of its clients, else None. Such a client implies the import."""
     openai = sys.modules.get("openai")
     return openai if openai is not None and isinstance(client, openai.OpenAI) else None
 
@@ -440,7 +443,7 @@ def _remedy(status: int, code: Any, param: Any, arguments: Mapping[str, Any]) ->
 
 
 def _redirected(headers: Any) -> str:
-    """Return what to do about a redirect. It is never followed: the conversation would go where nobody checked."""
+    """Return the remedy for a redirect. It is never followed: the conversation would go to an unchecked address."""
     location = headers.get("location") if hasattr(headers, "get") else None
     try:
         there = _endpoint(location) if isinstance(location, str) else ""
@@ -451,7 +454,7 @@ def _redirected(headers: Any) -> str:
 
 
 def _retry_after(headers: Any) -> float | None:
-    """Return the seconds in a ``Retry-After`` header, given as a number or a date; None where it makes no sense."""
+    """Return the seconds in a ``Retry-After`` header, given as a number or a date; None if missing or invalid."""
     value = headers.get("retry-after") if hasattr(headers, "get") else None
     if not isinstance(value, str):
         return None
