@@ -1,30 +1,30 @@
-"""A summarizer with no model: it keeps the lines that tell most, as they were said. The embedded default.
+"""The default summarizer, without a model: it keeps the most informative lines, word for word.
 
-A line is a clause of what the user said, or a sentence, field or record of what anybody else said. The summary prints a
-user's message as one item: its clauses in order, with a gap where others stood (``statements``). Nothing is reworded;
-what only leads up to what the user says ("I'm trying to", "could you please") is left out (``padding``).
+A line is a clause of the user's messages, or a sentence, field or record of any other text. The summary prints each
+user message as one item: the chosen clauses in order, with a mark at each gap (``statements``). It rewords nothing, but
+drops introductory phrases of the user ("I'm trying to", "could you please"; ``padding.yaml``).
 
 How a line is chosen:
 
-* Its *gain* is the sum over its terms (identifiers, amounts, dates, names, content words: see ``facts``) of ``kind x
-  rarity``. Rarity is the inverse document frequency over posts, scaled to 0..1, and squared where a third or more is
-  work with tools, which print the same words again and again. Identifiers and numbers gain by being central: by 0.1 for
-  each doubling of the rounds they recur in, by 0.4 for each further kind of speaker.
-* A term that a chosen line already holds counts less. So lines cover what there is to know instead of repeating it:
+* Its *gain* is the sum of ``kind x rarity`` over its terms: identifiers, amounts, dates, names, content words (see
+  ``content``). Rarity is the inverse document frequency over posts, scaled to 0..1. It is squared if a third or more of
+  the conversation is work with tools, which print the same words again and again. The weight of identifiers and numbers
+  grows by 0.1 for each doubling of the rounds they recur in, and by 0.4 for each further kind of speaker.
+* A term in an already chosen line counts less, so further lines add new content instead of repeating it. This is
   summarisation as a submodular function (Lin and Bilmes 2011), chosen greedily with lazy evaluation (Minoux 1978).
-* The gain is multiplied by how much its kind counts. The user's words count most, and those at the beginning of a
-  message most of all, since people open with what they want. Words of agents count as much as the user's where both say
-  as much, and the less the more agents say: who explains at length is asked again more easily. Results come between.
-  The more of a conversation is work with tools, the less openings count, and the more what agents report with ids.
-* It is divided by the tokens the line adds. A clause beside a chosen one of the same message adds only its own: so a
-  message is kept in a few runs with their context, not in scraps.
-* Standing instructions come first, whole, in up to a third of the space; a quarter is left to results. A newer value
-  of a thing removes the older.
-* What tools did stands in lines of its own, ``call(arguments) → outcome`` (``actions``), and so do the files and ids in
-  play; both in a share of the space that grows with the number of calls beside the user's messages.
+* The gain is multiplied by a weight for the kind of line. The user's words count most, above all at the beginning of a
+  message: people state their wish first. Agents' words count as much as the user's if both say as much, and less the
+  more agents say: a long explanation is easy to ask for again. Results come between. The larger the share of work with
+  tools, the less openings count, and the more agents' reports with ids.
+* The product is divided by the tokens that the line adds. A clause next to a chosen one of its message adds only its
+  own tokens, so a message survives in a few runs with context, not in scraps.
+* Standing instructions come first, whole, in up to a third of the space; a quarter is reserved for results. A newer
+  value of a thing removes the older one.
+* Tool calls have lines of their own, ``call(arguments) → outcome`` (``actions``), and so have files and ids in play.
+  Their share of the space grows with the number of calls relative to the user's messages.
 
-The next compaction reads the summary's own items again. Since each is still in its message and its place, what is
-chosen in fifty small steps is about what is chosen at once.
+The next compaction parses the summary's own items again. Each keeps its message and place, so fifty small compactions
+choose about the same lines as a single one.
 """
 
 from __future__ import annotations
@@ -64,26 +64,26 @@ from .statements import (
 
 Count = Callable[[str], int]
 Item = TypeVar("Item")
-#: The lines of what was done, by section.
+#: The lines of actions and of files in play, by section.
 Done = Mapping[Section, Sequence[str]]
 
-#: Seconds for which the interpreter is held, and given up.
+#: Seconds to hold the interpreter (GIL), and to release it.
 _HOLD, _BREATH = 0.001, 0.00005
 
-#: What a summary of very little may take: half of it would be scraps. Never more than most of the quoted rounds.
+#: Minimum tokens for a summary of few rounds: half of them would be scraps. Capped at nine tenths of the quoted rounds.
 _MIN_TOKENS = 64
-#: What a message costs beside its text, at the least.
+#: Minimum tokens of a message besides its text.
 _MESSAGE = 8
 
 
 class ExtractiveSummarizer:
-    """Summarise by choosing: deterministic, offline, in any language, never a word that was not said."""
+    """Summarise by choosing lines: deterministic, offline, in any language, without a word that nobody said."""
 
-    #: Asked the same again, it says the same: there is no use in it.
+    #: The same request returns the same summary, so a retry is useless.
     deterministic = True
-    #: It chooses what a summary holds; of what changes in another it knows nothing.
+    #: It writes whole summaries, not edits of notes.
     takes_changes = False
-    #: It reads rounds, and no messages.
+    #: It reads rounds, not messages.
     takes_continued = False
 
     def __init__(self, *, target_tokens: int = 1000, count: Count | None = None) -> None:
@@ -93,7 +93,7 @@ class ExtractiveSummarizer:
         self._count = count or count_tokens
 
     def __call__(self, request: SummaryRequest) -> Summary:
-        """Return a summary within the target, and well below what it replaces; it says so where nothing was said."""
+        """Return a summary within the target, well below the size of the rounds; ``NOTHING`` if they have no words."""
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
         rounds = list(map(as_said, _breathing(request.rounds)))
@@ -104,12 +104,12 @@ class ExtractiveSummarizer:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
         earlier, stored = _parted(earlier)
-        told, reduced = _parted(new)  # reductions say what was done
+        told, reduced = _parted(new)  # reductions describe actions too
         actions = [*answer_open(list(stored.values()), rounds), *reduced.values(), *called]
         files = [one.text for one in (*earlier, *new) if one.section is Section.FILES]
         earlier, told = ([one for one in of if one.section is not Section.FILES] for of in (earlier, told))
         share = budget * _share_of_calls(actions, [*earlier, *told])
-        # What stands for a reduction is short already: it has room of its own.
+        # A reduction's line is short already, so it gets extra room.
         own_room = sum(self._count(one.text) + 2 for one in reduced)
         acts = choose_lines(actions, int(min(share * _DONE_SHARE + own_room, budget * _DONE_SHARE)), self._count)
         given = [one.text for one in told if one.of_user] if actions else []
@@ -122,7 +122,7 @@ class ExtractiveSummarizer:
         return Summary(text, extracted=True)
 
     def _worthwhile(self, request: SummaryRequest) -> int:
-        """Return by how much a summary may grow, to save enough: half of what is new."""
+        """Return the allowed growth of a summary in tokens: half of the new rounds, to save enough."""
         half = sum(self._count(text) + _MESSAGE for text in _texts(request) if text) // 2
         if half >= _MIN_TOKENS:
             return half
@@ -131,7 +131,7 @@ class ExtractiveSummarizer:
 
 
 def _parted(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Statement, Action]]:
-    """Return *statements* without those that are actions, and these with the action that each is."""
+    """Return *statements* without actions, and the action of each removed statement."""
     rest: list[Statement] = []
     actions: dict[Statement, Action] = {}
     for statement in statements:
@@ -143,14 +143,14 @@ def _parted(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Stat
     return rest, actions
 
 
-#: What was done, and the files and ids in play, may take so much of a summary where an agent works alone.
+#: Maximum shares of a summary for actions, and for files and ids in play, if an agent works alone.
 _DONE_SHARE, _FILES_SHARE = 0.7, 0.08
-#: A message of the user counts as so many calls.
+#: Weight of a user's message relative to a call.
 _MESSAGE_WEIGHT = 1.5
 
 
 def _share_of_calls(actions: Sequence[Action], statements: Iterable[Statement]) -> float:
-    """Return the share of calls among calls and the user's messages: a chat without any spends nothing on them."""
+    """Return the share of calls among calls and the user's messages; 0 for a chat without calls."""
     calls = sum(action.count for action in actions)
     messages = len({statement.source for statement in statements if statement.section in {Section.GOAL, Section.SAID}})
     return calls / (calls + _MESSAGE_WEIGHT * messages) if calls else 0.0
@@ -170,8 +170,8 @@ def _texts(request: SummaryRequest) -> Iterator[str]:
 def _breathing(items: Iterable[Item]) -> Iterator[Item]:
     """Yield *items*, and let other threads run between them.
 
-    This is all Python, and a chat loop beside it that comes back from a write would wait a whole switch interval (5 ms)
-    for the interpreter, each time. A sleep of no time is not enough: the other thread has to wake up.
+    Pure Python code holds the GIL: a chat loop in another thread would wait a whole switch interval (5 ms) after each
+    write. ``sleep(0)`` is too short for the other thread to wake up.
     """
     last = time.perf_counter()
     for item in items:
@@ -181,11 +181,11 @@ def _breathing(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-# --- what is still true -----------------------------------------------------------------------------------------------
+# --- current statements -----------------------------------------------------------------------------------------------
 
 
 def _distinct(statements: Iterable[Statement]) -> list[Statement]:
-    """Return *statements* without repetitions: each stands where it was said last, as an instruction if it ever was."""
+    """Return *statements* without repetitions: each at its last place, as an instruction if it ever was one."""
     latest: dict[tuple[bool, str], Statement] = {}
     for statement in _breathing(statements):
         key = (statement.of_user, " ".join(_WORDS.findall(statement.text.casefold())) or statement.text)
@@ -199,7 +199,7 @@ _WORDS = re.compile(r"\w+")
 
 
 def _current(statements: Sequence[Statement]) -> list[Statement]:
-    """Return *statements* without those whose thing has a newer value; what replaces an instruction is one."""
+    """Return *statements* without superseded values; the replacement of an instruction is an instruction."""
     known: defaultdict[tuple[bool, frozenset[str]], list[tuple[int, Assignment]]] = defaultdict(list)
     current: list[Statement | None] = list(statements)
     for place in _breathing(range(len(statements) - 1, -1, -1)):
@@ -229,8 +229,8 @@ def _replaces(newer: Assignment, older: Assignment) -> bool:
 def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
     """Return *statements* without wishes that another instruction repeats.
 
-    Of two alike the newer stays, and of two of which one says more, that one. A wish with an identifier or number that
-    the other lacks stays.
+    Of two similar wishes the newer stays, or the one that says more. A wish stays if it has an identifier or number
+    that the other lacks.
     """
     rules = [place for place, one in enumerate(statements) if one.section is Section.INSTRUCTIONS and one.of_user]
     rules = rules[-_MAX_RULES:]
@@ -247,35 +247,35 @@ def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[
     return [one for place, one in enumerate(statements) if place not in gone]
 
 
-#: Only the newest so many instructions are compared with one another.
+#: Maximum instructions to compare with one another (the newest).
 _MAX_RULES = 100
 
 
 def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
-    """Return whether *terms* hold two thirds of *others*, and all that is exact of them."""
+    """Return whether *terms* contain two thirds of *others*, including every identifier and number."""
     if any(kind > _EXACT_KIND and term not in terms for term, kind in others.items()):
         return False
     return 3 * sum(term in terms for term in others) >= 2 * len(others)
 
 
-# --- what counts ------------------------------------------------------------------------------------------------------
+# --- weights of lines -------------------------------------------------------------------------------------------------
 
-#: Identifiers, numbers and dates tell more than this.
+#: Identifiers, numbers and dates weigh more than this.
 _EXACT_KIND = 0.65
-#: What a term still counts that a chosen line holds.
+#: Factor for a term that a chosen line already contains.
 _COVERED = 0.7
 _RECURRING, _SHARED = 0.1, 0.4
-#: A message opens with what it is about: its clauses count 1 + 8, 1 + 8/2, 1 + 8/3 ... times if it is long, nearer to
-#: 1 + 8 all of them if it has fewer clauses than this.
+#: A message opens with its subject. The clauses of a long one count 1 + 8, 1 + 8/2, 1 + 8/3 ... times; with fewer
+#: clauses than the second number, all count nearer to 1 + 8.
 _OPENING, _LONG = 8.0, 8
-#: Where a conversation is all work, what agents say counts 1 + 16 times if it holds something as exact as this.
+#: If a conversation is all work, an agent's line counts 1 + 16 times if it has a term of at least this weight.
 _REPORTED, _EXACT = 16.0, 0.9
 _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
-#: The least that the words of those count who say much more than the user.
+#: Minimum factor for agents that say much more than the user.
 _MIN_TALK = 0.1
-#: What a line costs beside its text: without it, scraps of two words would win. A clause beside another has no cost.
+#: Extra cost of a line: without it, scraps of two words would win. A clause next to a chosen one has no extra cost.
 _COST = 6
-#: A line that adds less is left out even where there is room.
+#: Minimum gain of a line; below it, the line is left out even if there is room.
 _MIN_GAIN = 0.2
 
 _POLITE = re.compile(
@@ -288,24 +288,24 @@ _POLITE = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Line:
     statement: Statement
-    #: Its terms with what each is worth in this conversation.
+    #: Its terms with their values in this conversation.
     terms: Sequence[tuple[str, float]]
-    #: All that multiplies its gain.
+    #: Product of all weights on its gain.
     factor: float
     cost: int
 
     @property
     def rank(self) -> float:
-        """Its place among lines of which one must be kept, best first."""
+        """Sort key, best first, for choosing one line that must be kept."""
         return -self.factor * self.gain(set())
 
     def gain(self, covered: set[str]) -> float:
-        """Return what the line adds to lines that hold the terms *covered*."""
+        """Return the gain of the line if chosen lines contain the terms *covered*."""
         return sum(worth * _COVERED if term in covered else worth for term, worth in self.terms)
 
 
 def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
-    """Return those of the statements that are still true, with what they are worth among all that was said."""
+    """Return the current statements as lines, weighed against the whole conversation."""
     said_in = {text: content(text) for text in _breathing(dict.fromkeys(one.text for one in all_of_them))}
     statements = _without_repeated_wishes(_current(_distinct(all_of_them)), said_in)
     contents = [said_in[statement.text] for statement in statements]
@@ -326,7 +326,7 @@ def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
             weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place * of_rest)
         else:
             weight *= _KEPT if statement.round == 0 else 1
-            # A summary by somebody else is all openings.
+            # Each statement of a foreign summary counts like an opening.
             weight *= 1 + _OPENING if statement.section is Section.EARLIER else 1
             weight *= _OLDEST + (1 - _OLDEST) * statement.round / last
             if statement.spoken:
@@ -339,14 +339,14 @@ def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
 
 
 def _talk(statements: Sequence[Statement]) -> float:
-    """Return how much of the talk is the user's: 1 where agents say no more than the user, less the more they say."""
+    """Return the factor for agents' words: 1 if agents say no more than the user, less the more they say."""
     of_user = sum(len(statement.text) for statement in statements if statement.of_user)
     spoken = sum(len(statement.text) for statement in statements if statement.spoken)
     return min(1.0, max(_MIN_TALK, of_user / spoken)) if of_user and spoken else 1.0
 
 
 def _worked(statements: Iterable[Statement]) -> float:
-    """Return the share of results among results and the user's messages: how much is work rather than talk."""
+    """Return the share of results among results and the user's messages: the share of work, not talk."""
     messages: set[int] = set()
     results: set[int] = set()
     for one in statements:
@@ -358,7 +358,7 @@ def _worked(statements: Iterable[Statement]) -> float:
 
 
 def _worths(statements: Sequence[Statement], contents: Sequence[Content], power: float) -> dict[str, float]:
-    """Return for each term how rare it is among the posts and, for identifiers and numbers, how central."""
+    """Return the value of each term: its rarity among posts and, for identifiers and numbers, its recurrence."""
     frequency: Counter[str] = Counter()
     rounds: Counter[str] = Counter()
     speakers: defaultdict[str, set[str]] = defaultdict(set)
@@ -382,32 +382,32 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content], power:
     return worths
 
 
-# --- what fits --------------------------------------------------------------------------------------------------------
+# --- choosing and printing lines --------------------------------------------------------------------------------------
 
 
 def _chosen(lines: Sequence[_Line], budget: int, for_rules: int, count: Count, done: Done) -> list[int]:
-    """Return the places of the lines to keep beside *done*, best first, about *budget* tokens in all."""
+    """Return the indexes of the lines to keep besides *done*, best first, about *budget* tokens in all."""
     shown = "\n".join(line for of in done.values() for line in of)
     choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section}, shown)
     choice.add((place for place, line in enumerate(lines) if _is_rule(line.statement)), min(for_rules, budget), budget)
-    # A summary of nothing but talk would not say what came of it; what results do not need is for talk again.
+    # Limit talk first, so that results get a place; then give talk the room that results did not use.
     for for_talk in (budget * 3 // 4, budget):
         choice.add(range(len(lines)), budget, for_talk)
     return choice.places
 
 
 def _is_rule(statement: Statement) -> bool:
-    """Whether *statement* is an instruction of the user's, or reads like a rule in a summary by somebody else."""
+    """Return whether *statement* is a user's instruction, or reads like a rule in a foreign summary."""
     foreign = statement.section is Section.EARLIER and instruction_strength(statement.text) == 1
     return foreign or statement.section is Section.INSTRUCTIONS
 
 
 class _Choice:
-    """The lines chosen so far, and what they cost."""
+    """The lines chosen so far, and their cost."""
 
     def __init__(self, lines: Sequence[_Line], headings: dict[Section, int], done: str) -> None:
         self._lines = lines
-        self._headings = headings  # what is not yet opened, and what opening it costs
+        self._headings = headings  # unused sections, and the cost of their headings
         self._covered: set[str] = set()
         self._done = set(content(done).terms)
         self._spent = self._spent_on_talk = 0
@@ -416,14 +416,14 @@ class _Choice:
             for place, line in enumerate(lines)
             if line.statement.in_message
         }
-        self._joined: set[int] = set()  # beside a clause that was chosen
+        self._joined: set[int] = set()  # neighbours of chosen clauses
         self._taken: set[int] = set()
         self.places: list[int] = []
 
     def add(self, places: Iterable[int], budget: int, for_talk: int) -> None:
-        """Choose of *places* as long as all lines stay within *budget*, and talk within *for_talk*."""
+        """Choose from *places* while all lines stay within *budget*, and talk within *for_talk*."""
         left = set(places).difference(self._taken)
-        # Many more than will fit; else a history of like lines would all be weighed again after each choice.
+        # Bounded, but far more than fit: otherwise a long history of similar lines is re-weighed after each choice.
         heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in _breathing(left)))
         while heap:
             worth, place = heapq.heappop(heap)
@@ -439,10 +439,10 @@ class _Choice:
             if line.gain(covered) < _MIN_GAIN:
                 continue
             if not line.statement.of_user and covered.issuperset(term for term, _ in line.terms):
-                # Of what the user said, known words may say something new.
+                # Only the user's lines may say something new in known words.
                 continue
             if -self._worth(place) > worth:
-                # Others were chosen meanwhile that hold some of it; it may still be the best.
+                # Lines chosen since then cover part of it; it may still be the best.
                 heapq.heappush(heap, (-self._worth(place), -place))
                 continue
             self._take(place, cost)
@@ -469,26 +469,26 @@ class _Choice:
         return {self._clauses[at] for at in beside if at in self._clauses}
 
     def _worth(self, place: int) -> float:
-        """Return what a line adds for each token: a clause beside another needs no mark, and has its context."""
+        """Return the gain of a line per token. A clause next to a chosen one has no extra cost: context is there."""
         line = self._lines[place]
         return line.factor * line.gain(self._covered_for(place)) / (line.cost + (place not in self._joined) * _COST)
 
     def _covered_for(self, place: int) -> set[str]:
-        """Return the terms that are there already: what was done with a thing is not what the user said of it."""
+        """Return the covered terms. Actions do not cover the user's words: they say different things about a name."""
         return self._covered if self._lines[place].statement.of_user else self._done
 
 
 def _fit(lines: Sequence[_Line], budget: int, count: Count, done: Done) -> str:
-    """Return the summary: *done*, and of *lines* those worth it, in *budget* tokens when all is counted as one text."""
+    """Return the summary of *done* and the best *lines*, at most *budget* tokens counted as one text."""
     left = budget - count(_rendered(lines, (), done)) if done else budget
-    # Where nothing is worth it, the best there is: an empty summary would be refused.
+    # If no line has enough gain, take the best one: an empty summary would be rejected.
     chosen = _chosen(lines, left, budget * 2 // 5 if done else budget // 3, count, done)
     if not (chosen or done):
         chosen = sorted(range(len(lines)), key=lambda place: lines[place].rank)
     text = _filled(lines, chosen, budget, count, done)
     ending = count(_ENDING)
     if budget > 2 * ending and is_reply(text):
-        # Somebody's offer of help, quoted as the last of a few lines, passes for the summarizer's own.
+        # A quoted offer of help as one of few last lines would pass for the summarizer's own reply.
         return _filled(lines, chosen, budget - ending, count, done) + _ENDING
     return text
 
@@ -497,8 +497,10 @@ _ENDING = f"\n\n{END}"
 
 
 def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count, done: Done) -> str:
-    """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens; the beginning of the first if
-    none does."""
+    """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens.
+
+    If nothing fits, returns the beginning of the best line.
+    """
     low, high = 0, len(chosen)
     tried = high
     while low < high:
@@ -521,7 +523,7 @@ def _rendered(lines: Sequence[_Line], places: Iterable[int], done: Done) -> str:
 
 
 def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]]]:
-    """Yield the items of a summary with their sections: a message of the user is one item, with what is left of it."""
+    """Yield (section, items) of a summary; the chosen clauses of a user's message form one item."""
     messages: dict[int, list[Statement]] = defaultdict(list)
     for statement in statements:
         if statement.in_message:
@@ -544,12 +546,12 @@ def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]
             yield Section.NOW if now else statement.section, [statement.text]
 
 
-#: With fewer messages of the user there is no need to tell the first from the others.
+#: With at most this many user messages, the first and newest get no heading of their own.
 _FEW_MESSAGES = 5
 
 
 def _message(of: Sequence[Statement]) -> str:
-    """Return the statements *of* one message in their order, with gaps where others stood."""
+    """Return the statements *of* one message in order, with marks at the gaps."""
     text, end = "", 0
     for statement in sorted(of, key=lambda one: one.place):
         adjoining = statement.place == end and not statement.code
@@ -566,11 +568,11 @@ _UNSPACED = frozenset("，；、。！？")
 
 
 def _clipped(statement: Statement, budget: int, count: Count) -> str:
-    """Return the beginning of *statement*: a speaker's name only with something of what was said behind it."""
+    """Return the beginning of *statement*; a speaker's name only with some words after it."""
     label = _LABEL.match(statement.text) if statement.section in {Section.FACTS, Section.DONE} else None
     said = statement.text[label.end() :] if label else statement.text
     heading = f"{statement.section}\n- "
-    # The heading makes it a summary: without, "hi" is a greeting and "Book it" an echo.
+    # The heading makes it a summary: without it, "hi" is a greeting and "Book it" an echo.
     for head in (heading + label[0] if label else heading, heading, "" if said.startswith(_SHORT) else _SHORT, ""):
         if text := _cut(said, budget, count, head):
             return text
@@ -578,12 +580,12 @@ def _clipped(statement: Statement, budget: int, count: Count) -> str:
 
 
 _LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
-#: What stands for a heading where there is no room for one.
+#: Short replacement for a heading that does not fit.
 _SHORT = "Said: "
 
 
 def _cut(text: str, budget: int, count: Count, head: str = "") -> str:
-    """Return *head* and as much of *text* as fits behind it, cut between words; where one is too long, inside it."""
+    """Return *head* and as much of *text* as fits, cut between words, or inside the first word if that is too long."""
     for pieces in (_PIECE.findall(text), list(text)):
         low, high = 0, len(pieces)
         while low < high:

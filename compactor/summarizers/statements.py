@@ -1,4 +1,4 @@
-"""Rounds and an earlier summary as statements: single lines, each of which may stand alone in a summary."""
+"""Split rounds and an earlier summary into statements: single lines that make sense alone in a summary."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ..prompt.groups import is_summary
 from .actions import field_lines, structures
 from .instructions import instruction_strength, is_prohibition
 
-#: What is left of a clause has at least so many characters, or it stays whole.
+#: Minimum characters left of a shortened clause; otherwise it stays whole.
 MIN_REST = 12
-#: Scripts that are written without spaces: what follows a phrase need not begin with one.
+#: Scripts without spaces: no space need follow a phrase.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u3005-\u30ff\u3400-\u9fff]")
 
 
 def without_padding(clause: str) -> str:
-    """Return *clause* without what leads up to what it says; it is the end of what was said, word for word."""
+    """Return *clause* without its introductory phrases; the rest is unchanged."""
     phrases, read = _phrases(), clause.replace("’", "'")
     start = 0
     while (match := phrases.match(read, start)) and len(read) - match.end() >= MIN_REST:
@@ -38,12 +38,12 @@ def without_padding(clause: str) -> str:
 
 
 def has_reason(clause: str) -> bool:
-    """Return whether the clause before says why *clause* is so: "so I prefer ..."."""
+    """Return whether *clause* gives a consequence of the clause before it: "so I prefer ..."."""
     return _starts("so").match(clause) is not None
 
 
 def without_link(clause: str) -> str:
-    """Return *clause* without the "and" or "so" that ties it to the clause before, and without a comma at its end."""
+    """Return *clause* without a leading "and" or "so" and without a trailing comma."""
     match = _starts("links").match(clause) or _starts("so").match(clause)
     start = match.end() if match and len(clause) - match.end() >= MIN_REST else 0
     return clause[start:].rstrip(",;，；、،؛ ")
@@ -51,22 +51,22 @@ def without_link(clause: str) -> str:
 
 @cache
 def _phrases() -> re.Pattern[str]:
-    """Return the pattern of all phrases of all languages."""
+    """Return the pattern of all introductory phrases in all languages."""
     return re.compile("|".join(map(_of_language, _tables().values())), re.IGNORECASE)
 
 
 @cache
 def _starts(kind: str) -> re.Pattern[str]:
-    """Return the pattern of the words of one *kind* in all languages, as a clause begins with them."""
+    """Return the pattern of the words of one *kind* in all languages, at the beginning of a clause."""
     found = (word for table in _tables().values() for word in table.get(kind, ()))
-    # Of one letter, one language's link is another's pronoun: "i" is "and" in Polish.
+    # Skip single letters: "i" is "and" in Polish, but a pronoun in English.
     words = sorted((word for word in found if len(word) > 1 or not word.isascii()), key=len, reverse=True)
     return re.compile("|".join(map(_word, words)), re.IGNORECASE)
 
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Return the phrases by language: read when the first clause is looked at, and once."""
+    """Return the phrases by language. Loaded once, for the first clause."""
     text = files(__package__).joinpath("padding.yaml").read_text(encoding="utf-8")
     tables = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (either is the safe one)
     return cast(Mapping[str, Mapping[str, Sequence[str]]], tables)
@@ -81,22 +81,22 @@ def _of_language(table: Mapping[str, Sequence[str]]) -> str:
 
 
 def _word(written: str) -> str:
-    """Return the pattern of a word and the space behind it."""
+    """Return the pattern of a word and the space after it."""
     bare = written.strip("()")
     found = rf"(?:{'|'.join(map(re.escape, bare.split('|')))})\s{'?' if _UNSPACED.search(bare) else ''}"
     return f"(?:{found})?" if written != bare else found
 
 
-# --- rounds and an earlier summary as statements: single lines, each of which may stand alone in a summary --------
+# --- statements: single lines that make sense alone in a summary ------------------------------------------------------
 
 
 class Section(StrEnum):
-    """The headings of a summary, in their order; the next summary is told apart by them."""
+    """The headings of a summary, in order; the next compaction parses the summary by them."""
 
-    #: What the user came for: their first message.
+    #: The user's first message, which states the goal.
     GOAL = "Goal:"
     INSTRUCTIONS = "Instructions from the user:"
-    #: One item per message, oldest first; ``GAP`` stands where words of it are left out.
+    #: One item per message, oldest first; ``GAP`` marks omitted words.
     SAID = "What the user said:"
     #: Statements of a summary that this module did not write.
     EARLIER = "From an earlier summary:"
@@ -104,17 +104,17 @@ class Section(StrEnum):
     DONE = "What was done:"
     FILES = "Files and ids in play:"
     OPEN = "Open items:"
-    #: The newest round: the user's words after ``User: ``, those of agents after their names.
+    #: The newest round: the user's words after ``User: ``, agents' words after their names.
     NOW = "Where we are:"
 
 
-#: Before the user's words where others' stand as well.
+#: Label of the user's words in a section with several speakers.
 USER_SAYS = "User: "
-#: Stands for words that a message has and its item does not; an item that begins with it lacks the message's opening.
+#: Marks words of a message omitted from its item; an item that begins with it lacks the message's opening.
 GAP = "…"
-#: A summary of rounds in which nothing was said. Short: an empty round is, too.
+#: The summary of rounds without words. Short, because such rounds are short too.
 NOTHING = "(No words were said.)"
-#: What may stand last in a summary.
+#: Optional last line of a summary.
 END = "(End of the summary.)"
 
 
@@ -122,18 +122,18 @@ END = "(End of the summary.)"
 class Statement:
     """One line that a summary may hold."""
 
-    #: As it is printed, on one line.
+    #: Printed form, on one line.
     text: str
     section: Section
-    #: How much its kind counts: a user's words more than a tool's.
+    #: Weight of its kind: a user's words count more than a tool's.
     weight: float
     #: The round it comes from, counted from 1 in this request; 0 for the earlier summary.
     round: int
     #: The post it comes from: statements of one post never replace each other. Below 0 for the earlier summary.
     source: int
-    #: Its place in a message of the user, from 0; the statements of one message stand in one item of the summary.
+    #: Its place in a user's message, from 0; a summary prints the statements of one message as one item.
     place: int = 0
-    #: Whether it is code, or was shown in a block of code: a summary quotes it in backticks.
+    #: True for code and for text from a code block: a summary quotes it in backticks.
     code: bool = False
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Statement:
 
     @property
     def in_message(self) -> bool:
-        """Whether it stands with other clauses of its message, in one item."""
+        """Whether it shares an item with other clauses of its message."""
         return self.section is Section.SAID or self.section is Section.GOAL
 
     @property
@@ -154,8 +154,8 @@ class Statement:
         return self.section is Section.FACTS and self.text[-1:] == '"' and ': "' in self.text
 
 
-# How much a kind of statement counts. The order is what matters: what the user said cannot be found out again, results
-# can; what an agent tells the user is distilled already, what agents tell each other is not.
+# Weights by kind of statement. Only the order matters: results can be found again, the user's words cannot; an agent's
+# report to the user is distilled already, agents' messages to each other are not.
 _USER, _EARLIER, _REPORT, _RESULT = 2.5, 1.5, 1.1, 1.0
 _TALK, _PASTED, _PLAN, _CALL, _THOUGHT, _CODE = 0.8, 0.8, 0.6, 0.45, 0.35, 0.3
 _OF_SECTION = {
@@ -171,44 +171,44 @@ _OF_SECTION = {
 }
 _OF_USER = frozenset({Section.GOAL, Section.INSTRUCTIONS, Section.SAID})
 
-#: A user message of more sentences is pasted material, except for its beginning and end.
+#: A user message with more sentences is pasted material, except for this many at its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
-#: About how many characters a line has at most: of what the user or an earlier summary says, of anything else.
+#: Approximate maximum characters of a line: from the user or an earlier summary, and from anything else.
 _SENTENCE, _LINE = 400, 240
-#: A sentence of the user is parted into clauses before it is cut; without an end, it is cut there.
+#: Maximum characters of a user's sentence before splitting into clauses; an endless one is cut here.
 _MESSAGE = 4_000
-#: A longer sentence is no rule because it has the sign of one.
+#: In a longer sentence, a cue does not make the whole sentence a rule.
 _RULE = 280
-#: Items up to this long are joined, to lines up to that long: alone they would lose what they are about.
+#: List items up to the first length are joined to lines up to the second: alone they would lose their subject.
 _ITEM, _LIST = 80, 160
-#: A longer word is none.
+#: Maximum characters of a word; anything longer is data.
 _BLOB = 160
 
 
 def from_summary(summary: str) -> Iterator[Statement]:
-    """Yield the statements of an earlier summary: this module's own items as they were, other text by sentences."""
+    """Yield the statements of an earlier summary: this module's own items unchanged, other text by sentences."""
     section = Section.EARLIER
     lines = summary.strip().split("\n")
     for number, line in enumerate(map(str.strip, lines)):
         source = number - len(lines)
         heading = _HEADINGS.get(line.lstrip("# ").removesuffix(":"))
-        if heading is not None and (heading is not Section.GOAL or line == heading):  # "## Goal" heads a model's words
+        if heading is not None and (heading is not Section.GOAL or line == heading):  # "## Goal" is a model's heading
             section = heading
-        elif not line or line.startswith("#"):  # what follows without a heading of ours was written by somebody else
+        elif not line or line.startswith("#"):  # text without a heading of ours has another author
             section = Section.EARLIER
         elif line in {NOTHING, END}:
             continue
         elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):
             yield from _of_item(line[item.end() :], section, source)
         elif not (line.endswith(":") and len(line) < 60):
-            # Under a heading of ours too: what is no bullet there was written by somebody else.
+            # Below a heading of ours too, a line without a bullet has another author.
             for sentence in sentences(_LIST_MARK.sub("", line), _SENTENCE):
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, source)
 
 
 def _of_item(item: str, section: Section, source: int) -> Iterator[Statement]:
     if section is Section.NOW:
-        # What was newest is not any more; the names in front say whose words they are.
+        # The newest round is now an older one; the labels name the speakers.
         section = Section.SAID if item.startswith(USER_SAYS) else Section.FACTS
         item = item.removeprefix(USER_SAYS)
     if section not in {Section.GOAL, Section.SAID}:
@@ -223,14 +223,14 @@ def _of_item(item: str, section: Section, source: int) -> Iterator[Statement]:
         place += 1
 
 
-#: How this module lists, and how notes are.
+#: List marks of this module and of notes.
 _ITEM_MARK = re.compile(r"(?:-|\d+\.) ")
-#: Without what stands around them, which is not the same where a summary is written as notes.
+#: Headings without the colon, because notes format them differently.
 _HEADINGS = {section.removesuffix(":"): section for section in Section}
 
 
 def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[Statement]:
-    """Yield the statements of *rounds*, oldest first; without the rounds' user queries where *queries* is False."""
+    """Yield the statements of *rounds*, oldest first. Skips the rounds' user queries if *queries* is False."""
     calls: dict[str, str] = {}
     plans = _newest_plans(rounds)
     question = ""
@@ -253,14 +253,14 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
 
 
 def _reduced(summary: str, number: int, source: int) -> Iterator[Statement]:
-    """Yield what stands for posts that were summarised: nobody said it, so it gives no instruction of the user's."""
+    """Yield the statements of a summary post. Nobody said these words, so none is a user's instruction."""
     for one in from_summary(summary):
         section = Section.EARLIER if one.of_user else one.section
         yield replace(one, section=section, weight=_OF_SECTION[section], round=number, source=source, place=0)
 
 
 def as_facts(action: Statement) -> Iterator[Statement]:
-    """Yield the outcome that an action's line names as facts, just as the result itself would be read."""
+    """Yield the outcome in an action's line as facts, parsed like the result itself."""
     call, _, outcome = action.text.partition(" → ")
     for line in _result_lines(outcome, call):
         yield replace(action, text=line, section=Section.FACTS, weight=_RESULT)
@@ -268,7 +268,7 @@ def as_facts(action: Statement) -> Iterator[Statement]:
 
 def _said(message: str, number: int, source: int, question: str = "") -> Iterator[Statement]:
     found = list(_user_sentences(message)) or [(signs, False, False) for signs in _signs(message)]
-    # Of code itself a summary of the same length holds nothing that can be used: only what it says in words.
+    # Skip code: a summary has no room for a usable amount of it. Keep its messages and comments in words.
     found = [one for one in found if not (is_code(one[0]) or (one[2] and not _WORDED.search(one[0])))] or found
     place = 0
     for index, (sentence, listed, code) in enumerate(found):
@@ -286,10 +286,11 @@ def _said(message: str, number: int, source: int, question: str = "") -> Iterato
 
 
 def _clauses_ruled(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the clauses of *sentence*, and whether each is a standing instruction.
+    """Yield (clause of *sentence*, True for a standing instruction).
 
-    A rule stands whole; a long sentence is one only where it forbids something. Of "I'm setting up X, and I prefer Y,
-    can you ...?" only the clause with the wish is an instruction, with the clause before it where that is its reason.
+    A rule stays whole; a long sentence counts as a rule only if it forbids something. In "I'm setting up X, and I
+    prefer Y, can you ...?" only the clause with the wish is an instruction. The clause before it joins it if that gives
+    the reason.
     """
     if listed or (len(sentence) <= _RULE and instruction_strength(sentence) == 1) or is_prohibition(sentence):
         yield from ((piece, True) for piece in _wrapped(sentence, _SENTENCE))
@@ -315,10 +316,10 @@ def _ruled(text: str) -> bool:
 
 
 def _user_sentences(message: str) -> Iterator[tuple[str, bool, bool]]:
-    """Yield (sentence, whether it is an item below a line of instruction, and so an instruction, too; whether code)."""
+    """Yield (sentence, is it a list item below an instruction and so an instruction itself, is it code)."""
     for number, part in enumerate(message.split(_FENCE)):
         if number % 2:
-            # Behind the fence stands the language.
+            # The language name follows the fence.
             body = part.partition("\n")[2] if "\n" in part else part
             yield from ((line, False, True) for line in sentences(body, _LINE))
         else:
@@ -339,14 +340,14 @@ def _prose_sentences(message: str) -> Iterator[tuple[str, bool]]:
 
 
 def _signs(message: str) -> Iterator[str]:
-    """Yield what a message without words says in emoji: a thumb up is an answer."""
+    """Yield the emoji of a message without words: a thumbs-up is an answer."""
     signs = _printable(message[:_BLOB]).replace("\ufffd", "")
     if any(unicodedata.category(sign) == "So" for sign in signs):
         yield signs
 
 
 def _question(message: str) -> str:
-    """Return the question that *message* ends with, if it is short: an answer such as "yes" means nothing without."""
+    """Return the short question at the end of *message*, or "": an answer such as "yes" means nothing without it."""
     asked = list(sentences(message[-400:], _LINE))[-1:]
     return asked[0] if asked and asked[0][-1] in "?？" and len(asked[0]) <= 160 else ""
 
@@ -368,14 +369,14 @@ def _posted(post: Post, calls: dict[str, str], plans: set[str], number: int, sou
 
 
 def _told(message: str) -> Iterator[str]:
-    """Yield what an agent tells in words: its code is in files, and without what is said of it of no use."""
+    """Yield an agent's prose. Its code is in files, and useless here without the text about it."""
     prose = "\n".join(part for part in message.split(_FENCE)[::2])
     lines = list(sentences(_BOLD.sub(r"\1", _HEADING.sub("", prose)), _LINE))
     worded = [line for line in lines if not is_code(line)]
     yield from worded or lines or sentences(message, _LINE)
 
 
-#: A heading says nothing alone.
+#: Headings are dropped: alone they say nothing.
 _HEADING = re.compile(r"^ {0,3}(?:#{1,6} |\*\*[^*\n]{1,100}\*\*[ :]{0,3}$)[^\n]{0,200}", re.MULTILINE)
 
 
@@ -397,7 +398,7 @@ def _attached(attachment: Attachment, plans: set[str], number: int, source: int)
 
 
 _FENCE = "```"
-#: In a block of code three words in a row are a message or a remark.
+#: Three words in a row in a code block are a message or a comment.
 _WORDED = re.compile(r"(?:[^\W\d_]{2,30} ){2}[^\W\d_]{2}")
 _CODE_KINDS = frozenset(("thought", "code", "python", "reply", "sql", "verification", "reason", "status"))
 _WORD_OF_KIND = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -405,12 +406,12 @@ _BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
 
 
 def _words_of(kind: str) -> set[str]:
-    """Return the words of a *kind* such as ``init_plan`` or ``currentPlan``; an ``explanation`` is no plan."""
+    """Return the words of a *kind* such as ``init_plan`` or ``currentPlan``, so that ``explanation`` is no plan."""
     return {word.lower() for word in _WORD_OF_KIND.findall(kind[:_BLOB])}
 
 
 def _newest_plans(rounds: Sequence[Round]) -> set[str]:
-    """Return the ids of the plans that no later plan of the same role and type replaces."""
+    """Return the ids of the newest plans, one per role and type."""
     newest = {
         (post.send_from, attachment.type): attachment.id
         for round_ in rounds
@@ -422,12 +423,12 @@ def _newest_plans(rounds: Sequence[Round]) -> set[str]:
 
 
 def without_old_plans(earlier: Iterable[Statement], new: Iterable[Statement]) -> list[Statement]:
-    """Return *earlier* without the plans in whose place *new* has one of the same type."""
+    """Return *earlier* without the plans that *new* replaces with one of the same type."""
     planned = {_planned_by(one) for one in new if one.section is Section.OPEN}
     return [one for one in earlier if one.section is not Section.OPEN or _planned_by(one) not in planned]
 
 
-#: Stands between the type of a plan and what it says.
+#: Separates a plan's type from its text.
 _PLANS = " → "
 
 
@@ -436,8 +437,10 @@ def _planned_by(statement: Statement) -> str:
 
 
 def _name(name: str) -> str:
-    """Return a role's, tool's or attachment's name as a label: one short line, whatever the host called it, and not the
-    user's name, which says whose words follow."""
+    """Return a role's, tool's or attachment's name as a label: one short line, for any name that the host chose.
+
+    Never the user's label, which would attribute the text to the user.
+    """
     label = beginning(_printable(beginning(name, 80)), 40).rstrip(": ") or "unnamed"
     return f"{label} (not the user)" if label == USER_SAYS.rstrip(": ") else label
 
@@ -450,13 +453,16 @@ def _call_label(call: ToolCall) -> str:
     return f"{_name(call.name)}({brief})" if 0 < len(brief) <= 60 else _name(call.name)
 
 
-#: How lines of a summary begin that are not a tool's: a result that begins so is not to be taken for one.
+#: Beginnings of a summary's own lines; a tool's result must not pass for one of them.
 _OWN_WORDS = tuple(words.strip().casefold() for words in (*Section, USER_SAYS))
 
 
 def _result_lines(text: str, label: str) -> Iterator[str]:
-    """Yield the lines of a result; those that mean little alone, look like another's or give an order begin with their
-    call: what a tool says to do is not to be read as a fact, or as the user's wish."""
+    """Yield the lines of a result.
+
+    A line begins with its call's label if it means little alone, looks like a summary's own line or gives an order: a
+    tool's order must not read as a fact or as the user's wish.
+    """
     name, _, brief = label.partition("(")
     for prose, fields in structures(text):
         for line in sentences(prose, _LINE, listed=False):
@@ -464,20 +470,20 @@ def _result_lines(text: str, label: str) -> Iterator[str]:
             yield line if alone and instruction_strength(line) < 1 else f"{label} → {line}"
         for field in fields:
             for line in sentences(field, _LINE):
-                # The first field often says what was asked for: no need to say it twice.
+                # The first field often repeats the arguments; then the call's name is enough.
                 yield f"{name if brief[:-1] in line else label} → {line}"
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
 
-# What a terminal or a browser acts on, but nobody reads.
+# Control sequences: a terminal or browser acts on them, nobody reads them.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# A closing tag of thoughts would make whoever strips thoughts from answers drop all that stands before it.
+# Code that strips thoughts from answers would drop all text before a closing tag.
 _THOUGHT_TAG = re.compile(r"<(/?(?:think|thinking|reasoning|summary))>", re.IGNORECASE)
 
 _LIST_MARK = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
-# All that may end one stands at the pattern's head: so the places where none does are passed over quickly.
+# The pattern starts with all possible end characters, so the search skips other text quickly.
 _END = re.compile(
     r"[.!?…。！？；](?:(?<=[.!?…])[.!?…]{0,3}[\"'”’)\]*]{0,3} (?=\S)|(?<=[。！？；])[。！？；]{0,3}[」』”）]{0,2})"
 )
@@ -490,8 +496,10 @@ _PLAIN_WORD = re.compile(rf"[{CJK}]{{2}}|\b[^\W\d_]{{3,40}}\b")
 
 
 def sentences(text: str, limit: int, *, listed: bool = True) -> Iterator[str]:
-    """Yield the sentences of *text*, and the fields of what it holds in JSON, each on one line of about *limit*
-    characters; short items of a list are joined, where not *listed* only to the line that introduces them."""
+    """Yield the sentences of *text*, and the fields of any JSON in it, each on one line of about *limit* characters.
+
+    Short list items are joined; without *listed*, only to the line that introduces them.
+    """
     for prose, fields in structures(text):
         for line in _with_items(_lines(prose), min(limit, _LIST), listed):
             yield from _split(line, limit)
@@ -507,9 +515,9 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _with_items(lines: Iterator[str], limit: int, listed: bool) -> Iterator[str]:
-    """Yield *lines* without list marks, short items of a list joined to each other and to what introduces them.
+    """Yield *lines* without list marks; short list items are joined to each other and to their introduction.
 
-    A line that introduces a list says nothing alone, and is left out where there are no short items.
+    An introduction without short items is left out: alone it says nothing.
     """
     opening, items = "", ""
     for line in lines:
@@ -544,7 +552,7 @@ def _split(line: str, limit: int) -> Iterator[str]:
 
 
 def _wrapped(sentence: str, limit: int) -> Iterator[str]:
-    """Yield *sentence* in pieces of at most about *limit* characters, cut between words, if it says anything."""
+    """Yield *sentence* in pieces of about *limit* characters, cut between words; nothing without letters or digits."""
     if not any(map(str.isalnum, sentence)):
         return
     if len(sentence) <= limit:
@@ -562,7 +570,7 @@ def _wrapped(sentence: str, limit: int) -> Iterator[str]:
 
 
 def clauses(sentence: str) -> Iterator[str]:
-    """Yield *sentence* in parts that end with a comma or semicolon outside brackets and quotes, none of them short."""
+    """Yield *sentence* split at commas and semicolons outside brackets and quotes, without short parts."""
     start, depth, quoted = 0, 0, False
     for mark in _CLAUSE_MARK.finditer(sentence):
         sign = mark[0]
@@ -580,7 +588,7 @@ def clauses(sentence: str) -> Iterator[str]:
     yield sentence[start:]
 
 
-#: A clause with fewer characters goes with its neighbour. Those of scripts without spaces count twice.
+#: Minimum characters of a clause; a shorter one joins its neighbour. Characters of scripts without spaces count twice.
 _CLAUSE = 40
 _CLAUSE_MARK = re.compile(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
@@ -591,7 +599,7 @@ def _width(text: str) -> int:
 
 
 def _marked(item: str) -> Iterator[tuple[str, bool]]:
-    """Yield the clauses of what stands between two gaps of a message's item, and whether they are code."""
+    """Yield (clause, is it code) for the text between two gaps of a message's item."""
     if len(item) > 2 and item[0] == item[-1] == "`" and "`" not in item[1:-1]:
         yield item[1:-1], True
         return
@@ -600,7 +608,7 @@ def _marked(item: str) -> Iterator[tuple[str, bool]]:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """Yield *word*; what is too long for one is text without spaces, or data of which the beginning is enough."""
+    """Yield *word*, split if it is long text without spaces; of other overlong data, only the beginning."""
     if len(word) <= _BLOB:
         yield word
     elif _CJK_CHAR.search(word, 0, _BLOB):
@@ -610,6 +618,6 @@ def _parts(word: str) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    # A space rather than nothing: what it parts must not become one number.
+    # A space, not an empty string: two numbers must not merge.
     seen = " ".join(_CONTROL.sub(" ", text).split())
     return _THOUGHT_TAG.sub(r"[\1]", _SURROGATE.sub("\ufffd", seen))
