@@ -1,9 +1,9 @@
-"""What an agent did, as lines ``call(arguments) → outcome``, and such lines read back.
+"""Print an agent's calls as lines ``call(arguments) → outcome``, and parse such lines.
 
-A call's outcome is put together of what stands at the places that tell: how the result begins, what failed, values that
-later calls take, how it ends; of JSON the fields that are new. It holds no word that the result does not hold, apart
-from the marks: ``failed:``, ``last:`` (only the last of several like calls had this outcome), ``×3``, ``…`` (something
-is left out), ``(no result)`` and ``(empty)``. A stored line reads back as the action that it was printed from.
+An outcome combines the informative parts of a result: its beginning, its errors, values that later calls use, its end;
+of JSON the new fields. Its words all come from the result, except the marks: ``failed:``, ``last:`` (only the last of
+several similar calls had this outcome), ``×3``, ``…`` (omission), ``(no result)`` and ``(empty)``. Parsing a stored
+line restores its action.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from memory.rounds import USER, Round, ToolCall, once
 from ..acceptance.content import assignment
 
 Count = Callable[[str], int]
-#: Whether a later call takes a value.
+#: Returns whether a later call uses a value.
 Taken = Callable[[str], bool]
 
 ARROW = " → "
 MORE = "…"
 _FAILED, _LAST, _LAST_FAILED = "failed: ", "last: ", "last failed: "
-#: Nothing came back yet, or nothing stood in it.
+#: Outcomes of a call without a result yet, and of an empty result.
 _OPEN, _EMPTY = "(no result)", "(empty)"
-#: What stands before an outcome: (whether it failed, whether all calls of the line ended so).
+#: Marks before an outcome: (did it fail, did all calls of the line have it).
 _MARKS = {_FAILED: (True, True), _LAST_FAILED: (True, False), _LAST: (False, False)}
 _BETWEEN = " · "
 
-#: Bytes of a line: its arguments and its outcome, at first and where room is short.
+#: Bytes of a line's arguments and outcome: normally, and if room is short.
 _ARGUMENTS, _OUTCOME = 96, 120
 _BRIEF_ARGUMENTS, _BRIEF_OUTCOME, _BRIEF_OPENING = 54, 56, 28
-#: The same of what failed: it must not be tried again.
+#: The same for failures: longer, so that the agent does not repeat them.
 _BRIEF_FAILURE, _BRIEF_SIGN = 124, 68
-#: The newest calls keep all their words.
+#: Number of newest calls to print without shortening.
 _RECENT = 3
-#: What a result begins with says what kind of result it is; more of it tells little.
+#: Bytes of a result's beginning: enough to show its kind.
 _OPENING = 40
-#: Arguments that a group of like calls names, and how long each may be.
+#: Maximum arguments to print for a group of similar calls, and bytes of each.
 _NAMED, _NAMED_LENGTH = 6, 32
-#: Characters of a result's beginning and end that are looked through for what failed, and of one line of it.
+#: Characters to search for errors at a result's beginning and end, and characters of one line.
 _LOOKED_AT, _LINE = 16_000, 400
-#: A longer word is data: its beginning is enough.
+#: Maximum characters of a word; a longer one is data, and its beginning is enough.
 _WORD = 72
 
 
 @dataclass(frozen=True)
 class Action:
-    """A call and what came of it, or several like calls."""
+    """A call and its outcome, or several similar calls."""
 
     name: str
-    #: What it was called with, shortened; of several like calls the first and the newest.
+    #: The shortened arguments; for several similar calls, the first and the newest.
     arguments: tuple[str, ...]
-    #: Empty: nothing came back yet.
+    #: Empty: no result yet.
     outcome: str
     failed: bool = False
     count: int = 1
-    #: Whether all calls had this outcome; else only the last.
+    #: True if all calls had this outcome; else only the last had it.
     shared: bool = True
 
     @once
@@ -74,12 +74,12 @@ class Action:
 
     @once
     def changes(self) -> bool:
-        """Whether it changed something, by what the tool or the command is called."""
+        """True if the tool or command changes something, judged by its name."""
         return _is_change(self.name, self.arguments[-1] if self.arguments else "")
 
 
 def parse_action(line: str) -> Action | None:
-    """Return the action that *line* was printed from, or None if it is no action's line."""
+    """Return the action that *line* shows, or None if *line* shows none."""
     head, arrow, outcome = line.partition(ARROW)
     times = 1
     call, sign, number = head.rpartition(" ×")
@@ -114,8 +114,11 @@ def find_actions(rounds: Sequence[Round]) -> Iterator[Action]:
 
 
 def answer_open(stored: Sequence[Action], rounds: Sequence[Round]) -> list[Action]:
-    """Return the actions *stored* before with the result of the open one among them, which *rounds* begin with: a long
-    round comes in pieces. Where it cannot be told whose result that is, nothing is said of it."""
+    """Return the *stored* actions, with the open call's outcome filled in from the result at the start of *rounds*.
+
+    This happens when a long round arrives in pieces. Unless exactly one call is open and one result is left over, the
+    actions stay unchanged: the match would be a guess.
+    """
     waiting = [place for place, action in enumerate(stored) if not action.outcome and action.count == 1]
     _, results = _paired(rounds)
     answered = list(stored)
@@ -127,10 +130,10 @@ def answer_open(stored: Sequence[Action], rounds: Sequence[Round]) -> list[Actio
 
 
 def _paired(rounds: Sequence[Round]) -> tuple[list[tuple[ToolCall, str | None]], list[str]]:
-    """Return the calls of *rounds*, each with the text of its result, and the results before them that answer none.
+    """Return the calls of *rounds* with their results' texts, and earlier results that answer none of these calls.
 
-    A result belongs to the newest call of its id; of several calls of one post with the same id to the one at its
-    place. Pieces of one post are one result.
+    A result belongs to the newest call with its id. If calls of one post share an id, results match them in order.
+    Pieces of one post are one result.
     """
     calls: list[tuple[ToolCall, str | None]] = []
     waiting: dict[str, deque[int]] = {}
@@ -162,7 +165,7 @@ def _action(call: ToolCall, result: str | None, seen: set[str], taken: Taken) ->
     return Action(name, (arguments,), outcome, failed)
 
 
-# --- what it was called with ------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _short_arguments(arguments: str) -> str:
@@ -172,7 +175,7 @@ def _short_arguments(arguments: str) -> str:
     if len(fields) == 1:
         return _clipped(_printable(fields[0][1][: 8 * _ARGUMENTS]), _ARGUMENTS)
     room = max(24, _ARGUMENTS // max(1, min(4, len(fields))))
-    # What the first is, an id or a file says itself.
+    # If the first value is an id or a file, it needs no field name.
     keys = ["" if place == 0 and _is_identifier(value) else f"{key}: " for place, (key, value) in enumerate(fields)]
     values = [_clipped(_printable(value[: 8 * room]), room) for _, value in fields[:12]]
     parts = [f"{key}{value}" for key, value in zip(keys, values, strict=False)]
@@ -180,7 +183,7 @@ def _short_arguments(arguments: str) -> str:
 
 
 def _fields(text: str) -> list[tuple[str, str]] | None:
-    """Return the scalars of JSON in order, each with the name of its field; None where *text* is no JSON."""
+    """Return (field name, value) for the scalars of JSON, in order; None if *text* is no JSON."""
     if text[:1] not in {"{", "["} and text[:_LINE].lstrip()[:1] not in {"{", "["}:
         return None
     values: list[object] = []
@@ -210,15 +213,15 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 def has_failed(result: str) -> bool:
-    """Return whether a tool's *result* says that its call failed."""
+    """Return whether a tool's *result* reports that its call failed."""
     return _outcome(result, "", set(), lambda _: False)[1]
 
 
-# --- what came of it --------------------------------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------------------------------
 
 
 def _outcome(result: str, arguments: str, seen: set[str], taken: Taken) -> tuple[str, bool]:
-    """Return what a result comes to in a few words, and whether it says that the call failed."""
+    """Return a result's outcome in a few words, and True if it reports a failure."""
     fields = _fields(result)
     if fields is None:
         outcome, failed = _outcome_of_text(result, arguments, seen, taken)
@@ -233,7 +236,7 @@ def _outcome_of_fields(fields: list[tuple[str, str]], arguments: str, seen: set[
     values: dict[str, list[str]] = {}
     ranks: dict[str, int] = {}
     failed = False
-    # The record that it is about: an id is known wherever it stood, another value only as this one's.
+    # The result's record. A known id is known everywhere; any other value only for the same record and field.
     about = next((value for _, value in fields[:3] if _is_identifier(value)), "")
     for key, value in fields:
         failure = _is_failure_field(key, value)
@@ -251,7 +254,7 @@ def _outcome_of_fields(fields: list[tuple[str, str]], arguments: str, seen: set[
             of.append(_clipped(said, _OUTCOME if rank == 0 else 48))
             ranks[key] = min(rank, ranks.get(key, _KNOWN))
     told = [key for key in values if ranks[key] < _KNOWN] or list(values)
-    # What a change adds to a record stands last.
+    # A change usually appends its new field to the record.
     last = next((key for key in reversed(told) if ranks[key] > 1), "")
     order = sorted(told, key=lambda key: 1.5 if key == last and ranks[key] > 1 else ranks[key])
     outcome, left = "", _OUTCOME
@@ -264,13 +267,13 @@ def _outcome_of_fields(fields: list[tuple[str, str]], arguments: str, seen: set[
     return _clipped(outcome, 2 * _OUTCOME), failed
 
 
-#: Of fields with one name so many values are named.
+#: Maximum values to print for one field name.
 _VALUES = 6
 _KNOWN = 4
 
 
 def _rank(value: str, known: str, arguments: str, seen: set[str], taken: Taken) -> int:
-    """Return how much a value tells, the less the more: later calls take it, it is a new id, it is new, it is known."""
+    """Return a value's rank, most informative first: 1 later calls use it, 2 new id, 3 other new value, 4 known."""
     if known in seen or value in arguments:
         return _KNOWN
     return 1 if taken(value) else 2 if _is_identifier(value) else 3
@@ -294,15 +297,15 @@ def _outcome_of_text(result: str, arguments: str, seen: set[str], taken: Taken) 
             pieces.append(line if len(line) <= 60 else ", ".join(sorted(here, key=line.index)))
     ending = "" if failures else _ending(lines)
     if ending and ending not in seen:
-        seen.add(ending)  # what a tool says each time tells nothing
+        seen.add(ending)  # a tool's standard ending tells nothing
         pieces.append(_clipped(ending, 60))
     outcome = f" {MORE} ".join(dict.fromkeys(piece.removesuffix(MORE).rstrip() for piece in pieces))
-    # Else the beginning of a long path at the end would be taken for a path.
+    # Keep the mark: otherwise a cut path at the end would pass for a whole path.
     return outcome + MORE * pieces[-1].endswith(MORE), bool(failures)
 
 
 def _telling_lines(result: str) -> list[str]:
-    """Return the lines of a result's beginning and end that say something."""
+    """Return the lines with letters or digits from a result's beginning and end."""
     if len(result) > 2 * _LOOKED_AT:
         result = f"{result[:_LOOKED_AT]}\n{result[-_LOOKED_AT:]}"
     lines = (_printable(line[:_LINE]) for line in result.splitlines())
@@ -310,20 +313,20 @@ def _telling_lines(result: str) -> list[str]:
 
 
 def _ending(lines: list[str]) -> str:
-    """Return the last line that is more than markup or quoted from a file; empty: there is none."""
+    """Return the last line that is neither markup nor quoted from a file; empty if there is none."""
     for line in reversed(lines[-4:]):
         if line is not lines[0] and line[0] not in "<{}[]()#|-=" and not _QUOTED.match(line) and line.count(" ") < 24:
             return line
     return ""
 
 
-# --- what says that a call failed -------------------------------------------------------------------------------------
+# --- signs of failure -------------------------------------------------------------------------------------------------
 
-#: A line of a file, as tools show it: after its number, or after its path and number.
+#: A file's line as tools print it: after its number, or after path and number.
 _QUOTED = re.compile(r"\d{1,7} ?[:|│]|[^\s:]{1,200}[:-]\d{1,7}[:-]")
-#: What names an error and goes on to say what it is.
+#: An error name followed by its description.
 _CAUSE = re.compile(r"(?:error|exception)(?:\(s\)|s)? ?: ?\S", re.IGNORECASE)
-#: What programs say of a failure, wherever it stands.
+#: Signs of a failure anywhere in a result.
 _STRONG = re.compile(
     r"error(?:\(s\)|s)? ?[:!\]]|exception ?:|traceback \(|\b(?:fatal|panic) ?:|\bHTTP/[\d.]{1,3} [45]\d\d\b"
     r"|\b[1-9]\d{0,5} (?:failed|failures?|errors?)\b"
@@ -331,14 +334,14 @@ _STRONG = re.compile(
     re.IGNORECASE,
 )
 _SHOUTED = re.compile(r"\b(?:ERROR|FATAL|FAILED|FAILURE|CRITICAL)\b")
-#: What says so in a message: a short result, the first line of any, the last two.
+#: Signs of a failure in a message: a short result, or the first or the last two lines of any.
 _MESSAGE = re.compile(
     r"\b(?:errors?|exceptions?|failed|failures?|fatal|panic|aborted|timed out|timeout|cannot|can't|couldn't|unable"
     r"|denied|refused|rejected|forbidden|unauthorized|no such|not found|segmentation fault|could not|does not exist"
     r"|doesn't exist)\b",
     re.IGNORECASE,
 )
-#: What says so at the beginning of a result.
+#: Signs of a failure only at the beginning of a result.
 _WORDS = """
     invalid illegal missing unknown unexpected unsupported exceeded
     fehler fehlgeschlagen erreur échec introuvable fallo falló erro falhou errore fallito fout mislukt niepowodzenie
@@ -358,7 +361,7 @@ _ALONE = re.compile(
 _SAYS_NONE = re.compile(
     r"\b(?:no|0|zero|without(?: any)?) (?:\w{1,20} )?(?:errors?|failures?|failed|exceptions?)\b", re.IGNORECASE
 )
-#: What stands before a line of a file.
+#: Characters before a file's line.
 _NUMBERING = "0123456789 :|│→-+>"
 _LETTERS = re.compile(r"\w+")
 _CODE = re.compile(
@@ -367,12 +370,12 @@ _CODE = re.compile(
 
 
 def _failures(lines: list[str], arguments: str) -> list[str]:
-    """Return the line that says first that the call failed and the one that says best why: one, two or none."""
+    """Return the first line that reports the failure and the line with the best reason: none, one or two lines."""
     asked = set(_LETTERS.findall(arguments[: 2 * _LOOKED_AT].casefold()))
     found: dict[str, int] = {}
     for place, line in enumerate(lines):
         if _CODE.match(line.lstrip(_NUMBERING)) or line[-1] in "{;," or _SAYS_NONE.search(line):
-            continue  # code that deals with errors, most likely
+            continue  # most likely code that handles errors
         if _QUOTED.match(line):
             sign = None if line[0].isdigit() else _CAUSE.search(line)
         else:
@@ -381,7 +384,7 @@ def _failures(lines: list[str], arguments: str) -> list[str]:
                 sign = _MESSAGE.search(line[:200])
             if sign is None and place == 0 and line[0] not in "-*•":
                 sign = _ALONE.search(line[:80])
-        # What was searched for is no failure where it is found.
+        # A search for "error" that finds it has not failed.
         if sign and asked.isdisjoint(_LETTERS.findall(sign[0].casefold())):
             found.setdefault(line, 2 if _CAUSE.search(line) else 0 if line[-1] in ":：" else 1)
     if not found:
@@ -392,7 +395,7 @@ def _failures(lines: list[str], arguments: str) -> list[str]:
 
 
 def _leads(line: str) -> bool:
-    """Whether *line* begins by naming the error."""
+    """Return whether *line* begins with the error's name."""
     sign = _CAUSE.search(line)
     return sign is not None and line.count(" ", 0, sign.start()) <= 1
 
@@ -402,7 +405,7 @@ _SUCCESS_KEYS = frozenset(["ok", "passed", "succeeded", "success", "successful"]
 _EXIT_KEYS = frozenset(["exit_code", "exit_status", "exitcode", "return_code", "returncode"])
 _STATUS_KEYS = frozenset(["code", "outcome", "result", "state", "status", "status_code"])
 _FAILED_STATUSES = frozenset(["denied", "error", "fail", "failed", "failure", "rejected"])
-#: Values that say that there is none.
+#: Values that mean: no error.
 _NOTHING = frozenset(["", "0", "false", "no", "none", "null", "ok"])
 
 
@@ -419,7 +422,7 @@ def _is_failure_field(key: str, value: str) -> bool:
     return not low and _STRONG.search(value[:200]) is not None
 
 
-# --- what changes something -------------------------------------------------------------------------------------------
+# --- changes ----------------------------------------------------------------------------------------------------------
 
 _CHANGE_WORDS = """
     add append apply assign book build cancel change clear close commit copy create delete deploy disable drop edit
@@ -460,16 +463,16 @@ _SHELL_NAMES = "bash cmd command console database db exec execute powershell que
 _SHELLS = frozenset(_SHELL_NAMES.split())
 
 
-# --- like calls -------------------------------------------------------------------------------------------------------
+# --- merging similar calls --------------------------------------------------------------------------------------------
 
 
 def merge_actions(actions: Iterable[Action]) -> list[Action]:
-    """Return *actions* with those of the same call that ended the same way as one, where the last of them stood."""
+    """Return *actions* with repeated calls merged at the place of the last; failures and successes stay apart."""
     return _merged(_merged(actions, lambda one: (one.name, one.arguments, one.failed)), _record)
 
 
 def _record(action: Action) -> Hashable:
-    """Return which record *action* looked up, where the outcome says that: its newer values replace the older."""
+    """Return a key for the record that *action* looked up, or None: newer values of a record replace older ones."""
     if action.failed or action.changes:
         return None
     said = assignment(action.outcome) if ", " in action.outcome else None
@@ -477,7 +480,7 @@ def _record(action: Action) -> Hashable:
 
 
 def _merged(actions: Iterable[Action], key: Callable[[Action], Hashable]) -> list[Action]:
-    """Return *actions* with those of one *key* as one, where the last of them stood; None parts an action from all."""
+    """Return *actions* merged by *key* at the place of the last; an action with key None stays separate."""
     merged: dict[Hashable, Action] = {}
     for place, action in enumerate(actions):
         group = key(action)
@@ -493,7 +496,7 @@ def _joined(earlier: Action, action: Action) -> Action:
     if earlier.arguments == action.arguments:
         return replace(action, count=count, shared=shared)
     first, *others = earlier.arguments
-    # What is left of another group's arguments can only be read behind their own first.
+    # Shortened arguments of another group are only readable after that group's first argument.
     whole = [argument for argument in action.arguments if not argument.startswith(MORE)]
     added = [_behind(first, argument) for argument in whole if argument != first]
     left_out = MORE in others or len(whole) < len(action.arguments)
@@ -504,33 +507,33 @@ def _joined(earlier: Action, action: Action) -> Action:
 
 
 def _behind(first: str, argument: str) -> str:
-    """Return *argument* as it is named behind *first*: without what both begin with."""
+    """Return *argument* without its common beginning with *first*, for printing after *first*."""
     same = next((place for place, (one, other) in enumerate(zip(first, argument, strict=False)) if one != other), 0)
     begin = max(argument.rfind(" ", 0, same), argument.rfind("/", 0, same)) + 1
     return _clipped(f"{MORE}{argument[begin:]}" if begin > 6 else argument, _NAMED_LENGTH)
 
 
 def _same_outcome(action: Action) -> Hashable:
-    """Return what calls that only look at things have in common where they came to the same."""
+    """Return a key for read-only calls of one tool with the same outcome; None for other calls."""
     return None if action.failed or action.changes or not action.shared else (_tool(action), action.outcome)
 
 
 def _tool(action: Action) -> tuple[str, str, bool]:
-    """Return what *action* was done with: of a shell the program."""
+    """Return a key for the tool of *action*; for a shell it includes the program."""
     words = _NAME_WORD.findall(action.name)
     shell = bool(words) and words[0].casefold() in _SHELLS
     return action.name, action.arguments[0].partition(" ")[0] if shell else "", action.failed
 
 
 def _brief(action: Action) -> Action:
-    """Return *action* with fewer words; one that has few already as it is."""
+    """Return *action* shortened; a short one stays unchanged."""
     arguments = tuple(_clipped(argument, _BRIEF_ARGUMENTS) for argument in action.arguments)
     limit, sign = (_BRIEF_FAILURE, _BRIEF_SIGN) if action.failed else (_BRIEF_OUTCOME, _BRIEF_OPENING)
     return replace(action, arguments=arguments, outcome=_brief_outcome(action.outcome, limit, sign))
 
 
 def _brief_outcome(outcome: str, limit: int, first: int) -> str:
-    """Return at most *limit* bytes of *outcome*, at most *first* of its opening where more follows."""
+    """Return about *limit* bytes of *outcome*, with at most *first* bytes of its opening if more follows."""
     if len(outcome.encode()) <= limit + _SLACK:
         return outcome
     opening, between, rest = outcome.partition(f" {MORE} ")
@@ -540,11 +543,11 @@ def _brief_outcome(outcome: str, limit: int, first: int) -> str:
     return f"{opening}{between}{_clipped(rest, limit - len(opening.encode()) - 5)}"
 
 
-# --- which lines ------------------------------------------------------------------------------------------------------
+# --- choosing lines ---------------------------------------------------------------------------------------------------
 
 
 def choose_lines(actions: Sequence[Action], budget: int, count: Count) -> list[str]:
-    """Return the lines of *actions* that *budget* tokens hold: errors and changes, then the rest, each in order."""
+    """Return lines of *actions* within *budget* tokens: errors and changes, then the rest, each part in order."""
     chosen = merge_actions(actions)
     chosen = [*_merged(chosen[:-_MOST], _tool), *chosen[-_MOST:]]
     for shorten in (_older_brief, _all_brief, lambda those: _best(those, budget, count)):
@@ -568,7 +571,7 @@ def _cost(actions: Iterable[Action], count: Count) -> int:
 
 
 def _best(actions: Sequence[Action], budget: int, count: Count) -> list[Action]:
-    """Return *actions* in *budget* tokens: those worth most on lines of their own, the rest as one line per tool."""
+    """Return *actions* within *budget* tokens: the best on lines of their own, the rest as one line per tool."""
     resolved = {(action.name, action.arguments) for action in actions if not action.failed}
     forms = Counter(_form(action) for action in actions)
     worths = [
@@ -596,16 +599,16 @@ def _calls(actions: Iterable[Action]) -> int:
     return sum(action.count for action in actions)
 
 
-#: Of so many calls, the newest, each may have a line of its own.
+#: Number of newest calls that may have lines of their own.
 _MOST = 300
-#: So many are looked at for whether they can have a line of their own.
+#: Maximum actions to try on lines of their own after errors and changes.
 _TRIES = 60
 
 
 def _with_groups(
     actions: Sequence[Action], alone: set[int], worths: Sequence[float], budget: int, count: Count
 ) -> list[Action]:
-    """Return those *alone* and, as far as *budget* goes, one line for what is left of each tool."""
+    """Return the actions *alone* and, within *budget*, one line for the other actions of each tool."""
     chosen = {place: actions[place] for place in alone}
     left = budget - _cost(chosen.values(), count)
     groups: dict[Hashable, list[int]] = {}
@@ -629,12 +632,12 @@ def _worth(action: Action, resolved: set[tuple[str, tuple[str, ...]]]) -> float:
 
 
 def _form(action: Action) -> Hashable:
-    """Return what outcomes of a tool have in common that differ in numbers alone: the next one tells less."""
+    """Return an equal key for outcomes of a tool that differ only in numbers: each further one tells less."""
     return action if action.failed or action.changes else (action.name, _DIGITS.sub("0", action.outcome))
 
 
 _DIGITS = re.compile(r"\d+")
-#: What failed counts most unless the same call went well later, then what changed something.
+#: Failures count most, unless the same call also succeeded; then changes.
 _FAILED_WEIGHT, _CHANGE_WEIGHT = 5.0, 3.0
 
 
@@ -644,8 +647,11 @@ _FAILED_WEIGHT, _CHANGE_WEIGHT = 5.0, 3.0
 def choose_files(
     actions: Iterable[Action], stored: Iterable[str], given: Iterable[str], shown: str, budget: int, count: Count
 ) -> list[str]:
-    """Return in *budget* tokens the files and ids in play, as items ``tool, tool: file; file``: those that *actions*
-    took, that stand in items *stored* before or in what the user said, *given*; not those that *shown* holds."""
+    """Return the files and ids in play within *budget* tokens, as items ``tool, tool: file; file``.
+
+    They come from the arguments of *actions*, from earlier items, *stored*, and from the user's texts, *given*. Values
+    in the text *shown* are left out.
+    """
     users: dict[str, dict[str, None]] = {}
     uses: Counter[str] = Counter()
 
@@ -680,8 +686,10 @@ _NEXT = "; "
 
 
 def _taken(text: str) -> Iterator[str]:
-    """Yield the files and ids in what a call took, or the user said: no names of functions or fields, and what has no
-    letters beside digits, or is a name with a dot, only where little else stands: code is full of them."""
+    """Yield the files and ids in a call's arguments or a user's text, without names of functions and fields.
+
+    Plain numbers and names with a dot count only in a short text: code is full of them.
+    """
     for match in _TOKEN.finditer(text):
         value = match[0].strip(".:!?*-@#")
         named = text[match.end() : match.end() + 1] == "(" or match[0][-1] == ":" or _WORDS_JOINED.fullmatch(value)
@@ -693,12 +701,12 @@ def _taken(text: str) -> Iterator[str]:
 
 
 def _is_file(value: str) -> bool:
-    """Whether *value* ends as a file's name does."""
+    """Return whether *value* ends like a file's name."""
     stem, dot, ending = value.rpartition(".")
     return bool(stem and dot) and 0 < len(ending) < 6 and ending[0].isalpha() and ending.isalnum()
 
 
-#: What is a field's or a function's name or an amount rather than an id.
+#: Field names, function names and amounts: no ids.
 _WORDS_JOINED = re.compile(r"[^\W\d]+|\d+(?:[a-z]{1,2}|-\d+)")
 
 
@@ -717,7 +725,7 @@ def _identifiers(text: str) -> set[str]:
 
 
 def _is_identifier(word: str) -> bool:
-    """Whether *word* is what a later call may need letter by letter: it has digits, or is a path, a name with a dot."""
+    """Return whether a later call may need *word* exactly: it has digits, or is a path or a name with a dot."""
     if len(word) > _WORD or " " in word:
         return False
     if any(map(str.isdigit, word)):
@@ -727,7 +735,7 @@ def _is_identifier(word: str) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Return *text* on one line, without what a terminal acts on; of long words the beginning, of paths the end."""
+    """Return *text* on one line, without control sequences; long words keep their beginning, long paths their end."""
     words = _CONTROL.sub(" ", text).split()
     line = " ".join(word if len(word) <= _WORD else _short_word(word) for word in words)
     return _SURROGATE.sub("\ufffd", line).replace("→", "->").replace("·", "-").replace("<think", "[think")
@@ -746,14 +754,15 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufef
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-#: What is longer by so much is not worth cutting: half a name is none.
+#: Bytes that a text may exceed its limit by: half a name is useless.
 _SLACK = 12
 
 
 def _clipped(text: str, limit: int) -> str:
-    """Return *text*, or its beginning of about *limit* bytes with a mark, cut between words where there are.
+    """Return *text*, or its beginning of about *limit* bytes with a mark, cut between words if possible.
 
-    Bytes and not characters: in most scripts a character of three bytes costs about three times as many tokens.
+    The limit counts bytes, not characters: in most scripts a character of three bytes costs about three times as many
+    tokens.
     """
     if 3 * len(text) <= limit or len(encoded := text.encode()) <= limit + _SLACK:
         return text
@@ -766,17 +775,17 @@ def _clipped(text: str, limit: int) -> str:
     return f"{cut.rstrip(f' {MORE}')}{MORE}"
 
 
-# --- jSON-like text as short lines of ``key: value``: tool results are often one long line that means nothing when cu
+# --- JSON-like text as short lines ``key: value``: tool results are often one long line, useless when cut -------------
 
 
 #: About forty tokens: a record with its neighbours, yet small enough to be chosen alone.
 LINE = 160
-#: A container this short stands inside the line of the one around it.
+#: A container up to this many characters is printed inside its parent's line.
 _INLINE = 72
 _DEPTH = 64
 
 _OPEN_BRACKET = re.compile(r"[{\[]\s{0,80}(?=[{\[\"'])")
-# Every alternative takes what it can and gives nothing back, so hostile text costs one pass.
+# Possessive quantifiers never backtrack, so hostile text costs one pass.
 _JSON_TOKEN = re.compile(
     r"""\s++|(?P<text>"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z))|(?P<mark>[{}\[\],:])"""
     r"""|(?P<bare>[^\s"'{}\[\],:][^{}\[\],\n]*+)""",
@@ -795,7 +804,7 @@ class _Container:
 
 
 def structures(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield (prose, field lines) alternately, in order; either may be empty. Both loops only move forward."""
+    """Yield (prose, field lines) pairs in order; either may be empty. Runs in one forward pass."""
     start = 0
     while opening := _OPEN_BRACKET.search(text, start):
         found = field_lines(text, opening.start())
@@ -808,9 +817,9 @@ def structures(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def field_lines(text: str, start: int = 0) -> tuple[list[str], int] | None:
-    """Return the lines of the structure that opens at *start*, and where it ends; None where it is nested too deep.
+    """Return the lines of the structure that opens at *start*, and its end; None if it is nested too deep.
 
-    Long strings come as a line each, after ``key: ``, with their line breaks: the caller splits them further.
+    Each long string is one line after ``key: ``, with its line breaks: the caller splits it further.
     """
     stack: list[_Container] = []
     lines: list[tuple[int, str]] = []
@@ -844,7 +853,7 @@ def _scalar(token: re.Match[str], top: _Container, lines: list[tuple[int, str]])
         return
     value = _unquoted(quoted) if quoted is not None else bare.strip()
     if top.keyed and not top.waiting:
-        # A bare key takes its colon along: `{id: 5}` reads as key `id`, value `5`.
+        # A bare key's token includes its colon: `{id: 5}` gives key `id`, value `5`.
         key, colon, rest = value.partition(":") if quoted is None else (value, "", "")
         top.key = key.strip()
         value = rest.strip()
