@@ -48,7 +48,7 @@ class LimitsStatus:
 
 
 class Limits:
-    """At most *max_concurrency* cycles call a model at once, and spend *max_spend_per_hour* in any sixty minutes.
+    """Shared limits: *max_concurrency* cycles that call a model at once, *max_spend_per_hour* in any sixty minutes.
 
     Share one instance among compactors: ``ContextCompactor(limits=...)``. Each process has its own. Spend is in dollars
     if *prices* have a dollar price per token (``Prices.of_model``), else in tokens: as many uncached input tokens of

@@ -19,7 +19,7 @@ class Prices:
     """The price of each kind of token; an uncached input token of the agent's model costs 1.
 
     The defaults suit providers that charge a tenth for cached input, nothing extra for cache writes and four times as
-    much for output. The summarizer's prices default to the agent's: the same model summarises. Raises
+    much for output. The summarizer's prices default to the agent's: the same model summarizes. Raises
     ``ValueError`` for a price that is negative or not a number.
     """
 
@@ -48,7 +48,7 @@ class Prices:
 
     @classmethod
     def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
-        """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarises.
+        """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarizes.
 
         They come from the installed package ``genai-prices``, for short prompts; nothing is fetched. Raises
         ``ConfigError`` if the package is not installed or does not know the model, or if the model's input is free.

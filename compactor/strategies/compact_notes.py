@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN = "written_tokens"
-#: Share of ``target_tokens`` asked for when notes are written in full; the rest is room for edits. They are written in
-#: full again above the whole target, and above this multiple of their last full length: some cannot be shorter.
+#: Share of ``target_tokens`` requested for notes written in full; the rest is room for edits. They are written in full
+#: again only if they exceed both the whole target and this multiple of their last full length: some cannot be shorter.
 WRITTEN_SHARE, GROWTH = 0.6, 1.25
 #: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25

@@ -33,7 +33,7 @@ def drop(
     * ``failed_call``: a call with all its results, if every result reports a failure;
     * ``assistant``: messages of the role without tool calls;
     * ``user``: user messages, except those that forbid something;
-    * ``attachment:<type>``: attachments only: their posts stay, with a line that tells how to reload them;
+    * ``attachment:<type>``: only the attachments; their posts stay, with a line that tells how to reload them;
     * a host's own ``Post.kind``. A call and its results are dropped if the call, or every result, is of that kind.
 
     *kind* may also be a list of rules ``(kind, keep_recent)`` in order of priority. Some posts always stay: the newest
@@ -44,8 +44,8 @@ def drop(
     A strategy applies all its rules, because the trigger is checked only between strategies. To check it between
     rules, make one strategy for each: ``strategies=[*(drop(*rule) for rule in rules), compact_rounds]``.
 
-    The prompt mentions all dropped posts in one line. If no prompt has this line yet, the strategy drops nothing
-    shorter than the line, unless the prompt exceeds only its limit of messages.
+    The prompt mentions all dropped posts in one line. While no prompt has this line, posts are dropped only if together
+    they are longer than the line. This does not apply if the prompt exceeds only its limit of messages.
     """
     rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
     if not isinstance(kind, str | Enum) and keep_recent:

@@ -22,7 +22,7 @@ from ..view import View
 
 #: If there is little new text, a summary is asked to take at most this share of it beside the one before.
 NEW_SHARE = 0.5
-#: Minimum useful tokens of a summary: less is a heading and a few words. Until more can be covered, rounds stay.
+#: Minimum useful tokens of a summary: less is a heading and a few words. Below it, the rounds stay in the prompt.
 MIN_TARGET = 16
 #: Maximum characters of the query that a summarizer sees above its calls or a result.
 MAX_QUERY = 1_000

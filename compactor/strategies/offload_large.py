@@ -50,8 +50,8 @@ def offload_large(
 
     The newest *keep_last* posts and the latest answer to the user stay. *kinds* limits the strategy to kinds of
     ``OffloadRule``; None: all. With *users_too*, user messages of any kind are offloaded too, but last, and never the
-    newest query. If the trigger names a number of tokens, this stops once the prompt is below it. Sentences in which
-    the user forbids something stay word for word.
+    newest query. If the trigger names a number of tokens, user messages are offloaded only while the prompt is above
+    it. Sentences in which the user forbids something stay word for word.
 
     With *summarize*, a model writes a summary that replaces the beginning; *prompt* is a shipped name, a file or a
     template. The summary is marked, so nobody takes it for the role's own words. The beginning is shown instead if the
