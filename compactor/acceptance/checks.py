@@ -161,7 +161,7 @@ _OWN_VOICE = re.compile(
 
 
 def in_own_voice(text: str) -> bool:
-    """Return whether a sentence of *text* says in the first person: I did, or will do, something.
+    """Return whether a sentence of *text* reports in the first person: "I called ...", "We will ...".
 
     Text in quotation marks, in code or behind a result's arrow belongs to another speaker and does not count. This is
     a guess by patterns, in time linear in *text*.
@@ -177,7 +177,7 @@ AnswerParser = Callable[[str], Summary]
 
 #: Maximum growth of a summary, as a share of the new rounds that it covers.
 MIN_SAVING = 0.9
-#: Below this many tokens of new rounds, a summary with all its required parts cannot be shorter than they are.
+#: With fewer tokens of new rounds, no summarizer can be expected to be shorter and still include all required parts.
 MIN_TOKENS = 32
 #: Maximum length, as a multiple of the requested length: models count badly.
 MAX_OVER_TARGET = 2.0
@@ -216,8 +216,8 @@ class Source:
     #: The conversation as the summarizer read it, without the previous summary: a new summary may repeat that word
     #: for word if the new rounds add nothing.
     text: str
-    #: Tokens of all new rounds that the summary covers, as prompts show them if it can be published, minus the newly
-    #: added frame. More than the tokens of ``text`` after the first request.
+    #: Tokens of all new rounds that the summary covers. If it can be published, counted as prompts show them, minus the
+    #: frame if it is new. After the first request, more than the tokens of ``text``.
     tokens: int
     #: Tokens of the published summary that the new one replaces.
     previous_tokens: int = 0

@@ -108,7 +108,7 @@ def _superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]
 
 class _Line(NamedTuple):
     named: frozenset[str]
-    #: Its other words, without the words inside names: a list of names says nothing about them.
+    #: Its words outside names: a mere list of names says nothing about them.
     words: frozenset[str]
 
 

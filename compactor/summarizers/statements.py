@@ -120,7 +120,7 @@ END = "(End of the summary.)"
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One line that a summary may hold."""
+    """One line of a possible summary."""
 
     #: Printed form, on one line.
     text: str
@@ -145,12 +145,12 @@ class Statement:
 
     @property
     def in_message(self) -> bool:
-        """Whether it shares an item with other clauses of its message."""
+        """True if it shares an item with other clauses of its message."""
         return self.section is Section.SAID or self.section is Section.GOAL
 
     @property
     def spoken(self) -> bool:
-        """Whether it quotes an agent."""
+        """True if it quotes an agent."""
         return self.section is Section.FACTS and self.text[-1:] == '"' and ': "' in self.text
 
 
@@ -369,7 +369,7 @@ def _posted(post: Post, calls: dict[str, str], plans: set[str], number: int, sou
 
 
 def _told(message: str) -> Iterator[str]:
-    """Yield an agent's prose. Its code is in files, and useless here without the text about it."""
+    """Yield the lines of an agent's prose, without its code: that is in files, and useless without the prose."""
     prose = "\n".join(part for part in message.split(_FENCE)[::2])
     lines = list(sentences(_BOLD.sub(r"\1", _HEADING.sub("", prose)), _LINE))
     worded = [line for line in lines if not is_code(line)]
