@@ -40,6 +40,7 @@ GROWTH = 1_200
 #: Seconds in which a model writes a token, about.
 WRITING = 0.015
 _START = datetime(2026, 1, 1, tzinfo=UTC)
+_AT_WORK = (State.LOOKING, State.COMPACTING)
 
 
 class Ours(Adapter):
@@ -92,7 +93,7 @@ class Ours(Adapter):
 
     def wait_idle(self, timeout: float) -> bool:
         # While it backs off, all that it can do now is done.
-        return self._compactor.wait_idle(timeout) or self._compactor.status().state is not State.COMPACTING
+        return self._compactor.wait_idle(timeout) or self._compactor.status().state not in _AT_WORK
 
     def advanced(self, now: float) -> None:
         self._clock.advance(max(now - self._clock.monotonic(), 0.0))
