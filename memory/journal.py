@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -184,7 +185,7 @@ OVERTAKEN = (
 )
 
 
-class Journal:
+class Journal(ABC):
     """Where one role's overlays are published and kept.
 
     A journal of your own implements ``read``, ``publish`` and ``revert``; every other method has a default that keeps
@@ -201,10 +202,11 @@ class Journal:
         """Whether ``prepare`` ever keeps any."""
         return False
 
+    @abstractmethod
     def read(self) -> JournalState:
         """Return the present state; must not block."""
-        raise NotImplementedError
 
+    @abstractmethod
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
     ) -> CompactedMessage:
@@ -213,14 +215,13 @@ class Journal:
         Raises ``StaleCompaction`` unless *base* is the current generation, all of *round_ids* are still closed and
         visible, no open round lies before the end, and the end moves forward.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         """Make the compaction before the current one current again, and return it; None if there is none.
 
         Raises ``StaleCompaction`` if a *base* is given that is not the current generation.
         """
-        raise NotImplementedError
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:  # noqa: ARG002
         """Make *reduction* one of the role's, and return all of them; None if it is ignored, because it equals a live
@@ -244,14 +245,14 @@ class Journal:
         it, the seconds until that expires. It saves money: publishing never depends on it."""
         return 0.0
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  (nothing, by default)
         """Give that right back; nothing changes if it is somebody else's."""
 
     def refresh(self) -> bool:
         """Read what others wrote; return whether there was anything."""
         return False
 
-    def note(self, name: str, facts: Mapping[str, Any]) -> None:
+    def note(self, name: str, facts: Mapping[str, Any]) -> None:  # noqa: B027  (nothing, by default)
         """Keep an event."""
 
     def history(self) -> tuple[CompactionRecord, ...]:

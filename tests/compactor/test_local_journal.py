@@ -221,3 +221,14 @@ def test_it_keeps_no_reductions() -> None:
     assert journal.reduce(reduction, base=0) is None
     assert not journal.withdraw(reduction)
     assert journal.read() == JournalState()
+
+
+def test_a_journal_that_lacks_a_method_is_refused_when_it_is_made() -> None:
+    """Not when the first summary is published, by an error that names nothing."""
+
+    class ReadOnly(Journal):
+        def read(self) -> JournalState:
+            return JournalState(0)
+
+    with pytest.raises(TypeError, match="publish"):
+        ReadOnly()  # type: ignore[abstract]
