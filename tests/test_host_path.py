@@ -11,9 +11,8 @@ from functools import partial
 import pytest
 
 from benchmarks import host_path
-from compactor import compose
+from compactor import SummaryRequest, compose
 from compactor.prompt.accounting import ledger_of
-from compactor.summarizers.base import SummaryRequest
 from compactor.tokens import count_tokens
 from memory import Memory, Post, Round
 

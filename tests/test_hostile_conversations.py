@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hostile import SIZES, Read, find_growth
 
-from compactor import ConfigError, Settings, compose
+from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
 from compactor.acceptance.content import assignment, content
 from compactor.acceptance.prohibitions import Heard, instructions_in, own_words, restored
 from compactor.cli.replay import read_transcript
@@ -27,12 +27,12 @@ from compactor.presets import MemoryWithCompress, NotAnArchive, OffloadFiles, ar
 from compactor.presets.compat.memory_with_compress import make_structured
 from compactor.presets.compat.offload_files import chat_folder, file_name
 from compactor.prompt.groups import kind_named
-from compactor.prompt.shorten import OffloadRule, clip_message, clip_text
+from compactor.prompt.shorten import clip_message, clip_text
+from compactor.strategies import OffloadRule
 from compactor.strategies.note_edits import Change, changed
 from compactor.strategies.notes import headings, read_notes, rendered, section_named
 from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action, structures
-from compactor.summarizers.base import SummarizerError, SummaryRequest
 from compactor.summarizers.cues import words_in
 from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
 from compactor.summarizers.statements import clauses, from_rounds, from_summary, sentences

@@ -7,9 +7,9 @@ from typing import Any
 
 from chats import Message
 
+from compactor import View
 from compactor.prompt.accounting import Ledger, ledger_of
 from compactor.tokens import count_tokens
-from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction
 
 

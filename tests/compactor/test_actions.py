@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactor import ExtractiveSummarizer, SummaryRequest
 from compactor.summarizers.actions import Action, choose_files, choose_lines, merge_actions, parse_action
 from compactor.summarizers.actions import find_actions as actions_of
-from compactor.summarizers.base import SummaryRequest
-from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.statements import Section
 from compactor.tokens import count_tokens
 from memory.overlays import CompactedMessage

@@ -25,9 +25,8 @@ from scene import (
     text_of,
 )
 
-from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
+from compactor import CompactorConfig, ContextCompactor, State, Summary, SummaryRequest
 from compactor.events import Evaluated, Failed, ModelUnknown, Prepared, Published, Skip, Skipped, Started
-from compactor.runner import State
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Memory
 from memory.events import Event, HookFailed

@@ -11,7 +11,7 @@ import pytest
 from chats import calls, result
 from rich.console import Console
 
-from compactor import CompactorConfig, ContextCompactor, Prompt, Report, compact_rounds, compose, count_tokens
+from compactor import CompactorConfig, ContextCompactor, Prompt, Report, View, compact_rounds, compose, count_tokens
 from compactor.cli.savings import (
     LEVELS,
     LevelSaving,
@@ -28,7 +28,6 @@ from compactor.cli.savings import (
 )
 from compactor.prompt.shorten import Reduced
 from compactor.testing import ScriptedSummarizer
-from compactor.view import View
 from memory import Memory
 from memory.overlays import CompactedMessage, Reduction
 

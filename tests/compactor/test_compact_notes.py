@@ -17,6 +17,7 @@ from compactor import (
     ExtractiveSummarizer,
     Summary,
     SummaryRequest,
+    View,
     compact_notes,
     compact_rounds,
     compose,
@@ -30,7 +31,6 @@ from compactor.strategies.note_edits import SCHEMA
 from compactor.strategies.notes import INSTRUCTIONS, read_notes, rendered
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.transcript import quote
-from compactor.view import View
 from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
 from memory.transfer.jsonl import export_session, import_session
 from prompts import load

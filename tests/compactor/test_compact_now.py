@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from scene import CONFIG, ROLE, SOON, Heard, end_of, in_thread, joined, memory_of, of_kind, on_command, prices
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, SummaryRejected
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, State, SummaryRejected
 from compactor.events import Discarded, Skip
-from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 pytestmark = pytest.mark.timeout(30)

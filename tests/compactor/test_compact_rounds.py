@@ -22,13 +22,13 @@ from compactor import (
     Summary,
     SummaryRequest,
     compact_rounds,
+    compact_view,
     compose,
     count_tokens,
 )
 from compactor.acceptance.prohibitions import PROHIBITIONS
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.prompt.groups import PROMPT_TOKENS, count_message
-from compactor.strategies.incremental import compact_view
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import ROLE, ManualExecutor, PanicException
 
-from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest
+from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest
 from compactor.events import Failed, Published, Reverted
-from compactor.runner import State
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory
 from memory.events import Event

@@ -16,8 +16,7 @@ from chats import (
     words,
 )
 
-from compactor import BudgetExceeded, Prompt, compose
-from compactor.compose import OverBudget
+from compactor import BudgetExceeded, OverBudget, Prompt, compose
 from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import count_tokens
 from memory import InMemoryStore, Memory

@@ -23,9 +23,8 @@ from chats import (
 from compactor import compose
 from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.tokens import count_tokens
-from memory import InMemoryStore, Memory
+from memory import InMemoryStore, Memory, Rounds
 from memory.entries import Entry, RoundFinished, RoundOpened
-from memory.visibility import Rounds
 
 # -- counters ---------------------------------------------------------------------------------------------------------
 

@@ -28,9 +28,17 @@ from tool_runs import (
 )
 from views import spans, view_of
 
-from compactor import ContextCompactor, ExtractiveSummarizer, SummaryRequest, compact_rounds, compose, over_messages
+from compactor import (
+    ContextCompactor,
+    ExtractiveSummarizer,
+    SummaryRequest,
+    compact_rounds,
+    compose,
+    compress_tool_runs,
+    over_messages,
+)
 from compactor.events import Reduced
-from compactor.strategies.compress_tool_runs import STANDS_FOR, compress_tool_runs
+from compactor.strategies.compress_tool_runs import STANDS_FOR
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, Memory, Reduction
 

@@ -18,6 +18,7 @@ from compactor import (
     SummaryRejected,
     SummaryRequest,
     View,
+    compress_tool_runs,
     drop,
     offload_large,
     over_messages,
@@ -26,7 +27,7 @@ from compactor.events import Reduced
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.prompt.accounting import Ledger
 from compactor.prompt.groups import count_message
-from compactor.strategies.compress_tool_runs import MIN_TARGET, compress_tool_runs
+from compactor.strategies.compress_tool_runs import MIN_TARGET
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from prompts import PromptError, PromptTemplate

@@ -8,8 +8,8 @@ from scene import text_of
 from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, shown
 from views import spans
 
+from compactor import compress_tool_runs
 from compactor.prompt.groups import count_message
-from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Memory, Reduction

@@ -21,8 +21,7 @@ from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.errors import SummaryRejected
 from compactor.events import Prepared, Rejected
 from compactor.summarize import with_feedback
-from compactor.summarizers import OpenAISummarizer, SummarizerError
-from compactor.summarizers.base import Continued
+from compactor.summarizers import Continued, OpenAISummarizer, SummarizerError
 from memory import Memory, Round
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]

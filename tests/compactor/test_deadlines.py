@@ -23,10 +23,10 @@ from scene import (
     prices,
 )
 
-from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, SummaryRequest, View
+from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest, View
 from compactor.acceptance.checks import Source
 from compactor.events import Discarded, Failed, Published
-from compactor.runner import MAX_ABANDONED, State
+from compactor.runner import MAX_ABANDONED
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, StaleCompaction
 from memory.events import Event

@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
 from views import messages_of, spans
 
-from compactor import ContextCompactor, ExtractiveSummarizer, Strategy, Trigger, compose, over_messages, over_tokens
+from compactor import (
+    ContextCompactor,
+    ExtractiveSummarizer,
+    Strategy,
+    Trigger,
+    View,
+    compose,
+    over_messages,
+    over_tokens,
+)
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
 from compactor.prompt.accounting import ledger_of
 from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
-from compactor.view import View
 from memory import Memory
 from memory.overlays import CompactedMessage, Reduction
 from memory.rounds import Attachment, Post, Round, ToolCall

@@ -26,9 +26,8 @@ from scene import (
     on_command,
 )
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor, State
 from compactor.events import Discarded, Failed, Published, Stopped
-from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.timers import SystemClock
 from memory import Memory

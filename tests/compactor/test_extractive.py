@@ -16,10 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, ContextCompactor, compose
+from compactor import CompactorConfig, ContextCompactor, ExtractiveSummarizer, SummaryRequest, compose
 from compactor.summarizers.answers import is_reply, strip_tags
-from compactor.summarizers.base import SummaryRequest
-from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.statements import NOTHING, USER_SAYS, Section, from_summary
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactor import ExtractiveSummarizer, SummaryRequest
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, lost, standing_sentences
 from compactor.events import Prepared
 from compactor.summarize import Work, traits_of
-from compactor.summarizers.base import SummaryRequest
-from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory.events import Event

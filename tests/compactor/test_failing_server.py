@@ -27,9 +27,8 @@ from scene import (
     turn,
 )
 
-from compactor import CompactorConfig, ContextCompactor, OpenAISummarizer
+from compactor import CompactorConfig, ContextCompactor, OpenAISummarizer, State
 from compactor.events import Discarded, Failed, Published
-from compactor.runner import State
 from compactor.testing import FakeClock
 from memory import Memory
 

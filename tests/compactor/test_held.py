@@ -20,11 +20,11 @@ from compactor import (
     after_rounds,
     compact_rounds,
     compose,
+    deferred,
     offload_large,
     over_tokens,
 )
 from compactor.events import Deferred, Discarded, Published, Reduced
-from compactor.publication import deferred
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, open_store
 from memory.entries import CompactionPrepared, CompactionPublished

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import ROLE
 
-from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
-from compactor.cost.prices import Prices
+from compactor import CompactorConfig, ContextCompactor, Prices, SummaryRequest, compose, deferred
 from compactor.events import Deferred, Failed, Published
-from compactor.publication import deferred
 from compactor.testing import FakeClock
 from memory import CompactedMessage, InMemoryStore, Memory
 from memory.entries import CompactionPublished, CompactionReverted, PostRedacted

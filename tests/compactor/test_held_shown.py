@@ -14,20 +14,21 @@ from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
 from compactor import (
     CompactorConfig,
     Limits,
+    Prices,
     Skip,
     State,
+    SummaryRequest,
     after_rounds,
     compact_rounds,
     compose,
     cost_optimal,
+    deferred,
     over_usage,
 )
+from compactor.cost import Decision, Moment
 from compactor.cost.limits import Permit
-from compactor.cost.prices import Prices
 from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
 from compactor.prompt.accounting import ledger_of
-from compactor.publication import Decision, Moment, deferred
-from compactor.summarizers.base import SummaryRequest
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore

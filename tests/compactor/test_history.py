@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_command
 
-from compactor import CompactorConfig, ContextCompactor, Skip, Summary, SummaryRequest
+from compactor import CompactorConfig, ContextCompactor, Skip, State, Summary, SummaryRequest
 from compactor.difference import compared
 from compactor.events import (
     Discarded,
@@ -21,7 +21,6 @@ from compactor.events import (
     StrategyFailed,
 )
 from compactor.journal import JournalWriter
-from compactor.runner import State
 from compactor.testing import ScriptedSummarizer
 from memory import (
     CompactedMessage,

@@ -14,8 +14,7 @@ from scene import CONFIG, PRICES, ROLE, SOON, add_round, end_of, memory_of, text
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor
 from compactor.host_rounds import COVERED, HostRounds, NotARound, rounds_for
 from compactor.testing import ScriptedSummarizer
-from memory import CompactedMessage, Post, Round
-from memory.visibility import Rounds
+from memory import CompactedMessage, Post, Round, Rounds
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from compactor import SummarizerError
 from compactor.acceptance.checks import Source, check_summary, in_own_voice, is_cut_off
 from compactor.acceptance.content import (
     Terms,
@@ -27,7 +28,6 @@ from compactor.difference import compared
 from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import changes_in, is_changes
 from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_tags, unfenced
-from compactor.summarizers.base import SummarizerError
 from memory import CompactedMessage
 from memory.rounds import Round
 

@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scene import on_command
 
-from compactor import CompactorConfig, Prompt, SummaryRequest, View, compose, count_tokens
+from compactor import CompactorConfig, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
 from compactor.prompt.accounting import ledger_of
 from compactor.prompt.groups import count_message, group_messages
 from compactor.prompt.last_prompt import continued, last_prompt_of
-from compactor.strategies.incremental import compact_view
-from compactor.summarizers.base import Continued
+from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT

@@ -18,7 +18,9 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     Prices,
+    State,
     SummaryRequest,
+    View,
     compact_notes,
     compact_rounds,
     compact_view,
@@ -27,10 +29,9 @@ from compactor import (
 )
 from compactor.events import Failed, Published
 from compactor.prompt.accounting import ledger_of
-from compactor.runner import State
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
-from compactor.view import LINE, View, fold_in, without_offline
+from compactor.view import LINE, fold_in, without_offline
 from memory import CompactedMessage, Memory, open_store
 from memory.overlays import OFFLINE
 

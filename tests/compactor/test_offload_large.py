@@ -19,16 +19,15 @@ from compactor import (
     Summary,
     SummaryRejected,
     SummaryRequest,
+    View,
     budget_status,
     compose,
 )
 from compactor.acceptance.checks import Source
 from compactor.host_rounds import HostRounds
 from compactor.prompt.groups import OVERLAY
-from compactor.prompt.shorten import OffloadRule
-from compactor.strategies import offload_large
+from compactor.strategies import OffloadRule, offload_large
 from compactor.tokens import count_tokens
-from compactor.view import View
 from memory import Memory
 from memory.messages import text_of
 from memory.rounds import Attachment, Post, Round, freeze_mapping

@@ -10,16 +10,21 @@ import pytest
 from chats import answer, calls, result, user, words
 from views import view_of
 
-from compactor import CompactorConfig, ContextCompactor, Prompt, compose
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Prompt,
+    View,
+    compact_rounds,
+    compose,
+    compress_tool_runs,
+    drop,
+    offload_large,
+)
 from compactor.host_rounds import HostRounds
 from compactor.prompt.accounting import Ledger
-from compactor.strategies.compress_tool_runs import compress_tool_runs
-from compactor.strategies.drop import drop
-from compactor.strategies.incremental import compact_rounds
-from compactor.strategies.offload_large import offload_large
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
-from compactor.view import View
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round
 from memory.log.state import Snapshot
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.base import SummaryRequest
-from compactor.summarizers.extractive import ExtractiveSummarizer
+from compactor import ExtractiveSummarizer, SummaryRequest
 from compactor.summarizers.statements import Section, from_summary, without_padding
 from memory.rounds import Round
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chats import answer, calls, memory_of, result, user
 
-from compactor import ContextCompactor, compose
+from compactor import ContextCompactor, ExtractiveSummarizer, SummaryRequest, compose
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.prompt.groups import OVERLAY, apply_overlays
 from compactor.prompt.shorten import (
@@ -23,8 +23,6 @@ from compactor.prompt.shorten import (
     without_marks,
 )
 from compactor.strategies.incremental import attachments_line, summary_text, with_sentences
-from compactor.summarizers.base import SummaryRequest
-from compactor.summarizers.extractive import ExtractiveSummarizer
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
 from compactor.transcript import quote

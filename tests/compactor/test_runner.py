@@ -23,10 +23,9 @@ from scene import (
     on_command,
 )
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, State
 from compactor import runner as runner_module
 from compactor.events import Discarded, Published
-from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory, StaleCompaction
 

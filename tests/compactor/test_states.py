@@ -26,9 +26,8 @@ from scene import (
     threads_of,
 )
 
-from compactor import CompactionFailed, ContextCompactor
+from compactor import CompactionFailed, ContextCompactor, State
 from compactor.events import Discarded, Failed, Published, Started, Stopped
-from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, SessionPurged
 from memory.events import Event

@@ -13,8 +13,7 @@ from compactor.host_rounds import rounds_for
 from compactor.prompt.accounting import Ledger
 from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 from compactor.tokens import DEFAULT_WINDOW, count_tokens
-from memory import CompactedMessage, InMemoryStore, Memory, Reduction
-from memory.search import RECALL_TOOLS
+from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduction
 
 
 def view_of(memory: Memory, end: int = 0, role: str = "assistant", model: str = "") -> View:

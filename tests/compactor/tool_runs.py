@@ -9,9 +9,8 @@ from typing import Any
 from chats import Message, answer, assert_paired, calls, result, words
 from views import reduced
 
-from compactor import CompactorConfig, SummaryRequest, View, compose
+from compactor import CompactorConfig, SummaryRequest, View, compose, compress_tool_runs
 from compactor.prompt.groups import PROMPT_TOKENS, count_message
-from compactor.strategies.compress_tool_runs import compress_tool_runs
 from compactor.summarize import Work
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens

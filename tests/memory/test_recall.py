@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalled import body, pages
 
-from memory import Memory, Post, ToolCall
-from memory.recall import MAX_HITS, MAX_PAGE, MAX_PATTERN, PAGE, Recall
+from memory import RECALL_TOOLS, Memory, Post, Recall, ToolCall
+from memory.recall import MAX_HITS, MAX_PAGE, MAX_PATTERN, PAGE
 from memory.references import fold
-from memory.search import RECALL_TOOLS
 
 LONGEST_ANSWER = 20_000
 ROLES = ("Planner", "Coder")

@@ -13,9 +13,9 @@ import pytest
 from sql_stores import on_connecting
 from sqlalchemy import Connection, create_engine, select
 
-from memory import Memory, open_store
+from memory import Memory, Store, open_store
+from memory.stores import FoundText, FoundTexts, StoredText
 from memory.stores import text_index as sql_texts
-from memory.stores.base import FoundText, FoundTexts, Store, StoredText
 
 Asked = Callable[[str], list[tuple[Any, ...]]]
 

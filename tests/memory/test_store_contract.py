@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from compactor import testing
-from memory import InMemoryStore, Memory, Store, StoreError, open_store
-from memory.entries import Entry, RoundFinished
-from memory.stores.base import adapt_store
-from memory.stores.contract import (
+from compactor.testing import (
     DurableStoreContract,
     ErasingStoreContract,
     IndexedStoreContract,
@@ -21,6 +18,9 @@ from memory.stores.contract import (
     SearchableStoreContract,
     StoreContract,
 )
+from memory import InMemoryStore, Memory, Store, StoreError, open_store
+from memory.entries import Entry, RoundFinished
+from memory.stores.base import adapt_store
 
 
 def entry(name: str = "r") -> Entry:

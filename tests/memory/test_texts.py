@@ -10,7 +10,7 @@ from memory import InMemoryStore, Memory, Recall, StoreBusy, StoreError, StoreFu
 from memory.entries import Entry, PostRedacted
 from memory.log.redaction import REDACTED
 from memory.search import BATCH, find_hits, forget_texts, sync_index, words_of
-from memory.stores.base import FoundText, FoundTexts, StoredText
+from memory.stores import FoundText, FoundTexts, StoredText
 
 
 class Searchable(InMemoryStore):

@@ -10,7 +10,7 @@ from chats import Message, answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import ExtractiveSummarizer
+from compactor import ExtractiveSummarizer, Summary, SummaryRequest
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import (
     HEADING,
@@ -26,7 +26,6 @@ from compactor.acceptance.prohibitions import (
 from compactor.presets import offload_context
 from compactor.strategies.notes import rendered
 from compactor.summarize import Traits, Work
-from compactor.summarizers.base import Summary, SummaryRequest
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Note, Post, Round

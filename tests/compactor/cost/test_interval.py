@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Prices
-from compactor.cost.cost_optimal import Sizes, best_interval, cost_per_token, price_of_compaction
+from compactor.cost import Sizes, best_interval, cost_per_token, price_of_compaction
 from compactor.summarizers.base import Style
 
 #: A window of 128k tokens at prices of which many are higher than the defaults.

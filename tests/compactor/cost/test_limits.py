@@ -25,6 +25,7 @@ from compactor import (
     Limits,
     LimitsStatus,
     Skip,
+    State,
     Summary,
     SummaryRequest,
 )
@@ -32,7 +33,6 @@ from compactor.cost import Prices
 from compactor.cost.limits import HOUR, Permit, Ticket
 from compactor.errors import SpendExceeded
 from compactor.events import Discarded, Evaluated, Failed, Published, Rejected, Skipped, Started
-from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 #: A call costs as many tokens as it answers, and is estimated at its target.

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import compose
+from compactor import View, compose
 from compactor.prompt import accounting as kept
 from compactor.prompt.accounting import CountedTexts, ledger_of, own
 from compactor.tokens import count_tokens
-from compactor.view import View
 from memory import CompactedMessage, Memory, Reduction
 
 ROLE = "assistant"

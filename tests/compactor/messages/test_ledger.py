@@ -33,8 +33,7 @@ from compactor.prompt.accounting import (
 from compactor.prompt.groups import PROMPT_TOKENS, count_message, group_messages
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_tokens
-from memory import InMemoryStore, Memory, Post, Reduction, Round
-from memory.visibility import Rounds
+from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
 
 
 class Counted:

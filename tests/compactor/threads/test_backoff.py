@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
 
-from compactor import CompactorConfig, ContextCompactor, SummarizerError
+from compactor import CompactorConfig, ContextCompactor, State, SummarizerError
 from compactor.events import Failed, Published
-from compactor.runner import State
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.timers import Backoff
 from memory.rounds import Round
