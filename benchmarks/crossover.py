@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from benchmarks.comparison.prefixes import Prefixes
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.cost import Prices
-from compactor.prompt.groups import count_message
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from memory import Memory
 
 ROLE, MODEL = "assistant", "the-agents"

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, compose, cost_optimal
 from compactor.events import Deferred, Prepared, Published
-from compactor.prompt.groups import count_message
 from compactor.publication import CACHE_SECONDS
 from compactor.testing import FakeClock
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from memory import Memory
 from memory.events import Event
 

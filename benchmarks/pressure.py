@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.preset_differences import PRESETS, is_whole
 from compactor import ContextCompactor, ExtractiveSummarizer, Prompt, compose, count_tokens, presets
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
+from compactor.tokens import count_prompt
 from memory import Memory
 
 BUDGETS = (1_500, 3_000, 8_000)
@@ -46,7 +46,7 @@ class Tally:
 
     def look(self, prompt: Prompt, memory: Memory, budget: int, asked: object) -> None:
         """Count *prompt*, with nothing of what it says of itself. Raises ``KeyError`` for a reference to nothing."""
-        counted = PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in prompt.messages)
+        counted = count_prompt(prompt.messages, count_tokens)
         self.prompts += 1
         self.over_budget += counted > budget
         self.torn += not is_whole(prompt.messages)

@@ -27,14 +27,13 @@ from .events import EventLog, ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import RECORDED, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
-from .prompt.groups import count_message
 from .publication import Deferral, Publication, budget_in, prices_in, publication_of
 from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import SYSTEM_CLOCK, Clock, bounded
-from .tokens import DEFAULT_ENCODING, TokenCounter, counter_for, encoding_for, window_of
+from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, counter_for, encoding_for, window_of
 from .triggers import Condition, default_trigger, when
 
 

@@ -24,10 +24,10 @@ from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import ledger_of
 from .prompt.fit import GRID, Head, fit, fits_entirely, published_reductions
-from .prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, MessageGroup, count_message, dump, is_summary
+from .prompt.groups import Message, MessageGroup, is_summary
 from .prompt.last_prompt import remember
 from .prompt.shorten import Reduced, is_result
-from .tokens import TokenCounter, counter_for
+from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_tools, counter_for
 from .view import View
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def compose(
     front = header_of(memory, role, system)
     reminder = _plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, recounted) for message in front])
-    tool_tokens = sum([MESSAGE_TOKENS + recounted(dump(tool)) for tool in tools])
+    tool_tokens = count_tools(tools, recounted)
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
@@ -246,7 +246,7 @@ def budget_status(
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
     rounds, compaction = memory.get_role_rounds(role)
     header = sum(count_message(message, ledger.count) for message in header_of(memory, role, system))
-    header += sum(MESSAGE_TOKENS + ledger.count(dump(tool)) for tool in tools)
+    header += count_tools(tools, ledger.count)
     view = View(rounds, compaction, ledger, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:

@@ -35,14 +35,14 @@ from .host_rounds import rounds_for
 from .journal import JournalWriter, Overtaken
 from .plan import plan_text
 from .prompt.accounting import Ledger
-from .prompt.groups import Message, count_message
+from .prompt.groups import Message
 from .prompt.last_prompt import last_prompt_of
 from .publication import Decision, Deferral, ahead_of, is_same, newest_place, reaching_ahead
 from .summarize import Work
 from .summarizers.base import Summary, SummaryRequest
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
-from .tokens import TokenCounter
+from .tokens import TokenCounter, count_message
 from .triggers import Trigger, Verdict
 from .view import STRATEGY, View, fold_in
 

@@ -7,25 +7,41 @@ tiktoken. toktok counts instead of tiktoken because it needs no download, is abo
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Protocol, runtime_checkable
 
 from memory.references import cut_before
 
 __all__ = [
     "DEFAULT_ENCODING",
+    "MESSAGE_TOKENS",
+    "PROMPT_TOKENS",
     "TokenCounter",
     "clip_to_tokens",
+    "count_message",
+    "count_prompt",
     "count_tokens",
+    "count_tools",
     "counter_for",
     "encoding_for",
     "window_of",
 ]
 
 DEFAULT_ENCODING = "o200k_base"
+#: Tokens that the chat format adds to each message and tool schema, and once to the prompt. OpenAI's cookbook counts 3
+#: and 3 for its models.
+MESSAGE_TOKENS = 4
+PROMPT_TOKENS = 3
+#: Maximum tokens of an image at high detail, and at low detail. Images are not decoded.
+IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
+#: Maximum characters without white space that are counted exactly, in about a tenth of a second.
+MAX_EXACT_RUN = 100_000
+_RUN = re.compile(r"\s?\S+[\r\n]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @runtime_checkable
@@ -44,26 +60,76 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     A run of more than ``MAX_EXACT_RUN`` characters without white space is overestimated, at one token per byte: an
     exact count of such a run takes a thousand times as long as of prose.
     """
-    if len(text) <= MAX_EXACT_RUN:  # the usual case
-        try:
-            return _truncate()(text, sys.maxsize, encoding)[1]
-        except UnicodeEncodeError:
-            return _exactly(text, encoding)
-    runs = _long_runs(text)
-    total, end = 0, 0
-    for start, stop in runs:
-        total += _exactly(text[end:start], encoding) + len(text[start:stop].encode("utf-8", "surrogatepass"))
-        end = stop
-    return total + _exactly(text[end:], encoding)
-
-
-def _exactly(text: str, encoding: str) -> int:
+    total = 0
+    if len(text) > MAX_EXACT_RUN:
+        end = 0
+        for start, stop in _long_runs(text):
+            total += count_tokens(text[end:start], encoding) + len(text[start:stop].encode("utf-8", "surrogatepass"))
+            end = stop
+        text = text[end:]
     try:
-        return _truncate()(text, sys.maxsize, encoding)[1]
+        return total + _truncate()(text, sys.maxsize, encoding)[1]
     except UnicodeEncodeError:
         # As in tiktoken: adjacent halves of one character are joined, other surrogates are replaced.
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return _truncate()(whole, sys.maxsize, encoding)[1]
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return total + _truncate()(text, sys.maxsize, encoding)[1]
+
+
+def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
+    """Return the tokens of one chat message: its texts, its calls and the format's overhead.
+
+    An upper estimate: providers do not say how they count ids, names and images.
+    """
+    content = message.get("content")
+    if isinstance(content, str) and len(message) == 2 and "role" in message:  # the usual case
+        return MESSAGE_TOKENS + count(content)
+    tokens = MESSAGE_TOKENS
+    for key, value in message.items():
+        if key == "role" or value is None:
+            continue
+        if isinstance(value, str):
+            tokens += count(value)
+        elif key == "content" and isinstance(value, list):
+            tokens += sum([_count_part(part, count) for part in value])
+        elif key == "tool_calls" and isinstance(value, list):
+            tokens += sum([_count_call(call, count) for call in value])
+        else:
+            tokens += count(_to_json(value))
+    return tokens
+
+
+def _count_part(part: object, count: TokenCounter) -> int:
+    if not isinstance(part, Mapping):
+        return count(_to_json(part))
+    if part.get("type") in ("image_url", "input_image", "image"):
+        image = part.get("image_url")
+        is_small = isinstance(image, Mapping) and image.get("detail") == "low"
+        return SMALL_IMAGE_TOKENS if is_small else IMAGE_TOKENS
+    text = part.get("text")
+    return count(text if isinstance(text, str) else _to_json(part))
+
+
+def _count_call(call: object, count: TokenCounter) -> int:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if isinstance(call, Mapping) and isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+        return count(str(call.get("id"))) + count(str(function.get("name"))) + count(function["arguments"])
+    return count(_to_json(call))
+
+
+def count_tools(tools: Iterable[Mapping[str, Any]], count: TokenCounter) -> int:
+    """Return the tokens of tool schemas, which are sent with a prompt as JSON."""
+    return sum([MESSAGE_TOKENS + count(_to_json(tool)) for tool in tools])
+
+
+def count_prompt(
+    messages: Iterable[Mapping[str, Any]], count: TokenCounter, tools: Iterable[Mapping[str, Any]] = ()
+) -> int:
+    """Return the tokens of a request with these *messages* and *tools*."""
+    return PROMPT_TOKENS + count_tools(tools, count) + sum([count_message(message, count) for message in messages])
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _long_runs(text: str) -> list[tuple[int, int]]:
@@ -115,12 +181,6 @@ def _clipped(text: str, limit: int, encoding: str) -> str:
     return kept
 
 
-#: Maximum characters without white space that are counted exactly, in about a tenth of a second.
-MAX_EXACT_RUN = 100_000
-_RUN = re.compile(r"\s?\S+[\r\n]*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
 @lru_cache
 def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
     """Return a function of text, limit and encoding: it returns the text cut to the limit, and the full token count."""
@@ -138,14 +198,16 @@ def encoding_for(model: str) -> str | None:
     import tiktoken
 
     try:
-        name = tiktoken.encoding_name_for_model(_bare(model))
+        name = tiktoken.encoding_name_for_model(model.rpartition("/")[2].lower())
     except KeyError:
         return None
     return name if name in ("o200k_base", "cl100k_base") else DEFAULT_ENCODING
 
 
-def _bare(model: str) -> str:
-    return model.rpartition("/")[2].lower()
+_COUNTERS: dict[str, TokenCounter] = {
+    "o200k_base": count_tokens,
+    "cl100k_base": partial(count_tokens, encoding="cl100k_base"),
+}
 
 
 @lru_cache(maxsize=64)
@@ -154,15 +216,7 @@ def counter_for(model: str = "") -> TokenCounter:
 
     The empty name and unknown models get ``o200k_base``.
     """
-    encoding = (encoding_for(model) if model else None) or DEFAULT_ENCODING
-    return _counter(encoding)
-
-
-@lru_cache
-def _counter(encoding: str) -> Callable[[str], int]:
-    if encoding == DEFAULT_ENCODING:
-        return count_tokens
-    return lambda text: count_tokens(text, encoding)
+    return _COUNTERS[(encoding_for(model) if model else None) or DEFAULT_ENCODING]
 
 
 #: Context windows in tokens, by prefix of the model's name; the longest matching prefix wins.
@@ -191,7 +245,7 @@ def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | Non
     *windows* maps prefixes of names to tokens and takes precedence over the windows known to this library; the longest
     matching prefix wins. The part of a name before the last slash is the provider's.
     """
-    name, full = _bare(model), model.lower()
+    name, full = model.rpartition("/")[2].lower(), model.lower()
     own = {given.lower(): tokens for given, tokens in (windows or {}).items()}
     fitting = [given for given in own if given and (name.startswith(given) or full.startswith(given))]
     if fitting:

@@ -20,18 +20,10 @@ from .acceptance.prohibitions import PROHIBITIONS, in_force, lost, restored
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import Ledger, PrefixSums, by_round, calls_in, is_pinned
-from .prompt.groups import (
-    MESSAGE_TOKENS,
-    PROMPT_TOKENS,
-    MessageGroup,
-    apply_overlays,
-    count_message,
-    group_messages,
-    tells_of_drops,
-)
+from .prompt.groups import MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarizers.base import Summary, SummaryRequest
-from .tokens import DEFAULT_WINDOW, window_of
+from .tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message, window_of
 
 if TYPE_CHECKING:
     from .summarize import Work

@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 from compactor import Prompt
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
-from compactor.tokens import TokenCounter, count_tokens
+from compactor.tokens import TokenCounter, count_prompt, count_tokens
 from memory import CompactedMessage, Memory
 
 Message = dict[str, Any]
@@ -77,7 +76,7 @@ def assert_paired(messages: list[Message]) -> None:
 
 def assert_legal(prompt: Prompt, budget: int, count: TokenCounter = count_tokens) -> None:
     """The prompt is within its budget by its own count, which is true, and a provider would take it."""
-    assert prompt.tokens == PROMPT_TOKENS + sum(count_message(message, count) for message in prompt.messages)
+    assert prompt.tokens == count_prompt(prompt.messages, count)
     assert prompt.report.tokens_after == prompt.tokens <= budget
     assert_paired(prompt.messages)
     for message in prompt.messages:

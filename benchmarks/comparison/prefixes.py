@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
-from compactor.tokens import count_tokens
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_message, count_tokens
 
 __all__ = ["LEAST", "LIFETIME", "STEP", "Prefixes", "reusable", "shown"]
 

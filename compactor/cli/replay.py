@@ -22,18 +22,16 @@ from ..compose import Prompt, Report, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded
 from ..events import visible
-from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..runner import State
 from ..strategies import compact_rounds
 from ..testing import FakeClock
-from ..tokens import counter_for
+from ..tokens import PROMPT_TOKENS, count_message, count_prompt, counter_for
 from .savings import (
     LevelSaving,
     PromptFigures,
     Saving,
     Watch,
     count_open_calls,
-    count_tokens_of,
     count_torn_calls,
     is_whole,
     level_table,
@@ -245,7 +243,7 @@ def replay(conversation: Conversation, setup: Setup, step: Callable[[], None] = 
         open_calls = count_open_calls(prompt.messages) - count_open_calls(messages[:index])
         result.prompts.add(
             prompt,
-            count_tokens_of(prompt.messages, count),
+            count_prompt(prompt.messages, count),
             raw_tokens,
             budget=setup.budget,
             torn=count_torn_calls(prompt.messages) + max(open_calls, 0),

@@ -31,8 +31,6 @@ from ..events import (
     Stopped,
     StrategyFailed,
 )
-from ..prompt.groups import PROMPT_TOKENS, count_message
-from ..tokens import TokenCounter
 from .terminal import make_table, one_line
 
 Messages = Sequence[Mapping[str, Any]]
@@ -155,10 +153,6 @@ class PromptFigures:
 
     def figures(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "levels"}
-
-
-def count_tokens_of(messages: Messages, count: TokenCounter) -> int:
-    return PROMPT_TOKENS + sum(count_message(message, count) for message in messages)
 
 
 def count_torn_calls(messages: Messages) -> int:

@@ -29,14 +29,13 @@ from ..compose import Prompt, compose
 from ..config import CompactorConfig
 from ..plan import Plan
 from ..prompt.accounting import Ledger
-from ..prompt.groups import MESSAGE_TOKENS, count_message
 from ..strategies import compact_rounds, compress_tool_runs, drop, offload_large
 from ..summarizers.base import Summary, SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
-from ..tokens import counter_for
+from ..tokens import MESSAGE_TOKENS, count_message, count_prompt, counter_for
 from ..triggers import over_tokens
 from ..view import View
-from .savings import PromptFigures, Watch, count_open_calls, count_tokens_of, count_torn_calls, is_whole, saving_figures
+from .savings import PromptFigures, Watch, count_open_calls, count_torn_calls, is_whole, saving_figures
 
 #: Maximum tokens of each prompt.
 BUDGET = 4_000
@@ -305,7 +304,7 @@ class Demo:
         rounds = self.memory.rounds_getter(role)()
         agent.prompts.add(
             prompt,
-            count_tokens_of(prompt.messages, count) + extra,
+            count_prompt(prompt.messages, count) + extra,
             View(rounds, None, agent.ledger, header + extra, published=Reductions()).tokens,
             budget=BUDGET,
             torn=count_torn_calls(prompt.messages) + count_open_calls(prompt.messages),

@@ -21,8 +21,7 @@ from memory.visibility import sees
 
 from ..events import visible
 from ..prompt.accounting import ledger_of
-from ..prompt.groups import count_message
-from ..tokens import counter_for
+from ..tokens import count_message, counter_for
 from ..view import View
 from .terminal import CannotRun, one_line, quantity
 

@@ -11,8 +11,8 @@ from prompts import ABOVE, contract
 
 from ..config import CompactorConfig, number, whole_number
 from ..events import CostEvaluated, Why
-from ..prompt.groups import PROMPT_TOKENS
 from ..summarizers.base import Style
+from ..tokens import PROMPT_TOKENS
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
 from .prices import Prices

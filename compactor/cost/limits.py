@@ -18,10 +18,9 @@ from memory.hooks import renewed_after_fork
 
 from ..config import ConfigError, number, whole_number
 from ..errors import LimitReached, SpendExceeded
-from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
 from ..timers import SYSTEM_CLOCK, Clock
-from ..tokens import TokenCounter
+from ..tokens import TokenCounter, count_prompt
 from .prices import Prices
 
 HOUR = 3_600.0
@@ -247,7 +246,7 @@ class Permit:
         """
         limits, cost = self._limits, 0.0
         if limits.max_spend_per_hour is not None:
-            read = PROMPT_TOKENS + sum(count_message(message, count) for message in request.messages)
+            read = count_prompt(request.messages, count)
             cost = limits.cost({"input_tokens": read, "output_tokens": request.target_tokens or DEFAULT_ANSWER})
             if cost > limits.max_spend_per_hour:
                 raise SpendExceeded(cost, limits.max_spend_per_hour, limits.unit)

@@ -15,11 +15,10 @@ from memory.rounds import freeze_mapping
 
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
-from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..strategies.compress_tool_runs import compress_tool_runs
 from ..strategies.incremental import compact_view
 from ..strategies.offload_large import offload_large
-from ..tokens import counter_for
+from ..tokens import count_prompt, counter_for
 from ..triggers import Trigger, Verdict
 from ..view import View
 from .compat.offload_context import (
@@ -98,7 +97,7 @@ def context_offload(
         # The limit of a request counts the instructions and the previous summary as well.
         count = counter_for(given.model)
         instructions = given.prompt.render("", previous_summary="-", role="-", target_tokens=target)
-        other = PROMPT_TOKENS + target + sum(count_message(message, count) for message in instructions)
+        other = target + count_prompt(instructions, count)
         changes["summarizer_input_tokens"] = group_token_threshold + other
     offload = offload_large(
         max_tool_message_tokens,

@@ -15,8 +15,8 @@ from memory.overlays import Reduction, Reductions
 from memory.rounds import USER, Round, thaw
 from memory.visibility import Rounds
 
-from ..tokens import TokenCounter
-from .groups import Message, MessageGroup, apply_overlays, count_message, group_messages, tells_of_drops
+from ..tokens import TokenCounter, count_message
+from .groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .shorten import LEVELS, Level, Reduced, shorten_group
 
 #: Closed rounds of one role whose messages are kept at most, and their tokens: older ones are read and made anew.

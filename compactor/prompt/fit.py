@@ -13,10 +13,10 @@ from memory.references import place_reference, post_reference, posts_reference, 
 from memory.rounds import Post, Round
 
 from ..acceptance.prohibitions import PROHIBITIONS, lost, restored
-from ..tokens import TokenCounter
+from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS, PromptPart, own
-from .groups import ARGUMENTS, PROMPT_TOKENS, Message, count_message
+from .groups import ARGUMENTS, Message
 from .shorten import LEVELS, Level, Reduced, clip_message, clip_text, omission_note
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -26,8 +25,6 @@ from memory.messages import (
 from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import USER, Post, Round, freeze_mapping
-
-from ..tokens import TokenCounter
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
@@ -220,12 +217,6 @@ def _kept(post: Post) -> int:
 
 Message = dict[str, Any]
 
-#: What the chat format adds to each message, and once to the prompt: OpenAI's cookbook counts 3 and 3 for its models.
-MESSAGE_TOKENS = 4
-PROMPT_TOKENS = 3
-#: An image at high detail, at most; at low detail. Nothing is decoded to find out.
-IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
-
 #: The kinds of posts that ask somebody to approve of a call, and that answer; the first request by the first response.
 APPROVAL_REQUEST, APPROVAL_RESPONSE = "approval_request", "approval_response"
 NO_RESULT = "[No result was recorded for this tool call.]"
@@ -324,56 +315,3 @@ def _message_of(post: Post, role: str) -> Message:
         del message["tool_calls"]
         message["content"] = message.get("content") or ""
     return message
-
-
-def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
-    """Return the tokens of one chat message: its texts, its calls and the format's overhead. An upper estimate:
-    providers do not say how they count ids, names and images."""
-    content = message.get("content")
-    if isinstance(content, str) and len(message) == 2 and "role" in message:  # as most are
-        return MESSAGE_TOKENS + count(content)
-    return MESSAGE_TOKENS + sum(map(count, _texts_of(message))) + _image_tokens(content)
-
-
-def _texts_of(message: Mapping[str, Any]) -> list[str]:
-    texts: list[str] = []
-    for key, value in message.items():
-        if key == "role" or value is None:
-            continue
-        if isinstance(value, str):
-            texts.append(value)
-        elif key == "content" and isinstance(value, list):
-            for part in value:
-                if isinstance(part, Mapping) and isinstance(part.get("text"), str) and not _is_image(part):
-                    texts.append(part["text"])
-                elif not _is_image(part):
-                    texts.append(dump(part))
-        elif key == "tool_calls" and isinstance(value, list):
-            for call in value:
-                asked = call.get("function") if isinstance(call, Mapping) else None
-                if isinstance(asked, Mapping) and isinstance(asked.get("arguments"), str):
-                    texts += [str(call.get("id")), str(asked.get("name")), asked["arguments"]]
-                else:
-                    texts.append(dump(call))
-        else:
-            texts.append(dump(value))
-    return texts
-
-
-def dump(value: object) -> str:
-    """Return *value* as the JSON text that counts for it."""
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _is_image(part: object) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image", "image")
-
-
-def _image_tokens(content: object) -> int:
-    total = 0
-    for part in content if isinstance(content, list) else ():
-        if _is_image(part):
-            image = part.get("image_url")
-            small = isinstance(image, Mapping) and image.get("detail") == "low"
-            total += SMALL_IMAGE_TOKENS if small else IMAGE_TOKENS
-    return total

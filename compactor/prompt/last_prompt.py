@@ -6,7 +6,6 @@ messages that it was given.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,10 +16,10 @@ from memory.overlays import CompactedMessage
 from memory.rounds import Round
 
 from ..summarizers.base import Continued
-from ..tokens import TokenCounter
+from ..tokens import TokenCounter, count_prompt
 from ..view import View
 from .fit import Head
-from .groups import MESSAGE_TOKENS, PROMPT_TOKENS, Message, count_message, group_messages
+from .groups import Message, group_messages
 
 #: At most so many messages stand between the head and the tail: a line about what strategies have dropped, and of the
 #: newest round in which the user speaks, where it is covered, his first words and his last.
@@ -64,11 +63,6 @@ class LastPrompt:
             messages.insert(self.plan[0], dict(self.plan[1]))
         return messages
 
-    def tokens(self, messages: Sequence[Message], count: TokenCounter) -> int:
-        """Return the tokens of a request with these *messages* and the tools of this prompt."""
-        tools = sum(MESSAGE_TOKENS + count(json.dumps(tool, ensure_ascii=False, default=str)) for tool in self.tools)
-        return PROMPT_TOKENS + tools + sum(count_message(message, count) for message in messages)
-
 
 def continued(
     last: LastPrompt | None,
@@ -94,7 +88,7 @@ def continued(
     if messages is None:
         return None
     messages.append({"role": "user", "content": instruction})
-    if last.tokens(messages, count) > limit:
+    if count_prompt(messages, count, last.tools) > limit:
         return None
     return Continued(messages=messages, tools=last.tools, tool_choice=last.tool_choice, model=last.view.model or model)
 

@@ -14,8 +14,8 @@ from memory.references import cut_after, cut_before, post_reference, range_refer
 from memory.rounds import USER, Post, Round, ToolCall
 
 from ..config import whole_number
-from ..tokens import TokenCounter
-from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup, count_message
+from ..tokens import TokenCounter, count_message
+from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup
 
 #: What shortened a text: a preview, a line, or its head and tail stand for it. Published reductions also drop posts, or
 #: have a summary stand for them.

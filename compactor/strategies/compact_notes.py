@@ -23,8 +23,9 @@ from ..acceptance.prohibitions import PROHIBITIONS, in_force
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
-from ..prompt.groups import PROMPT_TOKENS, Message, count_message
+from ..prompt.groups import Message
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
+from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Room, Step, quote, steps
 from ..view import View
 from .incremental import Saving, compaction_of, saving_of
@@ -134,7 +135,7 @@ class _Noting:
         """Return the tokens left for rounds in such a request."""
         target = self.target_for(self.work.config.target_tokens, changes=changes)
         empty = self.asked(Step().text, previous, changes=changes, target=target)
-        taken = PROMPT_TOKENS + sum(count_message(message, self.view.ledger.count) for message in empty)
+        taken = count_prompt(empty, self.view.ledger.count)
         return self.work.config.summarizer_input_tokens - taken
 
     def _room(self, prohibitions: _Before) -> int:

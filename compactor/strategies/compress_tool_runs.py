@@ -19,8 +19,9 @@ from prompts import PromptTemplate, load
 from ..acceptance.checks import MIN_SAVING
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..prompt.groups import MESSAGE_TOKENS, OVERLAY, MessageGroup, is_summary
+from ..prompt.groups import OVERLAY, MessageGroup, is_summary
 from ..prompt.shorten import is_result
+from ..tokens import MESSAGE_TOKENS
 from ..transcript import answered_calls, quote
 from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, summary_text

@@ -14,9 +14,10 @@ from memory.references import post_reference
 from memory.rounds import Post
 
 from ..config import whole_number
-from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, count_message, is_summary, kind_named
+from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, kind_named
 from ..prompt.shorten import is_kind, is_result, omission_note
 from ..summarizers.actions import has_failed
+from ..tokens import count_message
 from ..view import View
 from .incremental import attachments_line
 from .tail import Place, Placed, Tail

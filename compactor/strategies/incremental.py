@@ -14,9 +14,9 @@ from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, carry, in_force
-from ..prompt.groups import PROMPT_TOKENS, count_message
 from ..prompt.shorten import FORBIDS, kept_line
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
+from ..tokens import count_prompt
 from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View
 
@@ -75,7 +75,7 @@ class SummaryQuestion:
         """Return the tokens that the conversation may take in a request beside instructions and summary."""
         assert view.work is not None  # noqa: S101  (a strategy that asks has it)
         empty = self._messages(self._text(Step()), view, previous)
-        taken = PROMPT_TOKENS + sum([count_message(message, view.ledger.count) for message in empty])
+        taken = count_prompt(empty, view.ledger.count)
         return view.work.config.summarizer_input_tokens - taken
 
     def request(

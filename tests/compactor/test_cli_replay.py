@@ -30,8 +30,8 @@ from compactor.cli.app import Preset
 from compactor.cli.replay import Conversation, Setup, replay, sum_results
 from compactor.cli.terminal import CannotRun
 from compactor.presets import STEPS
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_prompt
 from memory import Memory
 from memory.events import Event
 
@@ -100,7 +100,7 @@ def test_a_conversation_is_compacted_and_every_prompt_fits(file: Path) -> None:
 def test_raw_tokens_are_those_of_the_messages_in_the_file(file: Path) -> None:
     """What is compared with is what sending everything would cost, counted by itself here."""
     for one, rounds in zip(run("replay", file, "--json").document["conversations"], ROUNDS, strict=True):
-        assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(said, count_tokens) for said in dialogue(rounds))
+        assert one["raw_tokens"] == count_prompt(dialogue(rounds), count_tokens)
 
 
 @pytest.mark.parametrize("how", ["--each", "--joined"])
@@ -120,7 +120,7 @@ def test_joined_conversations_are_one(file: Path) -> None:
     assert one["covered_rounds"] > 15
     assert one["prompts_over_budget"] == 0
     said = [message for rounds in ROUNDS for message in dialogue(rounds)]
-    assert one["raw_tokens"] == PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in said)
+    assert one["raw_tokens"] == count_prompt(said, count_tokens)
 
 
 @pytest.fixture

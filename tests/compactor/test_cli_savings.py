@@ -19,7 +19,6 @@ from compactor.cli.savings import (
     Watch,
     count_levels,
     count_open_calls,
-    count_tokens_of,
     count_torn_calls,
     is_whole,
     level_table,
@@ -28,6 +27,7 @@ from compactor.cli.savings import (
 )
 from compactor.prompt.shorten import Reduced
 from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_prompt
 from memory import Memory
 from memory.overlays import CompactedMessage, Reduction
 
@@ -93,7 +93,7 @@ def test_tokens_are_those_that_compose_counts() -> None:
     for message in (ASKED, calls("a"), result("a", "seven"), {"role": "assistant", "content": "The seventh."}):
         memory.append(message)
     prompt = compose(memory, budget=1000)
-    assert count_tokens_of(prompt.messages, count_tokens) == prompt.tokens
+    assert count_prompt(prompt.messages, count_tokens) == prompt.tokens
 
 
 # -- savings ----------------------------------------------------------------------------------------------------------

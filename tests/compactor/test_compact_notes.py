@@ -25,11 +25,11 @@ from compactor import (
 )
 from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.strategies.compact_notes import WRITTEN
 from compactor.strategies.note_edits import SCHEMA
 from compactor.strategies.notes import INSTRUCTIONS, read_notes, rendered
 from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.tokens import count_prompt
 from compactor.transcript import quote
 from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
 from memory.transfer.jsonl import export_session, import_session
@@ -427,7 +427,7 @@ def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() 
     (note,) = scene_made(scene, 3).notes
     assert (note.first_round, note.last_round) == (1, 16)
     for request in scene.summarizer.requests:
-        assert PROMPT_TOKENS + sum(count_message(one, count_tokens) for one in request.messages) <= 900
+        assert count_prompt(request.messages, count_tokens) <= 900
 
 
 def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:

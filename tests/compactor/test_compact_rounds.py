@@ -28,8 +28,8 @@ from compactor import (
 )
 from compactor.acceptance.prohibitions import PROHIBITIONS
 from compactor.events import Discarded, Failed, Published, Started
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
+from compactor.tokens import count_prompt
 from compactor.transcript import Room, StepsTooSmall, quote, steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
@@ -50,7 +50,7 @@ def compacted(memory: Memory, config: CompactorConfig = EVERYTHING, **more: Any)
 
 def size_of(request: SummaryRequest) -> int:
     """The request's tokens, as a provider counts them."""
-    return PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in request.messages)
+    return count_prompt(request.messages, count_tokens)
 
 
 # Everything is sent

@@ -20,8 +20,8 @@ from chats import (
 
 from compactor import compose
 from compactor.prompt.fit import GRID
-from compactor.prompt.groups import NO_RESULT, PROMPT_TOKENS
-from compactor.tokens import count_tokens
+from compactor.prompt.groups import NO_RESULT
+from compactor.tokens import PROMPT_TOKENS, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Round, ToolCall
 
 # -- without pressure -------------------------------------------------------------------------------------------------

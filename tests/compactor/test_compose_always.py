@@ -21,9 +21,8 @@ from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.compose import PLAN_FRAME
 from compactor.events import PlanFailed
 from compactor.plan import Plan
-from compactor.prompt.groups import count_message
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from memory import Memory
 
 # -- what stands at the head ------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from chats import (
 )
 
 from compactor import BudgetExceeded, OverBudget, Prompt, compose
-from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
-from compactor.tokens import count_tokens
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_message, count_tokens
 from memory import InMemoryStore, Memory
 
 # -- the budget -------------------------------------------------------------------------------------------------------

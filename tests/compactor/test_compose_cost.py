@@ -21,8 +21,7 @@ from chats import (
 )
 
 from compactor import compose
-from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS
-from compactor.tokens import count_tokens
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_tokens
 from memory import InMemoryStore, Memory, Rounds
 from memory.entries import Entry, RoundFinished, RoundOpened
 

@@ -22,8 +22,7 @@ from chats import (
 
 from compactor import compose
 from compactor.prompt.fit import GRID
-from compactor.prompt.groups import count_message
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from memory import Attachment, Memory
 
 # -- leaving out rounds -----------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from compactor import BudgetExceeded, Prompt, Report, View, compose
 from compactor.prompt.accounting import Ledger
 from compactor.prompt.fit import Head, fit, fits_entirely
-from compactor.prompt.groups import OVERLAY, PROMPT_TOKENS, count_message
-from compactor.tokens import TokenCounter, count_tokens
+from compactor.prompt.groups import OVERLAY
+from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
 from memory import (
     CompactedMessage,
     InMemoryStore,
@@ -186,7 +186,7 @@ def head_of(memory: Memory) -> list[Message]:
 def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) -> Prompt | None:
     """Return the prompt; None where it rightly does not fit: system messages, pins and question alone are too long."""
     least = head_of(memory) + must_stay(view_of(memory, counter))
-    needed = PROMPT_TOKENS + sum(count_message(message, counter) for message in least)
+    needed = count_prompt(least, counter)
     if needed <= budget:
         return compose(memory, budget=budget, counter=counter)
     with pytest.raises(BudgetExceeded) as exceeded:

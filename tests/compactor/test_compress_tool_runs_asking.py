@@ -26,10 +26,9 @@ from compactor import (
 from compactor.events import Reduced
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.prompt.accounting import Ledger
-from compactor.prompt.groups import count_message
 from compactor.strategies.compress_tool_runs import MIN_TARGET
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from prompts import PromptError, PromptTemplate
 
 

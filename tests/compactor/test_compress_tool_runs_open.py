@@ -9,9 +9,8 @@ from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, 
 from views import spans
 
 from compactor import compress_tool_runs
-from compactor.prompt.groups import count_message
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from memory import Memory, Reduction
 from memory.stores import InMemoryStore
 

@@ -11,8 +11,8 @@ from chats import Message, answer, assert_legal, calls, left_out_texts, note_of,
 
 from compactor import BudgetExceeded, Prompt, compose
 from compactor.prompt.fit import GRID
-from compactor.prompt.groups import EPHEMERAL, PROMPT_TOKENS, TOLD, count_message
-from compactor.tokens import count_tokens
+from compactor.prompt.groups import EPHEMERAL, TOLD
+from compactor.tokens import PROMPT_TOKENS, count_message, count_prompt, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 
 ROLE = "assistant"
@@ -399,7 +399,7 @@ def test_pins_that_do_not_fit_are_refused_with_what_they_need() -> None:
     memory.pin("r5.p0")
     pinned = [answer(f"answer 0003 {words(30)}"), user(f"question 0005 {words(30)}")]
     asked = user(f"question 0040 {words(30)}")
-    needed = PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in (*pinned, asked))
+    needed = count_prompt((*pinned, asked), count_tokens)
 
     with pytest.raises(BudgetExceeded, match="unpin posts") as exceeded:
         compose(memory, budget=needed - 1)

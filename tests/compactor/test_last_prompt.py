@@ -18,10 +18,11 @@ from scene import on_command
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
 from compactor.prompt.accounting import ledger_of
-from compactor.prompt.groups import count_message, group_messages
+from compactor.prompt.groups import group_messages
 from compactor.prompt.last_prompt import continued, last_prompt_of
 from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_message
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load

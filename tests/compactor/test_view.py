@@ -11,8 +11,7 @@ from chats import answer, calls, note_of, result, user, words
 from compactor import CompactorConfig, View, compose
 from compactor.host_rounds import rounds_for
 from compactor.prompt.accounting import Ledger
-from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS, count_message
-from compactor.tokens import DEFAULT_WINDOW, count_tokens
+from compactor.tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message, count_tokens
 from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduction
 
 

@@ -10,10 +10,9 @@ from chats import Message, answer, assert_paired, calls, result, words
 from views import reduced
 
 from compactor import CompactorConfig, SummaryRequest, View, compose, compress_tool_runs
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.summarize import Work
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import count_prompt, count_tokens
 from memory import Memory, Reduction
 
 ROLE = "assistant"
@@ -63,9 +62,7 @@ def apply(
 
     def ask(request: SummaryRequest) -> Any:
         requests.append(request)
-        assert sum(count_message(m, count_tokens) for m in request.messages) + PROMPT_TOKENS <= (
-            config.summarizer_input_tokens
-        )
+        assert count_prompt(request.messages, count_tokens) <= (config.summarizer_input_tokens)
         return summarizer(request)
 
     return reduced(memory, strategy, work=work_of(ask, config, **more)), requests

@@ -36,13 +36,13 @@ from ...acceptance.prohibitions import standing_sentences
 from ...config import CompactorConfig, ConfigError, whole_number
 from ...errors import SummaryRejected
 from ...events import Rejected
-from ...prompt.groups import PROMPT_TOKENS, Message, count_message
+from ...prompt.groups import Message
 from ...strategies import compact_rounds, compress_tool_runs
 from ...strategies.incremental import Saving
 from ...summarize import TOO_LONG, Work, refusal_in, traits_of
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Summary, SummaryRequest, as_summarizer
 from ...summarizers.answers import strip_tags, unfenced
-from ...tokens import count_tokens
+from ...tokens import count_message, count_prompt, count_tokens
 from ...transcript import quote
 from ...triggers import over_tokens, when
 from ...view import View
@@ -656,9 +656,7 @@ async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]
         return len(json.dumps(messages, ensure_ascii=False)) if messages else 0
     if callable(getattr(token_counter, "count", None)):
         return _check_size(await _call(token_counter.count, messages))
-    return PROMPT_TOKENS + sum(
-        count_message(message, lambda said: _check_size(token_counter(said))) for message in messages
-    )
+    return count_prompt(messages, lambda said: _check_size(token_counter(said)))
 
 
 def _check_counter(counter: object) -> None:

@@ -23,7 +23,7 @@ from ...acceptance.checks import Source, is_too_little
 from ...acceptance.prohibitions import PROHIBITIONS, carry, instructions_in, lost, restored, standing_sentences
 from ...config import CompactorConfig, ConfigError, number, whole_number
 from ...errors import SummaryRejected
-from ...prompt.groups import PROMPT_TOKENS, Message, count_message
+from ...prompt.groups import Message
 from ...prompt.shorten import cut_beginning, is_result, only_text, size_of
 from ...strategies.incremental import Saving
 from ...summarize import Work, traits_of
@@ -31,7 +31,7 @@ from ...summarizers import ExtractiveSummarizer
 from ...summarizers.answers import as_summarizer
 from ...summarizers.base import Summarizer, SummaryRequest
 from ...summarizers.instructions import is_prohibition
-from ...tokens import TokenCounter, counter_for
+from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
 from ...transcript import MIN_ROOM, Room, steps
 from ..options import check_function, check_text
 from .archives import archive_of

@@ -26,9 +26,9 @@ from compactor.cost import CostOptimal, best_interval, price_of_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, growth_of
 from compactor.events import CostEvaluated, Evaluated, Published
 from compactor.prompt.accounting import Ledger
-from compactor.prompt.groups import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.publication import prices_in
 from compactor.testing import ScriptedSummarizer
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.triggers import Trigger
 from memory import CompactedMessage, Memory
 from prompts import ABOVE, contract

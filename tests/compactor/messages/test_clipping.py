@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from chats import calls, user, words
 
-from compactor.prompt.groups import count_message
 from compactor.prompt.shorten import clip_message, clip_text
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 
 TEXTS = (
     words(1_000),

@@ -30,9 +30,9 @@ from compactor.prompt.accounting import (
     calls_in,
     ledger_of,
 )
-from compactor.prompt.groups import PROMPT_TOKENS, count_message, group_messages
+from compactor.prompt.groups import group_messages
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import TokenCounter, count_tokens
+from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
 from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
 
 
@@ -761,7 +761,7 @@ def test_what_is_redacted_costs_what_is_left_of_it(closed: bool) -> None:
     for place in range(4):
         memory.redact(f"r1.p{place}")
         prompt = compose(memory, budget=10_000)
-        counted = PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in prompt.messages)
+        counted = count_prompt(prompt.messages, count_tokens)
         assert prompt.tokens == counted
 
 

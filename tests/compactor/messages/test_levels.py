@@ -6,9 +6,9 @@ import pytest
 from chats import answer, calls, result, user, words
 
 from compactor.prompt.accounting import Ledger, is_pinned
-from compactor.prompt.groups import MessageGroup, count_message, group_messages
+from compactor.prompt.groups import MessageGroup, group_messages
 from compactor.prompt.shorten import LEVELS, Level, shorten_group
-from compactor.tokens import TokenCounter, count_tokens
+from compactor.tokens import TokenCounter, count_message, count_tokens
 from memory import Memory, Round
 
 LARGE = "\n".join(f"{number:04} one row of a large table" for number in range(400))

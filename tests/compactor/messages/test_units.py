@@ -7,18 +7,8 @@ import json
 import pytest
 from chats import Message, answer, calls, ids, result, user
 
-from compactor.prompt.groups import (
-    APPROVAL_REQUEST,
-    APPROVAL_RESPONSE,
-    IMAGE_TOKENS,
-    MESSAGE_TOKENS,
-    NO_RESULT,
-    SMALL_IMAGE_TOKENS,
-    MessageGroup,
-    count_message,
-    group_messages,
-)
-from compactor.tokens import count_tokens
+from compactor.prompt.groups import APPROVAL_REQUEST, APPROVAL_RESPONSE, NO_RESULT, MessageGroup, group_messages
+from compactor.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, SMALL_IMAGE_TOKENS, count_message, count_tokens
 from memory import Attachment, Memory, Post, Round, ToolCall
 
 

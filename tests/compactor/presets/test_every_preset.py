@@ -18,9 +18,8 @@ from recalled import pages
 from compactor import ContextCompactor, Summary, SummaryRequest, compose
 from compactor.events import Published, Reduced
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import PROMPT_TOKENS, count_message, count_tokens
 from memory import Memory, Recall
 
 ROLE = "assistant"

@@ -20,10 +20,9 @@ from compactor.presets import (
     MemoryWithCompress,
     memory_with_compress,
 )
-from compactor.prompt.groups import count_message
 from compactor.summarize import FAULTS, with_feedback
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import count_message, count_tokens
 from compactor.transcript import quote
 from memory import ContextError, Memory
 from memory.rounds import Round

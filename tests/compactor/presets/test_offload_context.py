@@ -18,10 +18,9 @@ from compactor import SummaryRejected, SummaryRequest
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, messages_in, offload_context
 from compactor.presets.compat.offload_context import MODES
 from compactor.presets.compat.offload_files import file_name
-from compactor.prompt.groups import PROMPT_TOKENS, count_message
 from compactor.summarize import FAULTS
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
+from compactor.tokens import count_prompt, count_tokens
 from memory import MessageError
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -29,7 +28,7 @@ OPENING = "<state_snapshot>\n"
 
 
 def tokens_of(messages: list[Message]) -> int:
-    return PROMPT_TOKENS + sum(count_message(message, count_tokens) for message in messages)
+    return count_prompt(messages, count_tokens)
 
 
 def snapshots(messages: list[Message]) -> list[Message]:
