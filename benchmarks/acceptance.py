@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compactor.acceptance.checks import Source, check_summary
-from compactor.acceptance.content import identifiers
+from compactor.acceptance.content import find_identifiers
 from compactor.errors import SummaryRejected
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
@@ -99,7 +99,7 @@ def _gist(round_: Round) -> _Gist:
     text = "\n".join((round_.user_query, *posts))[:LONGEST]
     tools = tuple(dict.fromkeys(call.name for post in round_.post_list for call in post.tool_calls))
     numbers = tuple(dict.fromkeys(number for number in _NUMBER.findall(text) if len(number) > 1))
-    return _Gist(_first(said, 14), _first(answer, 12), identifiers(text)[:4], numbers[:3], tools[:4])
+    return _Gist(_first(said, 14), _first(answer, 12), find_identifiers(text)[:4], numbers[:3], tools[:4])
 
 
 def _first(text: str, words: int) -> str:
@@ -212,7 +212,9 @@ def honest_answers(case: Case) -> Iterator[tuple[str, str]]:
 
 def _abridged(lines: Sequence[str]) -> list[str]:
     """Return half of *lines*: those that name the most, in their order."""
-    ranked = sorted(range(len(lines)), key=lambda at: -len(identifiers(lines[at])) - len(_NUMBER.findall(lines[at])))
+    ranked = sorted(
+        range(len(lines)), key=lambda at: -len(find_identifiers(lines[at])) - len(_NUMBER.findall(lines[at]))
+    )
     return [lines[at] for at in sorted(ranked[: (len(lines) + 1) // 2])]
 
 
@@ -307,7 +309,7 @@ def _partial(case: Case) -> Iterator[str]:
     if not case.previous:
         return
     lines = case.previous.splitlines()
-    plain = [line for line in lines if not (identifiers(line) or _NUMBER.search(line))]
+    plain = [line for line in lines if not (find_identifiers(line) or _NUMBER.search(line))]
     forgetful = [case.previous[: len(case.previous) // 4] + "."]
     for make in ("bullets", "narrative", "telegram", "headings", "one sentence", "topic", "German"):
         said = STYLES[make](gists)
@@ -318,7 +320,7 @@ def _partial(case: Case) -> Iterator[str]:
 def _forgets(said: str, previous: str) -> bool:
     """Return whether *said* has under a third of the ids and numbers in *previous*, which new rounds may name again."""
     named = {
-        *map(str.casefold, identifiers(previous)),
+        *map(str.casefold, find_identifiers(previous)),
         *(one.strip("$") for one in _NUMBER.findall(previous) if len(one) > 1),
     }
     text = said.casefold()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compactor.acceptance.content import identifiers, unknown
+from compactor.acceptance.content import find_identifiers, find_unknown
 
 __all__ = ["MIN_SHARE", "WINDOW", "Fact", "Precision", "content_words", "kept", "precision", "share_kept"]
 
@@ -90,11 +90,11 @@ def precision(summary: str, sources: Iterable[str]) -> Precision:
     The numbers before the items of a list say nothing, and do not count.
     """
     said = _ITEM.sub("", summary)
-    names = identifiers(said)
+    names = find_identifiers(said)
     for name in sorted(names, key=len, reverse=True):
         said = said.replace(name, " ")
     names = (*names, *dict.fromkeys(_NUMBERS.findall(said)))
-    return Precision(len(names), unknown(names, ("\n".join(sources),)))
+    return Precision(len(names), find_unknown(names, ("\n".join(sources),)))
 
 
 def _words(text: str) -> list[str]:

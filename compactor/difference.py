@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from memory.overlays import CompactedMessage
 
-from .acceptance.content import identifiers, unknown
+from .acceptance.content import find_identifiers, find_unknown
 from .acceptance.prohibitions import bare
 from .summarizers.statements import sentences
 
@@ -74,7 +74,7 @@ def compared(before: CompactedMessage | None, after: CompactedMessage | None) ->
     first, last = ((one.last_round if one is not None else 0) for one in (before, after))
     return Difference(
         changes=tuple(_find_changes(list(_split(old)), list(_split(new)))),
-        gone=unknown(identifiers(old), (new,)),
+        gone=find_unknown(find_identifiers(old), (new,)),
         rounds=(first + 1, last) if last > first else None,
     )
 

@@ -16,13 +16,13 @@ from memory.rounds import Round
 from prompts import escape_tags
 
 from .acceptance.checks import CHECKS, AnswerParser, Source, check_summary
-from .acceptance.prohibitions import Heard, carried, in_force, lost, restored
+from .acceptance.prohibitions import Heard, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
 from .journal import LEASE_MARGIN, JournalWriter, Overtaken
 from .prompt.last_prompt import LastPrompt, continued
-from .strategies.notes import INSTRUCTIONS, rendered, span_of, with_sentences
+from .strategies.notes import INSTRUCTIONS, add_instructions, render_notes, span_of
 from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from .tokens import TokenCounter
 from .triggers import Size
@@ -182,8 +182,8 @@ class Work:
         pinned = _pinned(request, view)
         if prohibitions is None:
             covers = request.kind in ("rounds", "changes")
-            prohibitions = in_force(request.previous, request.rounds) if covers else ()
-        prohibitions, target = lost(prohibitions, pinned), request.target_tokens
+            prohibitions = collect_prohibitions(request.previous, request.rounds) if covers else ()
+        prohibitions, target = find_lost(prohibitions, pinned), request.target_tokens
         if room is None:
             room = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
         known = replace(
@@ -381,19 +381,19 @@ def _accept(answer: object, terms: _Terms, work: Work) -> Accepted:
     extracted = isinstance(answer, Summary) and answer.extracted
     if not extracted and request.kind in ("rounds", "changes"):
         # From here on, what stands below the heading counts as the user's words: keep only what he said.
-        instructions = carried(previous)
+        instructions = read_prohibitions(previous)
         if previous is not None:
             instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
         before = previous.summary if previous is not None else ""
         heard = Heard(request.rounds, (*instructions, *prohibitions), before)
         notes = heard.attribute_notes(notes)
-        text = rendered(notes) if notes else heard.attribute(text)
-    missing = lost(prohibitions, (text,))
-    text, back = restored(text, missing, room, count)
+        text = render_notes(notes) if notes else heard.attribute(text)
+    missing = find_lost(prohibitions, (text,))
+    text, back = restore_sentences(text, missing, room, count)
     if back and notes:
         span = span_of(request.rounds, request.start_index, request.end_index)
-        notes = with_sentences(notes, missing[-back:], span)
-        text = rendered(notes)
+        notes = add_instructions(notes, missing[-back:], span)
+        text = render_notes(notes)
     elif back and extracted:
         text = _shorten_extract(text, terms, work)
     tokens = checked.tokens if text == checked.summary.text else count(text)
@@ -424,7 +424,7 @@ def _shorten_extract(text: str, terms: _Terms, work: Work) -> str:
         work.sent_tokens += source.sent or 0
         answer = work.ask(replace(request, target_tokens=max(1, target - less)))
         shorter = answer.text if isinstance(answer, Summary) else str(answer)
-        text, _ = restored(shorter, lost(prohibitions, (shorter,)), room, count)
+        text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), room, count)
     return text
 
 

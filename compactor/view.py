@@ -16,7 +16,7 @@ from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
 
-from .acceptance.prohibitions import PROHIBITIONS, in_force, lost, restored
+from .acceptance.prohibitions import PROHIBITIONS, collect_prohibitions, find_lost, restore_sentences
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import Ledger, PrefixSums, by_round, calls_in, is_pinned
@@ -54,10 +54,10 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
     model_text, extracted, place = _parts(current)
     target = max(MIN_TOKENS, int(OFFLINE_SHARE * target_tokens)) if target_tokens is not None else None
     text = _extracted(view, extracted, rounds, target, summarize)
-    prohibitions = in_force(current, rounds)
+    prohibitions = collect_prohibitions(current, rounds)
     pinned = current.pinned if current is not None else ()
-    missing = lost(prohibitions, (model_text, text, *pinned))
-    text, _ = restored(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
+    missing = find_lost(prohibitions, (model_text, text, *pinned))
+    text, _ = restore_sentences(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
     return CompactedMessage(
         start_index=1,
         end_index=end,

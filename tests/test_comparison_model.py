@@ -17,7 +17,7 @@ from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
 from benchmarks.comparison.model_server import MODEL, ModelServer, Outage
 from benchmarks.comparison.prefixes import Prefixes, reusable
 from benchmarks.comparison.virtual_time import VirtualTime
-from compactor.strategies.note_edits import changes_in
+from compactor.strategies.note_edits import parse_edits
 from compactor.tokens import count_tokens
 from prompts import contract
 
@@ -69,7 +69,7 @@ def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None
     assert asks_for_changes(body)
     if structured:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "changes", "schema": {}}}
-    changes = changes_in(model.answered(body)["content"])
+    changes = parse_edits(model.answered(body)["content"])
     assert [change.op for change in changes] == ["add", "add"]
     assert told_in(changes[0].text) == dict(facts[1:2])
     assert model.depths.of == {facts[0][0]: 1, facts[1][0]: 1}

@@ -17,7 +17,7 @@ from hostile import SIZES, Read, find_growth
 
 from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
 from compactor.acceptance.content import assignment, content
-from compactor.acceptance.prohibitions import Heard, instructions_in, own_words, restored
+from compactor.acceptance.prohibitions import Heard, instructions_in, read_user_words, restore_sentences
 from compactor.cli.replay import read_transcript
 from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
@@ -29,8 +29,8 @@ from compactor.presets.compat.offload_files import chat_folder, file_name
 from compactor.prompt.groups import kind_named
 from compactor.prompt.shorten import clip_message, clip_text
 from compactor.strategies import OffloadRule
-from compactor.strategies.note_edits import Change, changed
-from compactor.strategies.notes import headings, read_notes, rendered, section_named
+from compactor.strategies.note_edits import NoteEdit, apply_edits
+from compactor.strategies.notes import find_headings, normalize_heading, read_notes, render_notes
 from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action, structures
 from compactor.summarizers.cues import words_in
@@ -204,10 +204,10 @@ def configure(text: str) -> None:
 
 def take_notes(text: str) -> None:
     notes = read_notes(text, (1, 1))
-    rendered(notes)
-    headings(text)
-    section_named(text)
-    changed(notes, [Change("add", 0, text[:100], text)])
+    render_notes(notes)
+    find_headings(text)
+    normalize_heading(text)
+    apply_edits(notes, [NoteEdit("add", 0, text[:100], text)])
 
 
 def attribute(text: str) -> None:
@@ -218,9 +218,9 @@ def attribute(text: str) -> None:
 
 
 def carry(text: str) -> None:
-    restored(text, ("Never sell it.", text[:400]), 1_000, count_tokens)
+    restore_sentences(text, ("Never sell it.", text[:400]), 1_000, count_tokens)
     instructions_in(f"Instructions from the user:\n{text}")
-    own_words([asked(text)])
+    read_user_words([asked(text)])
 
 
 def clip(text: str) -> None:

@@ -34,7 +34,7 @@ from ..errors import SummaryRejected
 from ..summarizers.answers import is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
 from ..tokens import TokenCounter
-from .content import Terms, had_nothing_to_say, identifiers, names_nothing_new, says_nothing, unknown
+from .content import Terms, find_identifiers, find_unknown, had_nothing_to_say, names_nothing_new, says_nothing
 from .copying import bare, has_markup, measure_copied, repeats
 from .prohibitions import find_missing
 
@@ -277,8 +277,8 @@ class _Candidate:
     def read_content(self) -> None:
         """Read names and words. This takes longer than all earlier checks together."""
         source = self.source
-        self.names = identifiers(self.new)
-        self.unknown = unknown(self.names, (source.text, source.previous, *source.beside))
+        self.names = find_identifiers(self.new)
+        self.unknown = find_unknown(self.names, (source.text, source.previous, *source.beside))
         self.terms, self.source_terms = Terms(self.new), Terms(bare(source.text))
         self.previous_terms = Terms(source.previous)
 

@@ -271,7 +271,7 @@ _RUN = re.compile(r"[^\W\d_]+|\d+")
 _HASH = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}")
 
 
-def identifiers(text: str) -> tuple[str, ...]:
+def find_identifiers(text: str) -> tuple[str, ...]:
     """Return the identifiers in *text*, each once: numbers of four digits and more, codes, snake_case names, paths and
     file names, e-mail addresses, URLs, hashes, versions.
 
@@ -286,7 +286,7 @@ def identifiers(text: str) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
+def find_unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
     """Return the *names* that none of *sources* contains.
 
     Ignores case, the kind of separators and thousands separators. The beginning of a hash matches the whole hash.
@@ -487,7 +487,7 @@ class Terms:
 
     @once
     def identifiers(self) -> frozenset[str]:
-        return frozenset(map(_fold_term, identifiers(self.text)))
+        return frozenset(map(_fold_term, find_identifiers(self.text)))
 
     @once
     def numbers(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from ..summarizers.base import Summary
 from ..summarizers.instructions import is_prohibition, may_prohibit
 from ..summarizers.statements import Section, sentences
 from ..tokens import TokenCounter
-from .content import Terms, identifiers
+from .content import Terms, find_identifiers
 
 #: Minimum names to measure a share of; from the second number on, a missing identifier is enough. Lost prohibitions
 #: are restored separately.
@@ -116,7 +116,7 @@ def _lines(text: str) -> list[_Line]:
     found = []
     for line in (line[:_LONGEST_LINE] for line in text.splitlines()[:_MAX_LINES] if line.strip()):
         terms, rest = Terms(line), line
-        for name in identifiers(line):
+        for name in find_identifiers(line):
             rest = rest.replace(name, " ")
         found.append(_Line(terms.identifiers | terms.numbers, Terms(rest).words))
     return found
@@ -153,7 +153,7 @@ _SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MU
 _WRAPPED = re.compile(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
 
 
-def standing_sentences(rounds: Iterable[Round]) -> tuple[str, ...]:
+def find_prohibitions(rounds: Iterable[Round]) -> tuple[str, ...]:
     """Return the user's prohibitions: the newest ``MOST`` sentences, oldest first, without repetitions.
 
     Only the user's words count: a tool's result or another agent forbids nothing. This is a guess by cue words.
@@ -161,23 +161,23 @@ def standing_sentences(rounds: Iterable[Round]) -> tuple[str, ...]:
     return _newest(found for round_ in rounds for text in _said(round_) for found in _user_prohibitions(text))
 
 
-def own_words(rounds: Iterable[Round]) -> tuple[str, ...]:
+def read_user_words(rounds: Iterable[Round]) -> tuple[str, ...]:
     """Return the user's words in *rounds*, post by post, without shown material: code, another person's mail."""
     return tuple(_SHOWN.sub("", text) for round_ in rounds for text in _said(round_))
 
 
-def carried(previous: CompactedMessage | None) -> tuple[str, ...]:
+def read_prohibitions(previous: CompactedMessage | None) -> tuple[str, ...]:
     """Return the prohibitions that *previous* carries."""
     before = previous.extra.get(PROHIBITIONS, ()) if previous is not None else ()
     return tuple(text for text in before if isinstance(text, str)) if isinstance(before, (list, tuple)) else ()
 
 
-def in_force(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
+def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
     """Return the prohibitions that *previous* carries and those in *rounds*: the newest ``MOST``, oldest first."""
-    return _newest((*carried(previous), *standing_sentences(rounds)))
+    return _newest((*read_prohibitions(previous), *find_prohibitions(rounds)))
 
 
-def carry(prohibitions: Iterable[str], summary: Summary) -> tuple[str, ...]:
+def add_quoted_instructions(prohibitions: Iterable[str], summary: Summary) -> tuple[str, ...]:
     """Return the sentences for the next compaction to carry: *prohibitions* and the instructions that *summary* quotes.
 
     *summary* is accepted. Only a model's summary adds quotes: an extractive one chose them by cue words already.
@@ -186,7 +186,7 @@ def carry(prohibitions: Iterable[str], summary: Summary) -> tuple[str, ...]:
     return _newest((*prohibitions, *(text for text in quoted if len(text) <= LONGEST)))
 
 
-def lost(prohibitions: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
+def find_lost(prohibitions: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
     """Return the *prohibitions* that no text of *kept* contains.
 
     Compares letters and digits only, so a summary's quotation style does not matter.
@@ -198,7 +198,7 @@ def lost(prohibitions: Iterable[str], kept: Iterable[str]) -> tuple[str, ...]:
     return tuple(sentence for sentence in prohibitions if not any(bare(sentence) in text for text in texts))
 
 
-def restored(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
+def restore_sentences(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
     """Return *text* with *sentences* added, and the number added: the newest that take at most *room* tokens.
 
     They join the user's instructions in *text*, or follow it under ``HEADING`` if it has none.
@@ -340,7 +340,7 @@ class Heard:
     def __init__(self, rounds: Iterable[Round], carried: Iterable[str] = (), previous: str = "") -> None:
         """Take the *rounds* of a request, the instructions *carried* from earlier ones and the *previous* summary."""
         self._rounds, self._previous = tuple(rounds), previous
-        self._posts = [_Post(text) for text in (*carried, *own_words(self._rounds))]
+        self._posts = [_Post(text) for text in (*carried, *read_user_words(self._rounds))]
         self._quotes_left = MAX_QUOTES
 
     @once

@@ -12,7 +12,7 @@ from memory.overlays import PINNED, CompactedMessage, Reduction
 from memory.references import place_reference, post_reference, posts_reference, range_reference
 from memory.rounds import Post, Round
 
-from ..acceptance.prohibitions import PROHIBITIONS, lost, restored
+from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS, PromptPart, own
@@ -322,7 +322,7 @@ def _clip_compaction(
     asked = limit + SHORTEST_CLIP - count_message(reads(""), count)
     while asked >= SHORTEST_CLIP:
         text = clip_text(compaction.summary, asked, ref, count)
-        text, _ = restored(text, lost(prohibitions, (text, *compaction.pinned)), limit, count)
+        text, _ = restore_sentences(text, find_lost(prohibitions, (text, *compaction.pinned)), limit, count)
         shorter = reads(text)
         over = count_message(shorter, count) - limit
         if over <= 0:

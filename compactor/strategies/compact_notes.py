@@ -19,7 +19,7 @@ from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
 from ..acceptance.checks import AnswerParser, Source
-from ..acceptance.prohibitions import PROHIBITIONS, in_force
+from ..acceptance.prohibitions import PROHIBITIONS, collect_prohibitions
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
@@ -29,8 +29,8 @@ from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Room, Step, quote, steps
 from ..view import View
 from .incremental import Saving, compaction_of, saving_of
-from .note_edits import SCHEMA, changed, changes_in, is_changes
-from .notes import Span, appended, arranged, formed, headings, read_notes, rendered, span_of
+from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
+from .notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 
 if TYPE_CHECKING:
     from ..summarize import Work
@@ -99,7 +99,7 @@ class _Noting:
     @once
     def order(self) -> tuple[str, ...]:
         """The sections that the role's prompt requests."""
-        return headings(self.work.config.prompt.content)
+        return find_headings(self.work.config.prompt.content)
 
     @property
     def most(self) -> int:
@@ -142,7 +142,9 @@ class _Noting:
         """Return the tokens left for rounds in the next request, whether it asks for edits or all notes."""
         in_full = self.room_for(prohibitions.text, changes=False)
         return (
-            min(in_full, self.room_for(rendered(prohibitions.notes), changes=True)) if prohibitions.changes else in_full
+            min(in_full, self.room_for(render_notes(prohibitions.notes), changes=True))
+            if prohibitions.changes
+            else in_full
         )
 
     def whole(self, reached: int) -> Step | None:
@@ -181,12 +183,12 @@ class _Before:
     def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Before:
         if made is None:
             return cls(None, (), changes=False)
-        notes = appended(made.notes, (), noting.order)  # in prompt order, so that the model sees the same numbers
-        notes = notes or arranged(read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
+        notes = append_notes(made.notes, (), noting.order)  # in prompt order, so that the model sees the same numbers
+        notes = notes or sort_notes(read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
         written = made.extra.get(WRITTEN)
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
-        fits = noting.view.ledger.count(rendered(notes)) <= most
-        fits = fits and noting.room_for(rendered(notes), changes=True) >= MIN_ROOM
+        fits = noting.view.ledger.count(render_notes(notes)) <= most
+        fits = fits and noting.room_for(render_notes(notes), changes=True) >= MIN_ROOM
         return cls(made, notes, changes=bool(notes) and fits and noting.work.traits.takes_changes)
 
     @property
@@ -226,7 +228,7 @@ class _Due:
     def _by_changes(self) -> CompactedMessage:
         """Return the compaction with edited notes. Raises ``SummaryRejected``."""
         noting, notes = self.noting, self.prohibitions.notes
-        before = rendered(notes)
+        before = render_notes(notes)
         request = self._request(self.step, self.prohibitions.compaction, before, changes=True)
         source = replace(self._source(self.step), notes=frozenset(note.text for note in notes))
         return self._summarized(request, source, partial(_changed, notes, noting.order, self._span()))
@@ -283,7 +285,7 @@ class _Due:
     def _summarized(
         self, request: SummaryRequest, source: Source, reading: AnswerParser, *, major: bool = False
     ) -> CompactedMessage:
-        prohibitions = in_force(self.prohibitions.compaction, self.step.rounds)
+        prohibitions = collect_prohibitions(self.prohibitions.compaction, self.step.rounds)
         becomes = partial(self._compaction, prohibitions, request.kind)
         kept = becomes if self.step.at_boundary else None
         work, view = self.noting.work, self.noting.view
@@ -304,8 +306,8 @@ def _contracted(asked: str, changes: bool) -> list[Message]:
 
 def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return the summary with the edits in *answer* applied to *notes*."""
-    made = changed(notes, changes_in(answer), order=order, span=span)
-    return Summary(rendered(made), notes=made)
+    made = apply_edits(notes, parse_edits(answer), order=order, span=span)
+    return Summary(render_notes(made), notes=made)
 
 
 def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
@@ -314,7 +316,7 @@ def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: st
     Raises ``SummaryRejected`` for a list of edits, which was not requested: all notes that it does not name would be
     lost.
     """
-    if is_changes(answer):
+    if is_edits(answer):
         raise SummaryRejected("malformed", "the answer is changes of notes, and all of them were asked for")
     return _read(known, order, span, answer)
 
@@ -323,6 +325,6 @@ def _read(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) 
     """Return the same without the check for edits: there are no notes yet that they could change."""
     found = read_notes(answer, span, known)
     if not found:  # headings alone
-        found = (Note(text=formed(answer), first_round=span[0], last_round=span[1]),)
-    made = arranged(found, order)
-    return Summary(rendered(made), notes=made)
+        found = (Note(text=normalize_text(answer), first_round=span[0], last_round=span[1]),)
+    made = sort_notes(found, order)
+    return Summary(render_notes(made), notes=made)

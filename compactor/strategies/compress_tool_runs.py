@@ -25,7 +25,7 @@ from ..tokens import MESSAGE_TOKENS
 from ..transcript import answered_calls, quote
 from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, summary_text
-from .tail import Place, Tail
+from .tail import Location, Tail
 
 if TYPE_CHECKING:
     from ..summarize import Work
@@ -36,7 +36,7 @@ _Part = Literal["tools", "summary", "said", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ToolRun:
     """Adjacent message groups of one round; their posts may have been recorded in any order."""
 
     place: int
@@ -71,7 +71,7 @@ class _Block:
         return _Block(self.round_, groups, self.first, max(self.last, other.last), together)
 
 
-def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
+def find_past_runs(view: View, more_than: int, keep_last: int) -> Iterator[ToolRun]:
     """Yield the runs of more than *more_than* calls and results in the tail's closed rounds, oldest first.
 
     A run ends at any other message, a summary, a post that may not be reduced, or one of the newest *keep_last* posts.
@@ -88,7 +88,7 @@ def past_runs(view: View, more_than: int, keep_last: int) -> Iterator[Stretch]:
                     yield run
 
 
-def open_stretches(view: View, keep_last: int) -> Iterator[Stretch]:
+def find_open_runs(view: View, keep_last: int) -> Iterator[ToolRun]:
     """Yield stretches of the open round, from a first call to a last one, with the role's text in between.
 
     A stretch ends at a message of another sender, a post that may not be reduced, or one of the newest *keep_last*
@@ -110,11 +110,11 @@ def open_stretches(view: View, keep_last: int) -> Iterator[Stretch]:
                 yield made
 
 
-def _newest(view: View, number: int) -> Collection[Place]:
+def _newest(view: View, number: int) -> Collection[Location]:
     return Tail(view).newest(number) if number else ()
 
 
-def _blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> list[_Block]:
+def _blocks(view: View, logged: Round, place: int, kept: Collection[Location]) -> list[_Block]:
     """Return the message groups of a round as blocks that do not overlap in the log, in its order."""
     blocks: list[_Block] = []
     for block in sorted(_single_blocks(view, logged, place, kept), key=lambda block: block.first):
@@ -125,7 +125,7 @@ def _blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> l
     return blocks
 
 
-def _single_blocks(view: View, logged: Round, place: int, kept: Collection[Place]) -> Iterator[_Block]:
+def _single_blocks(view: View, logged: Round, place: int, kept: Collection[Location]) -> Iterator[_Block]:
     last_of = {one.first_number: one.last_number for one in view.reductions.of(logged.id)}
     for round_, group in view.groups(place):
         numbers = [post.number if post is not None else 0 for post in group.posts]
@@ -161,9 +161,9 @@ def _without_ends(blocks: list[_Block]) -> list[_Block]:
     return blocks[places[0] : places[-1] + 1] if places else []
 
 
-def _stretch(place: int, logged: Round, blocks: list[_Block]) -> Stretch:
+def _stretch(place: int, logged: Round, blocks: list[_Block]) -> ToolRun:
     groups = tuple(group for block in blocks for group in block.groups)
-    return Stretch(place, logged, blocks[0].round_, groups, blocks[0].first, blocks[-1].last)
+    return ToolRun(place, logged, blocks[0].round_, groups, blocks[0].first, blocks[-1].last)
 
 
 # --- the strategy: one summary for each run or stretch ------------------------------------------------------------
@@ -219,7 +219,7 @@ def compress_tool_runs(
         if not view.keeps_reductions:
             return
         rejected: SummaryRejected | None = None
-        for stretch in past_runs(view, more_than, kept) if scope == "past" else open_stretches(view, kept):
+        for stretch in find_past_runs(view, more_than, kept) if scope == "past" else find_open_runs(view, kept):
             try:
                 reduction = _Run(view, view.work, stretch, options).summarised()
             except SummaryRejected as error:
@@ -250,7 +250,7 @@ class _Run:
 
     view: View
     work: Work
-    stretch: Stretch
+    stretch: ToolRun
     options: _Options
 
     def summarised(self) -> Reduction | None:

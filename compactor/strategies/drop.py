@@ -20,7 +20,7 @@ from ..summarizers.actions import has_failed
 from ..tokens import count_message
 from ..view import View
 from .incremental import attachments_line
-from .tail import Place, Placed, Tail
+from .tail import Location, Tail, TailGroup
 
 
 def drop(
@@ -100,7 +100,7 @@ class _Dropping:
             for post in groups[0].round_.post_list
         }
         #: Positions of the posts dropped so far.
-        self._gone: set[Place] = set()
+        self._gone: set[Location] = set()
         #: Existing overlays: the round's place, and the numbers of the first and the last post.
         self._overlaid = {
             _span(place, reduction)
@@ -122,7 +122,7 @@ class _Dropping:
     def attachments(self, types: Mapping[str, int]) -> Iterator[Reduction]:
         """Yield the reductions that remove attachments of *types* (each with the number of newest posts that stay)."""
         posts = [(group, post) for group in self._shown() for post in group.posts if post is not None]
-        going: dict[Place, set[str]] = {}
+        going: dict[Location, set[str]] = {}
         for type_, keep_recent in types.items():
             found = [group.of(post) for group, post in posts if is_kind(post, ATTACHMENT + type_, "")]
             for where in found[: max(len(found) - keep_recent, 0)]:
@@ -138,10 +138,10 @@ class _Dropping:
             return True
         return self._tokens > count_message(omission_note((), dropped_from=self._first), view.ledger.count)
 
-    def _shown(self) -> list[Placed]:
+    def _shown(self) -> list[TailGroup]:
         return [group for group in self._tail.groups if not group.places <= self._gone]
 
-    def _stays(self, placed: Placed) -> bool:
+    def _stays(self, placed: TailGroup) -> bool:
         """Return whether a message group always stays, regardless of the rules."""
         tail = self._tail
         if placed.group.from_user and (placed.place == tail.asked or placed.forbids):
@@ -154,7 +154,7 @@ class _Dropping:
             return True
         return not tail.view.reducible(placed.round_, placed.group)
 
-    def _stretches(self, place: int, groups: list[Placed]) -> Iterator[list[Placed]]:
+    def _stretches(self, place: int, groups: list[TailGroup]) -> Iterator[list[TailGroup]]:
         """Yield *groups* of one round as runs of adjacent posts: no other shown post lies between them, by number.
 
         A group that spans several runs is left out, such as a call with a late result behind another message.
@@ -164,7 +164,7 @@ class _Dropping:
             going = {where for group in groups for where in group.places}
             runs = [list(run) for goes, run in groupby(shown, going.__contains__) if goes]
             run_of = {where: number for number, run in enumerate(runs) for where in run}
-            stretches: dict[int, list[Placed]] = {}
+            stretches: dict[int, list[TailGroup]] = {}
             for group in groups:
                 first, *others = {run_of[where] for where in group.places}
                 if not others:
@@ -175,7 +175,7 @@ class _Dropping:
                 return
             groups = whole
 
-    def _dropped(self, stretch: list[Placed]) -> Iterator[Reduction]:
+    def _dropped(self, stretch: list[TailGroup]) -> Iterator[Reduction]:
         round_ = stretch[0].round_
         places = {where for group in stretch for where in group.places}
         reduction = Reduction.over(round_, map(self._posts.get, places), "dropped")
@@ -185,7 +185,7 @@ class _Dropping:
             self._first = min(self._first or round_.number, round_.number)
             yield reduction
 
-    def _without(self, placed: Placed, post: Post, types: set[str]) -> Iterator[Reduction]:
+    def _without(self, placed: TailGroup, post: Post, types: set[str]) -> Iterator[Reduction]:
         reference = post_reference(placed.round_, post)
         going = [attachment for attachment in post.attachment_list if attachment.type in types]
         kept = tuple(attachment for attachment in post.attachment_list if attachment.type not in types)

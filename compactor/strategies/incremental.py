@@ -13,7 +13,7 @@ from memory.rounds import Attachment, Round
 from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
-from ..acceptance.prohibitions import PROHIBITIONS, carry, in_force
+from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
 from ..prompt.shorten import FORBIDS, kept_line
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..tokens import count_prompt
@@ -165,7 +165,9 @@ def fold(
         span = (first, reached if step.at_boundary else reached + 1)
         request, text = replace(question, target_tokens=target).request(step, view, previous, span)
         prohibitions = (
-            in_force(previous, (*logged[first - 1 - start : reached - start], *step.rounds)) if publishes else ()
+            collect_prohibitions(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
+            if publishes
+            else ()
         )
         # Until a whole round is folded in, the last covered round is that of *previous*: no need to read it.
         last = view.rounds[reached - 1] if reached > start else None
@@ -197,7 +199,7 @@ def compaction_of(
     end_round_id, end_number = previous.end_round_id if previous else None, previous.end_number if previous else None
     if last is not None:
         end_round_id, end_number = last.id, last.number or None
-    prohibitions = carry(extra.get(PROHIBITIONS, ()), summary)
+    prohibitions = add_quoted_instructions(extra.get(PROHIBITIONS, ()), summary)
     return CompactedMessage(
         start_index=1,
         end_index=max(reached, 1),
@@ -280,7 +282,7 @@ def summary_text(summary: str, what: str, reference: str) -> str:
     return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
 
 
-def with_sentences(text: str, sentences: Sequence[str]) -> str:
+def append_prohibitions(text: str, sentences: Sequence[str]) -> str:
     """Return *text* with the user's prohibitions, word for word, below it."""
     return "\n".join([text, FORBIDS, *(f"- {sentence}" for sentence in sentences)])
 

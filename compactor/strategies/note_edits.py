@@ -16,12 +16,12 @@ from memory.rounds import freeze_mapping
 
 from ..acceptance.prohibitions import bare
 from ..errors import SummaryRejected
-from .notes import Span, appended, formed, section_named
+from .notes import Span, append_notes, normalize_heading, normalize_text
 
 Op = Literal["add", "replace", "remove"]
 
 
-class Change(NamedTuple):
+class NoteEdit(NamedTuple):
     """One edit."""
 
     op: Op
@@ -69,7 +69,7 @@ _REMOVE = re.compile(rf"{_MARK}remove[ \t]+({_WHICH}(?:[ \t]*,[ \t]*{_WHICH})*)[
 _DIGITS = re.compile(r"\d+", re.ASCII)
 
 
-def changes_in(answer: str) -> tuple[Change, ...]:
+def parse_edits(answer: str) -> tuple[NoteEdit, ...]:
     """Return the edits in *answer*, from JSON or plain lines; empty if it says that nothing changes.
 
     Raises ``SummaryRejected("malformed")`` for anything else.
@@ -82,7 +82,7 @@ def changes_in(answer: str) -> tuple[Change, ...]:
     return tuple(_of_lines(text))
 
 
-def is_changes(answer: str) -> bool:
+def is_edits(answer: str) -> bool:
     """Return whether *answer* consists of edits only, or says that nothing changes.
 
     Taken as notes, such an answer would lose all others. A single line that looks like an edit may be part of a note.
@@ -91,14 +91,14 @@ def is_changes(answer: str) -> bool:
     if not text.startswith(("{", "[")) and not _NOTHING.fullmatch(text) and not _of_line(text.partition("\n")[0]):
         return False
     try:
-        changes_in(answer)
+        parse_edits(answer)
     except SummaryRejected:
         return False
     return True
 
 
-def changed(
-    notes: Sequence[Note], changes: Iterable[Change], *, order: Sequence[str] = (), span: Span = (0, 0)
+def apply_edits(
+    notes: Sequence[Note], changes: Iterable[NoteEdit], *, order: Sequence[str] = (), span: Span = (0, 0)
 ) -> tuple[Note, ...]:
     """Return *notes* with *changes* applied; all other notes stay byte for byte.
 
@@ -111,9 +111,9 @@ def changed(
     added: list[Note] = []
     names = {bare(name): name for name in (*order, *(note.section for note in reversed(notes)))}
     for op, number, section, said in changes:
-        text = formed(said)
+        text = normalize_text(said)
         if op == "add":
-            name = section_named(section)
+            name = normalize_heading(section)
             if text:
                 note = Note(text=text, section=names.setdefault(bare(name), name))
                 added.append(note.model_copy(update={"first_round": span[0], "last_round": span[1]}))
@@ -136,7 +136,7 @@ def changed(
     new = {key: note for note in added if (key := (note.section, note.text)) not in there}
     if not kept and not new:
         raise _malformed("they leave no note")
-    return appended(kept, new.values(), order)
+    return append_notes(kept, new.values(), order)
 
 
 def _replaced(note: Note, text: str | None, span: Span) -> Note:
@@ -161,13 +161,13 @@ def _in_first_fence(lines: Sequence[str]) -> str:
 # -- plain lines -------------------------------------------------------------------------------------------------------
 
 
-def _of_lines(text: str) -> Iterator[Change]:
+def _of_lines(text: str) -> Iterator[NoteEdit]:
     """Yield the edits in *text*.
 
     Lines that follow an edit without an empty line, or indented, belong to it. Lines before the first edit are an
     introduction.
     """
-    found: list[Change] = []
+    found: list[NoteEdit] = []
     apart = True
     for line in text.splitlines():
         read = _of_line(line)
@@ -183,20 +183,20 @@ def _of_lines(text: str) -> Iterator[Change]:
     yield from found
 
 
-def _of_line(line: str) -> list[Change]:
+def _of_line(line: str) -> list[NoteEdit]:
     if add := _ADD.fullmatch(line):
-        return [Change("add", section=add[1] or "", text=add[2])]
+        return [NoteEdit("add", section=add[1] or "", text=add[2])]
     if replace := _REPLACE.fullmatch(line):
-        return [Change("replace", int(replace[1]), text=replace[2])]
+        return [NoteEdit("replace", int(replace[1]), text=replace[2])]
     if remove := _REMOVE.fullmatch(line):
-        return [Change("remove", int(number)) for number in _DIGITS.findall(remove[1])]
+        return [NoteEdit("remove", int(number)) for number in _DIGITS.findall(remove[1])]
     return []
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def _of_json(text: str) -> Iterator[Change]:
+def _of_json(text: str) -> Iterator[NoteEdit]:
     """Yield the edits in *text*: JSON as in ``SCHEMA``, or a list of objects with an ``op``."""
     try:
         value, end = json.JSONDecoder(strict=False, object_pairs_hook=_each_once).raw_decode(text)
@@ -233,7 +233,7 @@ def _fields(op: str, item: Any) -> dict[str, Any]:
     return {"text": item} if op == "add" else {"number": item}
 
 
-def _of_object(item: Any) -> Change:
+def _of_object(item: Any) -> NoteEdit:
     fields = item if isinstance(item, dict) else {}
     op, number, section, text = (fields.get(key) for key in ("op", "number", "section", "text"))
     if op not in ("add", "replace", "remove"):
@@ -242,7 +242,7 @@ def _of_object(item: Any) -> Change:
         raise _malformed("there is one whose text is none")
     if op == "add" and text is None:  # perhaps it is under another key, and would be lost
         raise _malformed("there is one that adds no text")
-    return Change(op, 0 if op == "add" else _number(number), section or "", text or "")
+    return NoteEdit(op, 0 if op == "add" else _number(number), section or "", text or "")
 
 
 def _number(value: Any) -> int:

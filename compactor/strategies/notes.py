@@ -30,24 +30,24 @@ _FENCES = ("```", "~~~")
 _HEADINGS_IN_PROMPT = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
-def formed(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return *text* normalized for a note: no lone surrogates, uniform line ends, stripped."""
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return "\n".join(line.rstrip() for line in whole.splitlines()).strip()
 
 
-def section_named(heading: str) -> str:
+def normalize_heading(heading: str) -> str:
     """Return the normalized name of a section: one line, without Markdown marks around it."""
-    return " ".join(formed(heading).split()).strip("#*:： ")
+    return " ".join(normalize_text(heading).split()).strip("#*:： ")
 
 
 #: Section of restored prohibitions of the user, and of the summarizer's own notes under that heading.
-INSTRUCTIONS = section_named(HEADING)
+INSTRUCTIONS = normalize_heading(HEADING)
 
 
-def headings(prompt: str) -> tuple[str, ...]:
+def find_headings(prompt: str) -> tuple[str, ...]:
     """Return the headings in *prompt*, in order: the sections of its notes."""
-    return tuple(dict.fromkeys(filter(None, map(section_named, _HEADINGS_IN_PROMPT.findall(prompt)))))
+    return tuple(dict.fromkeys(filter(None, map(normalize_heading, _HEADINGS_IN_PROMPT.findall(prompt)))))
 
 
 def span_of(rounds: Sequence[Round], first: int, last: int) -> Span:
@@ -55,7 +55,7 @@ def span_of(rounds: Sequence[Round], first: int, last: int) -> Span:
     return (rounds[0].number or first, rounds[-1].number or last) if rounds else (first, last)
 
 
-def arranged(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
+def sort_notes(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
     """Return *notes* grouped by section; within a section, the order stays.
 
     Notes without a section come first, then the user's instructions, which seldom change. The sections in *order*
@@ -67,7 +67,7 @@ def arranged(notes: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
     return tuple(sorted(found, key=lambda note: rank[note.section]))
 
 
-def appended(notes: Iterable[Note], new: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
+def append_notes(notes: Iterable[Note], new: Iterable[Note], order: Sequence[str]) -> tuple[Note, ...]:
     """Return *notes* unchanged, with the *new* ones after all of them.
 
     An insertion in between would invalidate the provider's prompt cache from there on. The new notes are grouped by
@@ -76,11 +76,11 @@ def appended(notes: Iterable[Note], new: Iterable[Note], order: Sequence[str]) -
     """
     known = tuple(notes)
     last = known[-1].section if known else ""
-    more = sorted(arranged(new, order), key=lambda note: note.section != last)
+    more = sorted(sort_notes(new, order), key=lambda note: note.section != last)
     return tuple(sorted((*known, *more), key=lambda note: bool(note.section)))
 
 
-def rendered(notes: Sequence[Note]) -> str:
+def render_notes(notes: Sequence[Note]) -> str:
     """Return the text of *notes* in prompts, numbered from 1; notes without a section must come first.
 
     A model refers to these numbers in its edits, so the notes need not be sent a second time. A number changes only
@@ -101,12 +101,12 @@ def rendered(notes: Sequence[Note]) -> str:
 def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note, ...]:
     """Return the notes in *text*, a summary of the rounds of *span*; empty if it has none.
 
-    A note with the same section and text as one in *known* is that note. Parses the format of ``rendered``, and free
-    text of a model as well as possible: each bullet with the indented lines below it is a note, and so is each
+    A note with the same section and text as one in *known* is that note. Parses the format of ``render_notes``, and
+    free text of a model as well as possible: each bullet with the indented lines below it is a note, and so is each
     paragraph.
     """
     reading = _Reading()
-    for line in formed(text).split("\n"):
+    for line in normalize_text(text).split("\n"):
         reading.take(line)
     again = {(note.section, note.text): note for note in known}
     return tuple(
@@ -115,11 +115,11 @@ def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note,
     )
 
 
-def with_sentences(notes: Sequence[Note], sentences: Iterable[str], span: Span) -> tuple[Note, ...]:
+def add_instructions(notes: Sequence[Note], sentences: Iterable[str], span: Span) -> tuple[Note, ...]:
     """Return *notes* with each of *sentences* as a note after the user's other instructions."""
     added = tuple(
         Note(text=text, section=INSTRUCTIONS, first_round=span[0], last_round=span[1])
-        for text in filter(None, map(formed, sentences))
+        for text in filter(None, map(normalize_text, sentences))
     )
     end = max((place for place, note in enumerate(notes, 1) if note.section in ("", INSTRUCTIONS)), default=0)
     return (*notes[:end], *added, *notes[end:])
@@ -156,7 +156,7 @@ class _Reading:
 
     def found(self) -> Iterator[tuple[str, str]]:
         self._end()
-        texts = ((section, formed("\n".join(lines))) for section, lines in self.notes)
+        texts = ((section, normalize_text("\n".join(lines))) for section, lines in self.notes)
         return ((section, text) for section, text in texts if text)
 
     def _go_on_unmarked(self, line: str) -> None:
@@ -196,5 +196,5 @@ def _section_in(line: str) -> str:
     """Return the name of the section that *line* opens; empty if it is no heading."""
     found = _HEADING.fullmatch(line) or _BOLD_HEADING.fullmatch(line)
     if found:
-        return section_named(found[1])
-    return section_named(line) if line[-1] in ":：" and len(line) <= _LONGEST_HEADING else ""
+        return normalize_heading(found[1])
+    return normalize_heading(line) if line[-1] in ":：" and len(line) <= _LONGEST_HEADING else ""

@@ -14,7 +14,7 @@ from memory.references import post_reference
 from memory.rounds import Post
 from prompts import PromptTemplate, load
 
-from ..acceptance.prohibitions import lost
+from ..acceptance.prohibitions import find_lost
 from ..config import whole_number
 from ..errors import SummaryRejected
 from ..prompt.groups import ARGUMENTS, kind_named
@@ -22,8 +22,8 @@ from ..prompt.shorten import OffloadRule, is_result, size_of
 from ..tokens import TokenCounter
 from ..transcript import answered_calls
 from ..view import View
-from .incremental import SummaryQuestion, fold, quote_query, summary_text, with_sentences
-from .tail import Placed, Tail
+from .incremental import SummaryQuestion, append_prohibitions, fold, quote_query, summary_text
+from .tail import Tail, TailGroup
 
 #: Limits of a summary in tokens. Its target is a tenth of the post; the minimum never exceeds half of the post.
 MIN_SUMMARY, MAX_SUMMARY = 100, 500
@@ -85,8 +85,8 @@ def offload_large(
             if template is not None and work is not None and reduction.text != placed.text_of(post):
                 made = _summarised(view, template, placed, post)
                 reduction = reduction if made is None else made.model_copy(update={"extra": reduction.extra})
-            if sentences := lost(placed.forbids, [reduction.text]):
-                reduction = reduction.model_copy(update={"text": with_sentences(reduction.text, sentences)})
+            if sentences := find_lost(placed.forbids, [reduction.text]):
+                reduction = reduction.model_copy(update={"text": append_prohibitions(reduction.text, sentences)})
             less = _saving(placed, post, reduction, count)
             if less > 0:
                 over -= less
@@ -96,7 +96,7 @@ def offload_large(
     return strategy
 
 
-def _saving(placed: Placed, post: Post | None, reduction: Reduction, count: TokenCounter) -> int:
+def _saving(placed: TailGroup, post: Post | None, reduction: Reduction, count: TokenCounter) -> int:
     """Return the tokens that *reduction* saves on *post*."""
     less = count(placed.text_of(post)) - count(reduction.text)
     for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
@@ -104,7 +104,7 @@ def _saving(placed: Placed, post: Post | None, reduction: Reduction, count: Toke
     return less
 
 
-def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[Placed, Post | None]]:
+def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[TailGroup, Post | None]]:
     """Yield the posts that may be offloaded, user messages last."""
     stays = {*tail.newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
@@ -115,7 +115,7 @@ def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tupl
                 yield from ((placed, post) for post in placed.posts if placed.of(post) not in stays)
 
 
-def _summarised(view: View, template: PromptTemplate, placed: Placed, post: Post | None) -> Reduction | None:
+def _summarised(view: View, template: PromptTemplate, placed: TailGroup, post: Post | None) -> Reduction | None:
     """Return the reduction of *post* to its summary.
 
     None if the summary is rejected or saves nothing, or if the post is the role's own and calls tools.

@@ -8,22 +8,22 @@ from typing import NamedTuple
 from memory.messages import repeats_query, text_of
 from memory.rounds import USER, Post, Round, once
 
-from ..acceptance.prohibitions import standing_sentences
+from ..acceptance.prohibitions import find_prohibitions
 from ..prompt.groups import MessageGroup
 from ..view import View
 
 #: A post's position: the place of its round in the view, and its number in the round; 0 is the user's query.
-Place = tuple[int, int]
+Location = tuple[int, int]
 
 
-class Placed(NamedTuple):
+class TailGroup(NamedTuple):
     """A message group of the tail, and its round."""
 
     place: int
     round_: Round
     group: MessageGroup
 
-    def of(self, post: Post | None) -> Place:
+    def of(self, post: Post | None) -> Location:
         return self.place, post.number if post is not None else 0
 
     def text_of(self, post: Post | None) -> str:
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
     @property
     def forbids(self) -> tuple[str, ...]:
         """The sentences in which the user forbids something; empty for other senders."""
-        return standing_sentences(map(self.alone, self.posts)) if self.group.from_user else ()
+        return find_prohibitions(map(self.alone, self.posts)) if self.group.from_user else ()
 
     @property
     def posts(self) -> tuple[Post | None, ...]:
@@ -47,7 +47,7 @@ class Placed(NamedTuple):
         return tuple({self.of(post): post for post in self.group.posts}.values())
 
     @property
-    def places(self) -> frozenset[Place]:
+    def places(self) -> frozenset[Location]:
         """The positions of its posts; a query has two if a post repeats it to the agent."""
         found = frozenset(map(self.of, self.group.posts))
         first = self.round_.post_list[0] if self.round_.post_list else None
@@ -64,20 +64,20 @@ class Tail:
     view: View
 
     @once
-    def groups(self) -> tuple[Placed, ...]:
+    def groups(self) -> tuple[TailGroup, ...]:
         """The message groups, oldest first; empty if the view keeps no reductions."""
         view = self.view
         if not view.keeps_reductions:
             return ()
-        return tuple(Placed(place, round_, group) for place in view.places for round_, group in view.groups(place))
+        return tuple(TailGroup(place, round_, group) for place in view.places for round_, group in view.groups(place))
 
-    def newest(self, number: int) -> frozenset[Place]:
+    def newest(self, number: int) -> frozenset[Location]:
         """Return the positions of the newest *number* posts."""
         places = sorted(placed.of(post) for placed in self.groups for post in placed.posts)
         return frozenset(places[max(len(places) - number, 0) :])
 
     @once
-    def latest_answer(self) -> Place | None:
+    def latest_answer(self) -> Location | None:
         """The position of the role's newest answer to the user."""
         role = self.view.role
         return next((placed.of(placed.posts[0]) for placed in reversed(self.groups) if _is_answer(placed, role)), None)
@@ -88,7 +88,7 @@ class Tail:
         return max((placed.place for placed in self.groups if placed.group.from_user), default=-1)
 
     @once
-    def unread(self) -> frozenset[Place]:
+    def unread(self) -> frozenset[Location]:
         """The positions at the end of the open round that the role has not continued from; empty if none is open.
 
         These are the group with the newest post and the group that begins last. Without the second, an earlier call
@@ -98,11 +98,11 @@ class Tail:
         return frozenset().union(*(end.places for end in (*newest[-1:], *sorted(newest, key=_end)[-1:])))
 
 
-def _end(placed: Placed) -> Place:
+def _end(placed: TailGroup) -> Location:
     return max(placed.places)
 
 
-def _is_answer(placed: Placed, role: str) -> bool:
+def _is_answer(placed: TailGroup, role: str) -> bool:
     post, *more = placed.posts
     if post is None or more or post.tool_calls:  # legacy function calls are not in tool_calls; more is their result
         return False

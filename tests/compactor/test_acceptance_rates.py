@@ -10,7 +10,7 @@ import pytest
 from benchmarks.acceptance import STYLES, Case, bad_answers, cases_of, check_of, honest_answers, talks
 from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, count_tokens
 from compactor.acceptance.checks import Source, check_summary
-from compactor.acceptance.content import content, identifiers
+from compactor.acceptance.content import content, find_identifiers
 from compactor.errors import SummaryRejected
 from compactor.summarize import FAULTS, with_feedback
 from memory import Memory
@@ -188,7 +188,7 @@ def test_pages_errors_and_handfuls_of_words_are_known_by_their_form(said: str, c
 def test_what_the_new_rounds_name_again_is_not_kept_from_the_summary_before() -> None:
     """A third of what only that names has to stay."""
     case = own_cases(2)[0]
-    again = "\n".join(f"- Named: {name}" for name in identifiers(case.text)[:6])
+    again = "\n".join(f"- Named: {name}" for name in find_identifiers(case.text)[:6])
     only = "\n".join(f"- Parcel Q{number} is in depot W{number + 300}." for number in range(1_000, 1_004))
     said = dict(honest_answers(case))["bullets"]
     after = Case("after", case.rounds, f"{again}\n{only}")
@@ -253,7 +253,7 @@ def test_of_few_things_named_one_at_least_is_kept(named: str, check: str) -> Non
 def test_a_summary_that_says_none_of_what_only_the_one_before_said_is_partial() -> None:
     """Though it names all that the new rounds name again."""
     case = own_cases(2)[0]
-    again = ", ".join(identifiers(case.text)[:6])
+    again = ", ".join(find_identifiers(case.text)[:6])
     said = dict(honest_answers(case))["headings"]
     after = Case("after", case.rounds, f"{ASIDE}\nNamed were {again}.")
     assert check_of(f"{said}\nNamed were {again}.", after) == "partial"

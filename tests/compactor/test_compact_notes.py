@@ -27,7 +27,7 @@ from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
 from compactor.strategies.compact_notes import WRITTEN
 from compactor.strategies.note_edits import SCHEMA
-from compactor.strategies.notes import INSTRUCTIONS, read_notes, rendered
+from compactor.strategies.notes import INSTRUCTIONS, read_notes, render_notes
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_prompt
 from compactor.transcript import quote
@@ -138,7 +138,11 @@ def scene_made(scene: Scene, place: int) -> CompactedMessage:
 def test_the_summary_is_the_notes_written_out() -> None:
     """What is new stands behind all that there was, and says which rounds it comes from."""
     scene = Scene().add(13)
-    assert scene.made.summary == rendered(scene.made.notes) == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
+    assert (
+        scene.made.summary
+        == render_notes(scene.made.notes)
+        == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
+    )
     spans = [(note.first_round, note.last_round) for note in scene.made.notes]
     assert spans == [(1, 4), (1, 4), (5, 8), (9, 12)]
     assert scene.made.end_index == 12
@@ -474,7 +478,7 @@ def test_it_works_offline() -> None:
     """The extractive summarizer takes no changes; its summaries are notes all the same."""
     scene = Scene(summarizer=ExtractiveSummarizer()).add(13)
     assert scene.made.end_index == 12
-    assert rendered(scene.made.notes) == scene.made.summary
+    assert render_notes(scene.made.notes) == scene.made.summary
     assert any("Item-9 costs 99 euros" in text for text in texts(scene.made.notes))
     assert of_kind(scene.compactor.events, Failed) == []
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compactor import ExtractiveSummarizer, SummaryRequest
 from compactor.acceptance.checks import Source
-from compactor.acceptance.prohibitions import HEADING, lost, standing_sentences
+from compactor.acceptance.prohibitions import HEADING, find_lost, find_prohibitions
 from compactor.events import Prepared
 from compactor.summarize import Work, traits_of
 from compactor.tokens import count_tokens
@@ -45,7 +45,7 @@ def chats(draw: st.DrawFn) -> list[Round]:
 @settings(max_examples=60, deadline=None)
 def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round], target: int) -> None:
     """Where these alone fit."""
-    prohibitions = tuple(standing_sentences(rounds))
+    prohibitions = tuple(find_prohibitions(rounds))
     text = "\n".join(map(quote, rounds))
     events: list[Event] = []
     summarizer = ExtractiveSummarizer()
@@ -54,7 +54,7 @@ def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round
     made = work.summarize(request, Source(text, 10**6), prohibitions=prohibitions, room=10**6)
     alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in prohibitions)]))
 
-    assert lost(prohibitions, (made.text,)) == ()
+    assert find_lost(prohibitions, (made.text,)) == ()
     (tokens,) = [event.tokens_after for event in events if isinstance(event, Prepared)]
     assert tokens == count_tokens(made.text)
     assert tokens <= max(target, alone + 40)

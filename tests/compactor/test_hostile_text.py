@@ -14,19 +14,19 @@ from compactor import SummarizerError
 from compactor.acceptance.checks import Source, check_summary, in_own_voice, is_cut_off
 from compactor.acceptance.content import (
     Terms,
+    find_identifiers,
     find_telling_terms,
-    identifiers,
+    find_unknown,
     looks_like_error,
     names_nothing_new,
     says_nothing,
-    unknown,
 )
 from compactor.acceptance.copying import bare, has_markup, measure_copied, repeats
 from compactor.acceptance.prohibitions import bare as letters
-from compactor.acceptance.prohibitions import find_missing, lost, standing_sentences
+from compactor.acceptance.prohibitions import find_lost, find_missing, find_prohibitions
 from compactor.difference import compared
 from compactor.errors import SummaryRejected
-from compactor.strategies.note_edits import changes_in, is_changes
+from compactor.strategies.note_edits import is_edits, parse_edits
 from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_tags, unfenced
 from memory import CompactedMessage
 from memory.rounds import Round
@@ -88,20 +88,20 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "has_markup": has_markup,
     "measure_copied": lambda text: measure_copied(text, text),
     "repeats": lambda text: repeats(text, text[:-1]),
-    "identifiers": identifiers,
-    "unknown": lambda text: unknown(("K1234", "a_b", "1200"), (text,)),
+    "identifiers": find_identifiers,
+    "unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),
     "find_missing": lambda text: find_missing(Terms(text), Terms(text[1:]), Terms("x"), 1.0),
     "letters": letters,
-    "lost": lambda text: lost(("Never sell it.",), (text,)),
-    "standing_sentences": lambda text: standing_sentences([REQUEST.model_copy(update={"user_query": text})]),
+    "lost": lambda text: find_lost(("Never sell it.",), (text,)),
+    "standing_sentences": lambda text: find_prohibitions([REQUEST.model_copy(update={"user_query": text})]),
     "looks_like_error": looks_like_error,
     "says_nothing": lambda text: says_nothing(Terms(text), (Terms(text),), 0),
     "names_nothing_new": lambda text: names_nothing_new(Terms("x"), Terms(text), Terms("y")),
     "find_telling_terms": lambda text: list(find_telling_terms(text)),
     "in_own_voice": in_own_voice,
     "compared": lambda text: compared(compaction(text), compaction(text[::-1])),
-    "changes_in": changes_in,
-    "is_changes": is_changes,
+    "changes_in": parse_edits,
+    "is_changes": is_edits,
     "parse_body": lambda text: parse_body(text.encode()),
     "read_answer": lambda text: read_answer(
         SimpleNamespace(choices=[{"message": {"content": text}, "finish_reason": "stop"}]), None

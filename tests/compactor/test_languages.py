@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.acceptance.prohibitions import standing_sentences
+from compactor.acceptance.prohibitions import find_prohibitions
 from compactor.summarizers.cues import EXCEPT, MAX_SENTENCE, Cues, words_in
 from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
 from memory import Round
@@ -131,8 +131,8 @@ def test_a_long_order_without_spaces_or_full_stops_stays_whole() -> None:
     """Thai has neither."""
     order = "ห้ามโอนเงินออกจากบัญชีของบริษัทโดยไม่ได้รับอนุญาตจากฉันเป็นลายลักษณ์อักษร" * 3
     assert 200 < len(order) < 400
-    assert standing_sentences([Round(user_query=order)]) == (order,)
-    assert standing_sentences([Round(user_query=f"สวัสดี\n{order}\nขอบคุณ")]) == (order,)
+    assert find_prohibitions([Round(user_query=order)]) == (order,)
+    assert find_prohibitions([Round(user_query=f"สวัสดี\n{order}\nขอบคุณ")]) == (order,)
 
 
 def test_a_line_of_code_is_no_instruction() -> None:

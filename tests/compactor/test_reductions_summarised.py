@@ -22,7 +22,7 @@ from compactor.prompt.shorten import (
     size_of,
     without_marks,
 )
-from compactor.strategies.incremental import attachments_line, summary_text, with_sentences
+from compactor.strategies.incremental import append_prohibitions, attachments_line, summary_text
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
@@ -184,7 +184,7 @@ def test_a_line_of_ours_that_the_user_wrote_himself_is_his() -> None:
 
 def test_what_the_user_forbade_stays_without_the_line_above() -> None:
     """Those are his words."""
-    assert without_marks(with_sentences("Long.", ["Never refund."])) == "Long.\n- Never refund."
+    assert without_marks(append_prohibitions("Long.", ["Never refund."])) == "Long.\n- Never refund."
 
 
 def test_arguments_that_were_left_out_read_as_their_beginning() -> None:

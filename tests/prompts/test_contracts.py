@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.strategies.note_edits import SCHEMA, changes_in
+from compactor.strategies.note_edits import SCHEMA, parse_edits
 from prompts import CONTRACTS, PromptError, contract, load, shipped
 
 CONVERSATION = "<conversation>\n</conversation>"
@@ -44,8 +44,8 @@ def test_what_the_contract_shows_is_what_is_read() -> None:
     """An example that could not be read would be worse than none; JSON is of the lists that it names."""
     said = contract("changes").content
     lines = said.partition("one change a line:\n\n")[2].partition("\n\n")[0]
-    assert [change.op for change in changes_in(lines)] == ["add", "replace", "remove"]
+    assert [change.op for change in parse_edits(lines)] == ["add", "replace", "remove"]
     assert 'its lists "add", "replace" and "remove"' in said
     assert list(SCHEMA["properties"]) == ["add", "replace", "remove"]
-    assert changes_in("none") == ()
+    assert parse_edits("none") == ()
     assert "nothing is worth noting: none" in said

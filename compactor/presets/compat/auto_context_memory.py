@@ -25,7 +25,7 @@ from ...background import ContextCompactor
 from ...events import Published, Reduced
 from ...prompt.accounting import ledger_of
 from ...prompt.groups import TOLD, Message, MessageGroup
-from ...strategies.tail import Placed, Tail
+from ...strategies.tail import Tail, TailGroup
 from ...timers import interpreter_is_exiting
 from ...tokens import counter_for
 from ...view import View
@@ -242,7 +242,7 @@ class AutoContextMemory:
             raise NotDeleted(f"message {index} is covered by now; call get_messages() again")
 
     @staticmethod
-    def _find_deletable(shown: _Shown, index: int, tail: Tail) -> Placed:
+    def _find_deletable(shown: _Shown, index: int, tail: Tail) -> TailGroup:
         """Return *shown* in the current tail. Raises ``NotDeleted`` if it has to stay."""
         if shown.round_ is None or shown.group is None:
             raise NotDeleted(f"message {index} is a system message or the summary; only what was said can be deleted")

@@ -32,7 +32,7 @@ from memory.overlays import CompactedMessage
 from memory.rounds import Round, freeze_mapping, thaw
 
 from ...acceptance.checks import Source
-from ...acceptance.prohibitions import standing_sentences
+from ...acceptance.prohibitions import find_prohibitions
 from ...config import CompactorConfig, ConfigError, whole_number
 from ...errors import SummaryRejected
 from ...events import Rejected
@@ -515,7 +515,7 @@ class MemoryWithCompress:
         )
         log, items = self._window.read_log(), [one.item for one in span]
         originals = map(log.read, find_originals(items))
-        prohibitions = standing_sentences(_make_rounds(message for message in originals if message is not None))
+        prohibitions = find_prohibitions(_make_rounds(message for message in originals if message is not None))
         references = ", ".join(log.make_references(items))
         saving = Saving(
             before=sum(count_message(one.message, count_tokens) for one in span),

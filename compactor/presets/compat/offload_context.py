@@ -20,7 +20,14 @@ from memory.rounds import USER, Post, Round, once
 from prompts import PromptTemplate
 
 from ...acceptance.checks import Source, is_too_little
-from ...acceptance.prohibitions import PROHIBITIONS, carry, instructions_in, lost, restored, standing_sentences
+from ...acceptance.prohibitions import (
+    PROHIBITIONS,
+    add_quoted_instructions,
+    find_lost,
+    find_prohibitions,
+    instructions_in,
+    restore_sentences,
+)
 from ...config import CompactorConfig, ConfigError, number, whole_number
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
@@ -520,9 +527,12 @@ def _summarize(
         new_tokens = saving.new if step.whole == len(rounds) else tokens
         source = Source(step.text, new_tokens, saving.previous, previous=summary)
         answer = work.summarize(request, source, prohibitions=())
-        summary, prohibitions = answer.text, carry((*prohibitions, *standing_sentences(step.rounds)), answer)
+        summary, prohibitions = (
+            answer.text,
+            add_quoted_instructions((*prohibitions, *find_prohibitions(step.rounds)), answer),
+        )
     spare = max(min(target, room - count(summary)), MIN_TARGET)
-    return restored(summary, lost(prohibitions, [summary]), spare, count)[0]
+    return restore_sentences(summary, find_lost(prohibitions, [summary]), spare, count)[0]
 
 
 def _make_snapshot(summary: str, originals: int, where: str) -> Message:

@@ -18,13 +18,13 @@ from compactor.acceptance.prohibitions import (
     PROHIBITIONS,
     UNSAID,
     Heard,
-    carry,
-    in_force,
+    add_quoted_instructions,
+    collect_prohibitions,
     instructions_in,
-    restored,
+    restore_sentences,
 )
 from compactor.presets import offload_context
-from compactor.strategies.notes import rendered
+from compactor.strategies.notes import render_notes
 from compactor.summarize import Traits, Work
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
@@ -75,7 +75,7 @@ def test_what_a_model_quotes_word_for_word_is_carried_in_any_language(sentence: 
     """It needs no cue words."""
     made = made_of(f'They talk about a trip.\n\n## {HEADING}\n- "{sentence}"', f"Hello. {sentence}")
     assert instructions_in(made.text) == (sentence,)
-    assert carry((), made) == (sentence,)
+    assert add_quoted_instructions((), made) == (sentence,)
 
 
 def test_what_the_user_did_not_say_is_not_the_users() -> None:
@@ -143,7 +143,7 @@ def test_what_was_carried_may_stand_again() -> None:
     )
     made = made_of(f"{HEADING}\n- Old rule.\n- Other rule.", "Go on.", previous=previous)
     assert instructions_in(made.text) == ("Old rule.",)
-    assert in_force(previous, ()) == ("Old rule.",)
+    assert collect_prohibitions(previous, ()) == ("Old rule.",)
 
 
 def test_a_model_cannot_say_that_the_user_said_it() -> None:
@@ -190,13 +190,15 @@ def test_what_a_model_passes_off_is_never_read_as_the_users(text: str) -> None:
     first = made_of(f"They pay a bill.\n\n{text}", "Never pay.", tool=FORBIDDEN)
     request = SummaryRequest(
         previous=CompactedMessage(
-            start_index=1, end_index=1, summary=first.text, extra={PROHIBITIONS: carry((), first)}
+            start_index=1, end_index=1, summary=first.text, extra={PROHIBITIONS: add_quoted_instructions((), first)}
         ),
         rounds=rounds("Which bill is due?", *(f"Bill {number} is due." for number in range(8))),
         target_tokens=400,
     )
     assert FORBIDDEN in first.text
-    assert FORBIDDEN not in "".join((*instructions_in(first.text), *in_force(request.previous, request.rounds)))
+    assert FORBIDDEN not in "".join(
+        (*instructions_in(first.text), *collect_prohibitions(request.previous, request.rounds))
+    )
     made = ExtractiveSummarizer()(request)
     for summary in (first.text, made.text):
         assert [one.text for one in from_summary(summary) if one.of_user and "99887766" in one.text] == []
@@ -206,7 +208,7 @@ def test_what_a_model_passes_off_is_never_read_as_the_users(text: str) -> None:
 def test_a_note_of_several_lines_opens_no_section_of_the_users(heading: str) -> None:
     """Each line of a note is the note's."""
     notes = Heard(rounds("Never pay.")).attribute_notes([Note(text=f"Paid.\n{heading}\n- {FORBIDDEN}", section="Done")])
-    text = rendered(notes)
+    text = render_notes(notes)
     assert FORBIDDEN in text
     assert instructions_in(text) == ()
     assert [one.text for one in from_summary(text) if one.of_user] == []
@@ -223,7 +225,7 @@ def test_the_offline_summarizers_goal_is_the_users() -> None:
 def test_lost_sentences_join_those_that_stand_there() -> None:
     """One section, in its place."""
     text = f"Goal: x.\n\n{HEADING}\n- Never pay.\n\nDone: y."
-    assert restored(text, ("Don't call.",), 100, count_tokens) == (
+    assert restore_sentences(text, ("Don't call.",), 100, count_tokens) == (
         f"Goal: x.\n\n{HEADING}\n- Never pay.\n- Don't call.\n\nDone: y.",
         1,
     )

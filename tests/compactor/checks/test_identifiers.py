@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.acceptance.content import _URL, MAX_IDENTIFIERS, _folded, _names, identifiers, unknown
+from compactor.acceptance.content import _URL, MAX_IDENTIFIERS, _folded, _names, find_identifiers, find_unknown
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from compactor.acceptance.content import _URL, MAX_IDENTIFIERS, _folded, _names,
 )
 def test_what_names_one_thing_is_an_identifier(text: str, names: list[str]) -> None:
     """Ids, long numbers, codes, paths, addresses, hashes, names with underscores; each once."""
-    assert list(identifiers(text)) == names
+    assert list(find_identifiers(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_names_one_thing_is_an_identifier(text: str, names: list[str]) -> N
 )
 def test_what_may_be_said_in_another_way_is_none(text: str) -> None:
     """Dates, money, percentages, ordinals, quantities, references, ordinary words, capitals and formulas."""
-    assert identifiers(text) == ()
+    assert find_identifiers(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_what_may_be_said_in_another_way_is_none(text: str) -> None:
 )
 def test_an_identifier_written_another_way_is_known(name: str, source: str) -> None:
     """Case, separators, thousands separators, scripts without spaces, escapes inside of JSON, shortened hashes."""
-    assert identifiers(name)
-    assert unknown(identifiers(name), ["nothing", "", source]) == ()
+    assert find_identifiers(name)
+    assert find_unknown(find_identifiers(name), ["nothing", "", source]) == ()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_identifier_written_another_way_is_known(name: str, source: str) -> N
 )
 def test_an_identifier_that_is_nearly_there_is_not_there(name: str, source: str) -> None:
     """One digit more, less or other names another thing."""
-    assert unknown(identifiers(name), [source]) == (name,)
+    assert find_unknown(find_identifiers(name), [source]) == (name,)
 
 
 NUMBERS = st.integers(1_000, 99_999)
@@ -117,14 +117,14 @@ NAMES = NUMBERS.map(lambda number: f"HAT{number}") | NUMBERS.map(lambda number: 
 def test_what_is_copied_from_the_source_is_always_known(names: list[str], noise: str) -> None:
     """Whatever else the source holds."""
     source = f"{noise} " + " | ".join(names) + f" {noise}"
-    assert unknown(identifiers(" ".join(names)), [source]) == ()
+    assert find_unknown(find_identifiers(" ".join(names)), [source]) == ()
 
 
 @given(st.text(max_size=400))
 def test_every_text_knows_its_own_identifiers(text: str) -> None:
     """Nothing that is found in a text is missing from it."""
-    found = identifiers(text)
-    assert unknown(found, [text]) == ()
+    found = find_identifiers(text)
+    assert find_unknown(found, [text]) == ()
     assert len({name.casefold() for name in found}) == len(found)
 
 
@@ -160,12 +160,12 @@ def test_a_name_whose_parts_stand_nowhere_is_unknown(runs: list[str], parts: lis
     apart = (r"[.,' ]?".join(re.findall(r"\d{1,3}(?=(?:\d{3})*$)", run)) if run.isdecimal() else run for run in runs)
     written = r"[\W_]{0,6}".join(apart)
     known = re.search(rf"(?<![a-z0-9]){written}(?![a-z0-9])", _folded(source)) is not None
-    assert unknown(["-".join(runs)], [source]) == (() if known else ("-".join(runs),))
+    assert find_unknown(["-".join(runs)], [source]) == (() if known else ("-".join(runs),))
 
 
 def test_only_so_many_are_looked_at() -> None:
     """A table of thousands of ids is judged by its beginning."""
-    assert len(identifiers(" ".join(f"id_{number}" for number in range(10_000, 12_000)))) == MAX_IDENTIFIERS
+    assert len(find_identifiers(" ".join(f"id_{number}" for number in range(10_000, 12_000)))) == MAX_IDENTIFIERS
 
 
 @pytest.mark.parametrize(
@@ -184,5 +184,5 @@ def test_only_so_many_are_looked_at() -> None:
 def test_nonsense_is_read_in_no_time(text: str) -> None:
     """No pattern goes back over a text again and again."""
     began = time.thread_time()
-    unknown(identifiers(text), [text[::-1]])
+    find_unknown(find_identifiers(text), [text[::-1]])
     assert time.thread_time() - began < 10  # what is quadratic takes minutes

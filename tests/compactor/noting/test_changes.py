@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_notes import NOTES, SECTIONS, TEXTS
 
 from compactor import SummaryRejected
-from compactor.strategies.note_edits import SCHEMA, Change, changed, changes_in, is_changes
-from compactor.strategies.notes import formed, read_notes, rendered
+from compactor.strategies.note_edits import SCHEMA, NoteEdit, apply_edits, is_edits, parse_edits
+from compactor.strategies.notes import normalize_text, read_notes, render_notes
 from memory import Note
 
 ORDER = ("Goal", "Done", "Open")
@@ -24,7 +24,7 @@ BEFORE = (
 
 
 def after(answer: str) -> str:
-    return rendered(changed(BEFORE, changes_in(answer), order=ORDER, span=(3, 5)))
+    return render_notes(apply_edits(BEFORE, parse_edits(answer), order=ORDER, span=(3, 5)))
 
 
 def refusal(answer: str) -> str:
@@ -36,7 +36,7 @@ def refusal(answer: str) -> str:
 
 # What an answer says
 
-ALL = (Change("add", 0, "Done", "Sold."), Change("replace", 3, "", "Paid?"), Change("remove", 2))
+ALL = (NoteEdit("add", 0, "Done", "Sold."), NoteEdit("replace", 3, "", "Paid?"), NoteEdit("remove", 2))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ ALL = (Change("add", 0, "Done", "Sold."), Change("replace", 3, "", "Paid?"), Cha
 )  # fmt: skip
 def test_changes_are_read_in_every_form_that_models_give_them(answer: str) -> None:
     """Lines or JSON, with an introduction, in a block of code, with marks before them."""
-    assert changes_in(answer) == ALL
+    assert parse_edits(answer) == ALL
 
 
 @pytest.mark.parametrize(
@@ -66,29 +66,29 @@ def test_changes_are_read_in_every_form_that_models_give_them(answer: str) -> No
 )
 def test_no_changes_are_an_answer(answer: str) -> None:
     """Nothing was worth noting: all notes stay."""
-    assert changes_in(answer) == ()
-    assert changed(BEFORE, ()) == BEFORE
+    assert parse_edits(answer) == ()
+    assert apply_edits(BEFORE, ()) == BEFORE
 
 
 def test_a_note_may_have_several_lines() -> None:
     """Those that follow, or are indented, belong to it."""
-    (change,) = changes_in("add [Done]: It runs:\n  ```sh\n    make all\n  ```\nas before\n\n  and after")
+    (change,) = parse_edits("add [Done]: It runs:\n  ```sh\n    make all\n  ```\nas before\n\n  and after")
     assert change.text == "It runs:\n```sh\n  make all\n```\nas before\nand after"
 
 
 def test_a_line_inside_a_note_is_no_change() -> None:
     """It is indented, as the contract says."""
-    assert changes_in("add [Done]: He wrote:\n  remove 1") == (Change("add", 0, "Done", "He wrote:\nremove 1"),)
+    assert parse_edits("add [Done]: He wrote:\n  remove 1") == (NoteEdit("add", 0, "Done", "He wrote:\nremove 1"),)
 
 
 def test_several_may_be_removed_in_one_line() -> None:
     """Models do so."""
-    assert changes_in("remove 1, 3") == (Change("remove", 1), Change("remove", 3))
+    assert parse_edits("remove 1, 3") == (NoteEdit("remove", 1), NoteEdit("remove", 3))
 
 
 def test_an_addition_may_be_text_alone() -> None:
     """It stands under no heading."""
-    assert changes_in("add: Sold.") == changes_in('{"add": ["Sold."]}') == (Change("add", text="Sold."),)
+    assert parse_edits("add: Sold.") == parse_edits('{"add": ["Sold."]}') == (NoteEdit("add", text="Sold."),)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_is_no_list_of_changes_is_malformed(answer: str) -> None:
 def test_any_answer_is_read_or_malformed(answer: str) -> None:
     """No other error, whatever a model says."""
     try:
-        made = changed(BEFORE, changes_in(answer), order=ORDER)
+        made = apply_edits(BEFORE, parse_edits(answer), order=ORDER)
     except SummaryRejected as rejected:
         refused: SummaryRejected | None = rejected
         made = ()
@@ -147,7 +147,7 @@ def test_any_answer_is_read_or_malformed(answer: str) -> None:
         refused = None
     assert refused is None or refused.check == "malformed"
     bare = tuple(note.model_copy(update={"first_round": 0, "last_round": 0}) for note in made)
-    assert read_notes(rendered(made), (0, 0)) == bare
+    assert read_notes(render_notes(made), (0, 0)) == bare
 
 
 def test_the_schema_is_one_that_strict_endpoints_take() -> None:
@@ -179,7 +179,7 @@ def test_the_schema_is_one_that_strict_endpoints_take() -> None:
 )
 def test_changes_are_known_where_notes_were_asked_for(answer: str, is_one: bool) -> None:
     """Those that begin the answer: a heading or a sentence before them is that of notes."""
-    assert is_changes(answer) is is_one
+    assert is_edits(answer) is is_one
 
 
 # What becomes of the notes
@@ -187,7 +187,7 @@ def test_changes_are_known_where_notes_were_asked_for(answer: str, is_one: bool)
 
 def test_what_is_not_named_stays_byte_for_byte() -> None:
     """What is new stands behind all that there was, and a replaced note where it stood."""
-    made = changed(BEFORE, ALL, order=ORDER, span=(3, 5))
+    made = apply_edits(BEFORE, ALL, order=ORDER, span=(3, 5))
     assert made == (
         BEFORE[0],
         Note(text="Paid?", section="Open", first_round=2, last_round=5),
@@ -201,28 +201,28 @@ def test_untouched_notes_survive_any_changes(notes: tuple[Note, ...], data: st.D
     """In their order, whatever else is added, replaced or removed."""
     numbers = st.integers(1, len(notes))
     removed = data.draw(st.sets(numbers, max_size=len(notes) - 1))
-    replaced = data.draw(st.dictionaries(numbers, TEXTS.filter(formed), max_size=2))
+    replaced = data.draw(st.dictionaries(numbers, TEXTS.filter(normalize_text), max_size=2))
     added = data.draw(st.lists(st.tuples(st.sampled_from(["Done", "New"]), TEXTS), max_size=3))
     changes = [
-        *(Change("replace", number, text=text) for number, text in replaced.items() if number not in removed),
-        *(Change("remove", number) for number in removed),
-        *(Change("add", section=section, text=text) for section, text in added),
+        *(NoteEdit("replace", number, text=text) for number, text in replaced.items() if number not in removed),
+        *(NoteEdit("remove", number) for number in removed),
+        *(NoteEdit("add", section=section, text=text) for section, text in added),
     ]
-    made = changed(notes, changes, order=("Goal", "Done"))
+    made = apply_edits(notes, changes, order=("Goal", "Done"))
     stay = [note for number, note in enumerate(notes, 1) if number not in removed and number not in replaced]
     found = iter(made)
     assert all(any(note is other for other in found) for note in stay)
-    assert read_notes(rendered(made), (0, 0)) == made
+    assert read_notes(render_notes(made), (0, 0)) == made
 
 
 @given(NOTES.filter(bool), st.lists(st.tuples(SECTIONS, TEXTS), max_size=4))
 def test_what_is_added_leaves_the_beginning_as_it_was(notes: tuple[Note, ...], added: list[tuple[str, str]]) -> None:
     """Up to the last byte, and so it stays in the provider's cache; each under its own heading, or under the last where
     it names none."""
-    changes = [Change("add", section=section, text=text) for section, text in added]
-    made = changed(notes, changes, order=("Goal", "Done"))
+    changes = [NoteEdit("add", section=section, text=text) for section, text in added]
+    made = apply_edits(notes, changes, order=("Goal", "Done"))
     assert made[: len(notes)] == notes
-    assert rendered(made).startswith(rendered(notes))
+    assert render_notes(made).startswith(render_notes(notes))
 
 
 def test_what_goes_on_with_the_last_section_needs_no_heading_again() -> None:
@@ -238,14 +238,14 @@ def test_what_goes_on_with_the_last_section_needs_no_heading_again() -> None:
 )
 def test_a_heading_is_known_however_it_is_written(answer: str, section: str) -> None:
     """Else one section would become two."""
-    (note,) = (note for note in changed(BEFORE, changes_in(answer), order=ORDER) if note.text == "x")
+    (note,) = (note for note in apply_edits(BEFORE, parse_edits(answer), order=ORDER) if note.text == "x")
     assert note.section == section
 
 
 def test_an_existing_heading_stays_as_it_is_written() -> None:
     """Whatever the prompt calls it today."""
     before = [Note(text="a", section="done")]
-    assert {note.section for note in changed(before, [Change("add", section="DONE", text="b")], order=ORDER)} == {
+    assert {note.section for note in apply_edits(before, [NoteEdit("add", section="DONE", text="b")], order=ORDER)} == {
         "done"
     }
 
@@ -271,9 +271,9 @@ def test_changes_that_are_at_odds_with_the_notes_are_malformed(answer: str, said
 def test_what_changes_nothing_is_no_fault() -> None:
     """Removed twice, added though it is there or empty, replaced by the same."""
     assert after("remove 2\nremove 2") == "## Goal\n1. Sell it.\n\n## Open\n2. Price?"
-    assert after("add [Goal]: Sell it.\nadd [Open]:\nreplace 3: Price?") == rendered(BEFORE)
+    assert after("add [Goal]: Sell it.\nadd [Open]:\nreplace 3: Price?") == render_notes(BEFORE)
     assert after("add [Done]: x\nadd [Done]: x").count("x") == 1
-    assert changed(BEFORE, changes_in("replace 3: Price?"), span=(3, 5)) == BEFORE
+    assert apply_edits(BEFORE, parse_edits("replace 3: Price?"), span=(3, 5)) == BEFORE
 
 
 def test_what_was_removed_can_be_said_anew() -> None:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from compactor.strategies.compact_notes import _written
 from compactor.strategies.notes import (
     INSTRUCTIONS,
-    arranged,
-    formed,
-    headings,
+    add_instructions,
+    find_headings,
+    normalize_heading,
+    normalize_text,
     read_notes,
-    rendered,
-    section_named,
+    render_notes,
+    sort_notes,
     span_of,
-    with_sentences,
 )
 from compactor.summarizers.answers import strip_tags
 from compactor.summarizers.statements import Section, from_summary
@@ -30,9 +30,9 @@ TRAPS = st.sampled_from(
     ["- ", "* ", "## ", "1. ", "  ", "\n", "\n\n", "```", "**", ":", "{text}", "\r\n", "\u2028", "\x1c"]
 )
 TEXTS = st.lists(st.text(max_size=12) | TRAPS, min_size=1, max_size=8).map("".join)
-SECTIONS = st.sampled_from(["", "Goal", "Done", "Open", INSTRUCTIONS]) | TEXTS.map(section_named)
-NOTES = st.lists(st.builds(Note, text=TEXTS.map(formed).filter(bool), section=SECTIONS), max_size=8).map(
-    lambda notes: arranged(notes, ("Goal", "Done"))
+SECTIONS = st.sampled_from(["", "Goal", "Done", "Open", INSTRUCTIONS]) | TEXTS.map(normalize_heading)
+NOTES = st.lists(st.builds(Note, text=TEXTS.map(normalize_text).filter(bool), section=SECTIONS), max_size=8).map(
+    lambda notes: sort_notes(notes, ("Goal", "Done"))
 )
 
 
@@ -46,60 +46,62 @@ def said(text: str) -> list[tuple[str, str]]:
 @given(NOTES)
 def test_what_is_written_is_read_back(notes: tuple[Note, ...]) -> None:
     """Whatever a note says: headings, bullets, braces, code, empty lines."""
-    assert read_notes(rendered(notes), (0, 0)) == notes
+    assert read_notes(render_notes(notes), (0, 0)) == notes
 
 
 @given(NOTES.filter(bool), st.sampled_from(["</think>", "</summary>", "<think>"]))
 def test_no_note_is_taken_for_a_tag_around_the_summary(notes: tuple[Note, ...], tag: str) -> None:
     """Tags are taken off an answer before it is read, never off what was read."""
-    answer = rendered(arranged((*notes, Note(text=f"It said\n{tag}\nand more.", section="Done")), ("Goal", "Done")))
+    answer = render_notes(
+        sort_notes((*notes, Note(text=f"It said\n{tag}\nand more.", section="Done")), ("Goal", "Done"))
+    )
     assert _written((), ("Goal", "Done"), (0, 0), answer).text == answer
 
 
 @given(TEXTS)
 def test_a_text_is_brought_into_form_once(text: str) -> None:
     """And so it stays the same from then on."""
-    once = formed(text)
-    assert formed(once) == once
-    assert section_named(section_named(text)) == section_named(text)
+    once = normalize_text(text)
+    assert normalize_text(once) == once
+    assert normalize_heading(normalize_heading(text)) == normalize_heading(text)
     once.encode()  # no lone surrogate
 
 
 def test_a_lone_surrogate_becomes_a_mark() -> None:
     """A provider's client would refuse the whole prompt for it; two halves that meet are one character."""
-    assert formed("a\ud800b \ud83d\ude00") == "a\ufffdb 😀"
+    assert normalize_text("a\ud800b \ud83d\ude00") == "a\ufffdb 😀"
 
 
 def test_one_note_is_one_item() -> None:
     """Its further lines are indented, so that nothing in it ends it."""
     note = Note(text="# a\n\n- b\n## c\n  {d}", section="Done")
-    assert rendered([note]) == "## Done\n1. # a\n\n  - b\n  ## c\n    {d}"
+    assert render_notes([note]) == "## Done\n1. # a\n\n  - b\n  ## c\n    {d}"
 
 
 def test_sections_stand_in_their_order_and_what_seldom_changes_first() -> None:
     """So that what a provider has in its cache reaches as far as can be."""
     sections = ["Odd", "Open", "Done", "", INSTRUCTIONS, "Done", "Odder"]
     notes = [Note(text=str(place), section=section) for place, section in enumerate(sections)]
-    found = arranged(notes, ("Done", "Open"))
+    found = sort_notes(notes, ("Done", "Open"))
     assert [(note.section, note.text) for note in found] == [
         ("", "3"), (INSTRUCTIONS, "4"), ("Done", "2"), ("Done", "5"), ("Open", "1"), ("Odd", "0"), ("Odder", "6"),
     ]  # fmt: skip
-    assert arranged(found, ("Done", "Open")) == found
+    assert sort_notes(found, ("Done", "Open")) == found
 
 
 def test_notes_are_numbered_through() -> None:
     """From 1, over all sections: as a model is to name them. However many there are."""
     notes = (Note(text="a"), Note(text="b", section="Done"), Note(text="c", section="Open"))
-    assert rendered(notes) == "1. a\n\n## Done\n2. b\n\n## Open\n3. c"
-    assert rendered(()) == ""
+    assert render_notes(notes) == "1. a\n\n## Done\n2. b\n\n## Open\n3. c"
+    assert render_notes(()) == ""
     many = tuple(Note(text=f"1990. {number}.", section="Years") for number in range(1_100))
-    assert read_notes(rendered(many), (0, 0)) == many
+    assert read_notes(render_notes(many), (0, 0)) == many
 
 
 def test_the_sections_are_the_headings_of_the_prompt() -> None:
     """A role's own prompt says what its notes are about."""
-    assert headings(load("default").content) == ("Goal", "Instructions from the user", "Done", "Decisions", "Open")
-    assert headings("No heading\n#tag\n# One:\n### Two\n# One") == ("One", "Two")
+    assert find_headings(load("default").content) == ("Goal", "Instructions from the user", "Done", "Decisions", "Open")
+    assert find_headings("No heading\n#tag\n# One:\n### Two\n# One") == ("One", "Two")
 
 
 # Summaries that somebody else wrote
@@ -152,28 +154,28 @@ def test_an_answer_of_headings_alone_is_a_note() -> None:
 
 def test_lost_sentences_stand_with_the_other_instructions() -> None:
     """Each is a note of its own, behind those that are there."""
-    notes = arranged([Note(text="x"), Note(text="Done it.", section="Done")], ("Done",))
-    first = with_sentences(notes, ["Never delete files."], (3, 4))
-    second = with_sentences(first, ["Do not\npush.", " "], (5, 6))
-    assert rendered(second).split("\n") == [
+    notes = sort_notes([Note(text="x"), Note(text="Done it.", section="Done")], ("Done",))
+    first = add_instructions(notes, ["Never delete files."], (3, 4))
+    second = add_instructions(first, ["Do not\npush.", " "], (5, 6))
+    assert render_notes(second).split("\n") == [
         "1. x", "", f"## {INSTRUCTIONS}", "2. Never delete files.", "3. Do not", "  push.", "", "## Done", "4. Done it.",
     ]  # fmt: skip
     assert (second[1].first_round, second[2].last_round) == (3, 6)
-    assert rendered(with_sentences((), ["No."], (1, 1))) == f"## {INSTRUCTIONS}\n1. No."
+    assert render_notes(add_instructions((), ["No."], (1, 1))) == f"## {INSTRUCTIONS}\n1. No."
 
 
 def test_the_extractive_summarizer_knows_its_own_headings_again() -> None:
     """Its summaries are written as notes as well, and it goes on from them."""
     note = Note(text="Never delete files.", section=INSTRUCTIONS)
-    for summary in (rendered([note]), f"{Section.INSTRUCTIONS}\n- {note.text}"):
+    for summary in (render_notes([note]), f"{Section.INSTRUCTIONS}\n- {note.text}"):
         (statement,) = from_summary(summary)
         assert (statement.text, statement.section) == (note.text, Section.INSTRUCTIONS)
-    assert strip_tags(rendered([note])) == rendered([note])
+    assert strip_tags(render_notes([note])) == render_notes([note])
 
 
 def test_what_people_and_tools_really_say_can_be_noted(data: list[dict[str, Any]]) -> None:
     """Lists, tables, JSON and signatures: each is one note, and all are read back."""
     said = [message.get("content") for dialogue in data for message in dialogue["messages"]]
-    found = [Note(text=formed(text), section="Said") for text in said if text and text.strip()]
+    found = [Note(text=normalize_text(text), section="Said") for text in said if text and text.strip()]
     assert len(found) > 1_000
-    assert read_notes(rendered(found), (0, 0)) == tuple(found)
+    assert read_notes(render_notes(found), (0, 0)) == tuple(found)
