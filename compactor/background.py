@@ -333,7 +333,7 @@ class ContextCompactor:
         before = self._journal.read()
         current = self._journal.revert(before.generation if generation is None else generation)
         after = self._journal.read()
-        if after.generation != before.generation and after.held_round_id is not None:
+        if after.generation != before.generation and after.revert_round_id is not None:
             end = current.end_index if current else 0
             self._events.emit(Reverted(role=self.role, generation=after.generation, end=end))
         return current

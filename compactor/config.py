@@ -28,7 +28,7 @@ from pydantic import (
 
 from memory.arguments import require, require_role
 from memory.errors import ContextError
-from memory.rounds import by_name, dumped
+from memory.rounds import by_name, run_dump
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
@@ -163,7 +163,7 @@ class CompactorConfig(BaseModel):
 
     def merged(self, **changes: Any) -> CompactorConfig:
         """Return a copy with *changes*, validated like a new configuration."""
-        made = type(self)(**(dumped(partial(self.model_dump, exclude_unset=True)) | changes))
+        made = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | changes))
         return made if "prompt_template_path" in changes else made.asking(self.prompt)
 
     def filled(self, **defaults: Any) -> CompactorConfig:

@@ -135,7 +135,7 @@ class Cycle:
                 break
         view = View(
             rounds,
-            rounds.anchored(state.current),
+            rounds.anchor(state.current),
             self.ledger,
             max(self.header_tokens(), self.ledger.header_tokens) + self.ledger.tool_tokens,
             self.config.model,
@@ -150,7 +150,7 @@ class Cycle:
             skip = Skip.DISABLED
         elif view.total == 0:
             skip = Skip.EMPTY
-        elif not run.forced and _is_reverted(view, state.held_round_id):
+        elif not run.forced and _is_reverted(view, state.revert_round_id):
             skip = Skip.REVERTED
         else:
             verdict = Verdict(True) if run.forced else self.trigger.verdict(view)
@@ -218,7 +218,7 @@ class Cycle:
         Only if the trigger is due with what was folded in before. A deferred compaction is shown first.
         """
         state, view = self.look()
-        if not self.config.enabled or view.total == 0 or _is_reverted(view, state.held_round_id):
+        if not self.config.enabled or view.total == 0 or _is_reverted(view, state.revert_round_id):
             return False
         current = StrategyPass(self, view, state)
         current.weigh(needed=True)
@@ -637,8 +637,8 @@ def _forbid_at_exit() -> str | None:
     return "interpreter_exit" if interpreter_is_exiting() else None
 
 
-def _is_reverted(view: View, held_round_id: str | None) -> bool:
+def _is_reverted(view: View, revert_round_id: str | None) -> bool:
     """Return whether no round is newer than *held_round_id*, the newest at a revert; it may have failed since and be
     hidden."""
-    end = view.rounds.end_of(held_round_id) if held_round_id is not None else None
+    end = view.rounds.end_of(revert_round_id) if revert_round_id is not None else None
     return end is not None and end >= view.total

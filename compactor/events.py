@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TextIO
 
 from memory.arguments import require_callable
 from memory.events import Event, EventHook, HookFailed
-from memory.hooks import describe, renewed_after_fork
+from memory.hooks import describe, renew_after_fork
 from memory.rounds import copy_with
 
 from .timers import SYSTEM_CLOCK, Clock
@@ -66,7 +66,7 @@ class EventLog:
         self._hooks: tuple[_Hook, ...] = ()  # replaced, never changed: calling them needs no lock
         self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards _events and the replacing of _hooks

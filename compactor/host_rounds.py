@@ -8,9 +8,9 @@ from typing import Any, overload
 
 from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Reductions
-from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, ToolCall, once
+from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, ToolCall, cached_property
 from memory.usage import Usage
-from memory.visibility import Rounds, seen_by
+from memory.visibility import Rounds, filter_posts
 
 __all__ = ["COVERED", "HostRounds", "NotARound", "rounds_for"]
 
@@ -25,7 +25,7 @@ class NotARound(ContextError, TypeError):
 def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
     """Return the rounds of a ``rounds_getter`` as rounds of ours with only the posts that *role* sees."""
     if isinstance(rounds, Rounds):
-        return rounds.seen_as(role)
+        return rounds.for_role(role)
     if isinstance(rounds, tuple) and len(rounds) == 2 and isinstance(rounds[0], (Rounds, list, tuple)):
         raise NotARound(
             "rounds_getter gave rounds and a compaction, as get_role_rounds does: give it"
@@ -75,17 +75,17 @@ class HostRounds(Sequence[Round]):
         if isinstance(index, slice):
             return tuple(self[place] for place in range(*index.indices(len(self))))
         place = range(len(self))[index]
-        return seen_by(self.role, _round(self._rounds[place], place))
+        return filter_posts(self.role, _round(self._rounds[place], place))
 
     def end_of(self, round_id: str) -> int | None:
         """Return the number of rounds up to and including *round_id*; None if it is not there."""
         return self._ends.get(round_id)
 
-    @once
+    @cached_property
     def _ends(self) -> dict[str, int]:
         return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
 
-    def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
+    def anchor(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its end at the last covered round that is still there.
 
         Hosts hide failed rounds, and some drop old ones; the rounds behind them must not be missed.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 from memory.journal import OVERTAKEN, CompactionRecord, Journal, RoleJournal
 from memory.overlays import CompactedMessage, JournalState, Origin, Reduction, Reductions
 from memory.rounds import Clock, freeze_mapping, utc_now
@@ -39,7 +39,7 @@ class LocalJournal(Journal):
         self._published: tuple[CompactedMessage, ...] = ()
         self._history: list[CompactionRecord] = []
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all that changes against two publications
@@ -50,14 +50,14 @@ class LocalJournal(Journal):
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
         """Withdraw every compaction that covers a failed round of *rounds*; return whether there was any."""
         with self._lock:
-            generation, _, held_round_id, _ = self._state
+            generation, _, revert_round_id, _ = self._state
             while self._published and rounds.has_lost(self._published[-1]):
                 *before, lost = self._published
                 self._published, generation = tuple(before), self._state.generation + 1
                 self._emit("withdrawn", lost, generation)
             if generation == self._state.generation:
                 return False
-            self._state = JournalState(generation, self._published[-1] if self._published else None, held_round_id)
+            self._state = JournalState(generation, self._published[-1] if self._published else None, revert_round_id)
             return True
 
     def publish(
@@ -81,9 +81,9 @@ class LocalJournal(Journal):
             generation, current, *_ = self._state
             if generation != base:
                 raise StaleCompaction("generation")
-            anchored = rounds.anchored(current)
-            reached = anchored.end_index if anchored is not None else 0
-            replaces = anchored is not None and anchored.is_offline and not compaction.is_offline
+            anchor = rounds.anchor(current)
+            reached = anchor.end_index if anchor is not None else 0
+            replaces = anchor is not None and anchor.is_offline and not compaction.is_offline
             if end < reached or (end == reached and not replaces):
                 raise StaleCompaction("behind")
             before = current.extra.get(COVERED, ()) if current is not None else ()
@@ -197,7 +197,7 @@ class JournalWriter:
         #: How often each failure was seen since the last publication.
         self._times: dict[tuple[str, ...], int] = {}
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards what changes: a run that was given up may still write beside the next
@@ -227,7 +227,7 @@ class JournalWriter:
         if self.local is not None:
             self.local.withdraw_lost(self._rounds_now())
         current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
-        return self._rounds_now().anchored(current)
+        return self._rounds_now().anchor(current)
 
     def publish(
         self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin

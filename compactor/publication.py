@@ -13,7 +13,7 @@ from datetime import datetime
 
 from memory.entries import CompactionPrepared
 from memory.events import Event
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 from memory.overlays import CompactedMessage, Origin
 from memory.visibility import Rounds
 
@@ -181,9 +181,9 @@ def reaching_ahead(view: View, answers: Iterable[CompactionPrepared]) -> tuple[A
     for prepared in answers:
         end = _end_of(view, prepared)
         if end > reach and prepared.compaction is not None:
-            anchored = view.rounds.anchored(prepared.compaction)
-            assert anchored is not None  # noqa: S101  (only of None it makes None)
-            found.append(Ahead(anchored.model_copy(update={"end_index": end}), prepared))
+            anchor = view.rounds.anchor(prepared.compaction)
+            assert anchor is not None  # noqa: S101  (only of None it makes None)
+            found.append(Ahead(anchor.model_copy(update={"end_index": end}), prepared))
             reach = end
     return tuple(found)
 
@@ -229,7 +229,7 @@ class Deferral:
         self._now = now
         self._emit = emit
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all below it

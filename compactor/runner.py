@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 
 from memory.errors import SessionPurged, StaleCompaction
-from memory.hooks import describe_error, renewed_after_fork
+from memory.hooks import describe_error, renew_after_fork
 from memory.overlays import CompactedMessage
 
 from .cost.limits import Limits, Permit, Ticket
@@ -176,7 +176,7 @@ class Runner:
         self._thread_name = f"compactor-{cycle.role or 'role'}"
         self.backoff = Backoff(cycle.config, rng)
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         """Be as new: no thread, no run, no lock held. What is published and what happened stays."""

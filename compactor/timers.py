@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakMethod
 
 from memory.arguments import require
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 from memory.rounds import utc_now
 
 from .config import CompactorConfig
@@ -82,7 +82,7 @@ class SystemClock:
     def __init__(self) -> None:
         self._count = itertools.count()
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._due = threading.Condition()  # guards all below it
@@ -282,7 +282,7 @@ class DaemonExecutor(Executor):
             raise ValueError(f"max_workers is at least 1, not {max_workers}")
         self._max_workers = max_workers
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()

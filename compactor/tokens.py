@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Protocol, runtime_checkable
 
-from memory.references import cut_before
+from memory.references import floor_boundary
 
 __all__ = [
     "DEFAULT_ENCODING",
@@ -174,10 +174,10 @@ def _clipped(text: str, limit: int, encoding: str) -> str:
         # One character for one surrogate, so that lengths stay equal.
         replaced = _SURROGATE.sub("\ufffd", text)
         length = len(_truncate()(replaced, limit, encoding)[0])
-    kept = text[: cut_before(text, length)]
+    kept = text[: floor_boundary(text, length)]
     while len(kept) < length and count_tokens(kept, encoding) > limit:  # rare: a cut word may take more tokens
         length = len(kept) - 1
-        kept = text[: cut_before(text, length)]
+        kept = text[: floor_boundary(text, length)]
     return kept
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memory.errors import ContextError
 from memory.messages import repeats_query, results_apart
-from memory.references import beginning, cut_after, cut_before
+from memory.references import beginning, ceil_boundary, floor_boundary
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
 
@@ -229,7 +229,7 @@ def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
 
 def _end_of_slice(text: str, start: int, length: int) -> int:
     """Return the end of at most *length* code points from *start*, not within a character if that is possible."""
-    stop = cut_before(text, start + length)
+    stop = floor_boundary(text, start + length)
     return stop if stop > start else start + length
 
 
@@ -336,7 +336,7 @@ def shorten_name(name: str, most: int) -> str:
     if 4 * len(name) <= most or len(name.encode("utf-8", "surrogatepass")) <= most:
         return name
     begins, ends = _fitting(name[:most], most // 2), _fitting(name[: -most - 1 : -1], most // 8)
-    end = name[cut_after(name, len(name) - ends) :]
+    end = name[ceil_boundary(name, len(name) - ends) :]
     return f"{beginning(name, begins)} [... {len(name):,} characters ...] {end}"
 
 

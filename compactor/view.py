@@ -229,7 +229,7 @@ class View:
         the rounds that it covers, and the user's newest query if it covers that."""
         if compaction is None:
             return 0
-        made = replace(self, compaction=self.rounds.anchored(compaction))
+        made = replace(self, compaction=self.rounds.anchor(compaction))
         return made.compaction_tokens + self._asked_tokens(made.end)
 
     def _asked_tokens(self, end: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .entries import Entry
 from .errors import (
     Conflict,
     ContextError,
@@ -59,6 +60,7 @@ __all__ = [
     "Conflict",
     "ContextError",
     "Conversation",
+    "Entry",
     "Event",
     "EventHook",
     "Hit",

@@ -23,7 +23,8 @@ def require(name: str, value: object, kind: type | tuple[type, ...], wanted: str
 
 def require_callable(name: str, value: object, wanted: str) -> None:
     """Raise ``TypeError`` unless *value* can be called."""
-    require(name, value, Callable, wanted)  # type: ignore[arg-type]
+    if not callable(value):
+        raise TypeError(f"{name} is {wanted}, not {kind_of(value)}")
 
 
 def require_methods(name: str, value: object, methods: tuple[str, ...], wanted: str) -> None:
@@ -32,6 +33,12 @@ def require_methods(name: str, value: object, methods: tuple[str, ...], wanted: 
         raise TypeError(f"{name} is {wanted}, not {kind_of(value)}; make one of it: {value.__name__}(...)")
     if missing := [method for method in methods if not callable(getattr(value, method, None))]:
         raise TypeError(f"{name} is {wanted}; a {kind_of(value)} has no {' and no '.join(missing)}")
+
+
+def require_role(role: object) -> None:
+    """Raise ``TypeError`` unless *role* is a text. Everybody is the empty text, not None."""
+    if not isinstance(role, str):
+        raise TypeError(f'role is the name of an agent, or "" to let it read every post, not {kind_of(role)}')
 
 
 def takes(function: Callable[..., object], *arguments: object) -> bool:
@@ -47,14 +54,9 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-def require_role(role: object) -> None:
-    """Raise ``TypeError`` unless *role* is a text. Everybody is the empty text, not None."""
-    require("role", role, str, 'the name of an agent, or "" to let it read every post')
-
-
 def round_id_of(round_: Any) -> str:
     """Return the id of a round, or the id that it is. Raises ``TypeError`` for anything else."""
-    found = round_ if isinstance(round_, str) else getattr(round_, "id", None)
-    if not isinstance(found, str):
+    round_id = round_ if isinstance(round_, str) else getattr(round_, "id", None)
+    if not isinstance(round_id, str):
         raise TypeError(f"round_ is the round that create_round() returned, or its id, not {kind_of(round_)}")
-    return found
+    return round_id

@@ -1,7 +1,11 @@
-"""The entries of the log: what can happen to a session, one typed record a kind."""
+"""The entries of the log: what can happen to a session, one typed record a kind.
+
+This is the durable format: what a store keeps and an exporter reads.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,15 +17,20 @@ from pydantic import AfterValidator, Field
 
 from .errors import NewerVersion, StoreDamaged
 from .overlays import CompactedMessage, Reduction, UsageCounts
-from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, dumped, new_id, utc_now
+from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, new_id, run_dump, utc_now
+
+__all__ = ["BODY_VERSION", "KINDS", "NAMES", "CompactionPrepared", "CompactionPublished", "CompactionReverted", "Entry"]
+__all__ += ["EventRecorded", "HeaderAdded", "PostAdded", "PostPinned", "PostRedacted", "ReductionPublished"]
+__all__ += ["ReductionWithdrawn", "RoundFailed", "RoundFinished", "RoundOpened", "ShownRecorded", "StandIn"]
+__all__ += ["UsageRecorded", "kinds_of"]
 
 #: Number of a round, 0 for the header; number of its post, 0 for the user's query.
 Place = tuple[int, int]
 
-#: What an id begins with; a place begins with a digit.
+#: The first character of an id in a run; a place begins with a digit.
 _ID = "="
 #: No round has more posts, and no session more rounds.
-_MOST = 1 << 31
+_MAX_NUMBER = 1 << 31
 
 
 def runs_of(items: Iterable[Place | str]) -> tuple[str, ...]:
@@ -70,12 +79,12 @@ def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Ma
     return False
 
 
-def check_runs(runs: tuple[str, ...]) -> tuple[str, ...]:
+def _check_runs(runs: tuple[str, ...]) -> tuple[str, ...]:
     """Return *runs*. Raises ``ValueError`` if ``runs_of`` cannot have made them."""
     for run in runs:
         if not run.startswith(_ID):
             number, first, last = _parse_run(run)
-            if not 0 <= number < _MOST or not 0 <= first <= last < _MOST:
+            if not 0 <= number < _MAX_NUMBER or not 0 <= first <= last < _MAX_NUMBER:
                 raise ValueError("a run of posts ends before it begins")
     return runs
 
@@ -86,13 +95,8 @@ def _parse_run(run: str) -> tuple[int, int, int]:
     return int(number), int(first), int(last or first)
 
 
-# --- the entries of the log: what can happen to a session, one typed record a kind --------------------------------
-
-
 #: The version of the bodies that this code writes, and the newest that it reads.
 BODY_VERSION = 1
-
-
 #: Prefix of the kind of a named header part; a newer part of that name replaces an older one.
 HEADER_PART = "header:"
 
@@ -104,6 +108,8 @@ class HeaderAdded(Record):
 
 
 class RoundOpened(Record):
+    """A round begins with the user's query."""
+
     round_id: Text
     user_query: Text
     created_at: Stamp
@@ -111,15 +117,21 @@ class RoundOpened(Record):
 
 
 class PostAdded(Record):
+    """A post joins an open round."""
+
     round_id: Text
     post: Post
 
 
 class RoundFinished(Record):
+    """A round is complete."""
+
     round_id: Text
 
 
 class RoundFailed(Record):
+    """A round is hidden, with the compactions that cover it."""
+
     round_id: Text
 
 
@@ -152,6 +164,8 @@ class CompactionPrepared(Record):
 
 
 class CompactionPublished(Record):
+    """The compaction is its role's current one from then on."""
+
     role: Text
     compaction: CompactedMessage
     #: The rounds that it newly covers, behind those of the compaction that it replaces.
@@ -166,11 +180,15 @@ class CompactionPublished(Record):
 
 
 class CompactionReverted(Record):
+    """The role's newest compaction is taken back; ``generation`` is the new one."""
+
     role: Text
     generation: int
 
 
 class ReductionPublished(Record):
+    """The reduction is live from then on. It replaces those that it contains."""
+
     role: Text
     reduction: Reduction
 
@@ -214,7 +232,7 @@ class UsageRecorded(Record):
 
 
 #: Places in the log and ids of messages that are not in it, as ``runs_of`` makes them.
-Runs = Annotated[tuple[Text, ...], AfterValidator(check_runs)]
+Runs = Annotated[tuple[Text, ...], AfterValidator(_check_runs)]
 
 
 class StandIn(Record):
@@ -306,6 +324,7 @@ class Entry:
     ) -> None:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
         self.id = new_id() if id is None else id
+        #: One of ``KINDS``, or a kind that only a newer version knows.
         self.kind = kind
         #: Place in the session's log, from 1 without gaps; 0: not known yet.
         self.number = number
@@ -320,14 +339,8 @@ class Entry:
         self._body = body
 
     @classmethod
-    def of(
-        cls,
-        record: Record,
-        *,
-        created_at: datetime | None = None,
-        round: int = 0,  # noqa: A002
-        follows: str = "",
-    ) -> Entry:
+    def of(cls, record: Record, *, created_at: datetime | None = None, round: int = 0, follows: str = "") -> Entry:  # noqa: A002
+        """Return a new entry that holds *record*."""
         return cls(NAMES[type(record)], record=record, created_at=created_at, round=round, follows=follows)
 
     @property
@@ -352,16 +365,9 @@ class Entry:
 
     def with_number(self, number: int) -> Entry:
         """Return the same entry at its place in the log."""
-        return Entry(
-            self.kind,
-            record=self._record,
-            body=self._body,
-            id=self.id,
-            created_at=self.created_at,
-            number=number,
-            round=self.round,
-            version=self.version,
-        )
+        entry = copy.copy(self)
+        entry.number, entry.follows = number, ""
+        return entry
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):
@@ -375,23 +381,22 @@ class Entry:
         return f"<Entry {self.number} {self.kind!r} id={self.id}>"
 
 
-#: The two halves of a character beyond the basic plane, apart: what comes of joining text that was cut between them.
+#: The two halves of a character beyond the basic plane, apart, as they come of joining text that was cut between them.
 _HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-
-
-def _body_of(record: Record) -> str:
-    # Several times as fast; but it leaves characters as they are, and has none for what UTF-8 cannot hold.
-    try:
-        body = dumped(record.model_dump_json)
-    except ValueError:
-        body = ""
-    return body if body and body.isascii() else to_ascii(dumped(record.model_dump))
-
-
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 
+def _body_of(record: Record) -> str:
+    # pydantic is several times as fast, but leaves characters as they are and cannot write what UTF-8 cannot hold.
+    try:
+        body = run_dump(record.model_dump_json)
+    except ValueError:
+        body = ""
+    return body if body and body.isascii() else to_ascii(run_dump(record.model_dump))
+
+
 def to_ascii(value: Any) -> str:
+    """Return *value* as JSON of ASCII characters alone."""
     body = _ENCODER.encode(value)
     if "\\ud" in body:
         text = json.dumps(value, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False)
@@ -418,11 +423,9 @@ def decode(entries: Iterable[Entry], records: list[Record | None]) -> None:
                 f" nothing was changed: upgrade to that version to open the session"
             )
         if entry._record is None and (kind := KINDS.get(entry.kind)) is not None:
-            body = entry._body
-            assert body is not None  # noqa: S101  (the record or the body is given)
+            assert entry._body is not None  # noqa: S101  (the record or the body is given)
             try:
-                value = json.loads(body)
-                entry._record = kind.model_validate(from_ascii(body) if isinstance(value, str) else value)
+                entry._record = kind.model_validate(from_ascii(entry._body))
             except (ValueError, RecursionError) as error:
                 raise StoreDamaged(
                     f"entry {entry.number} ({entry.kind}) of the log cannot be read; nothing was changed:"

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .rounds import dumped, utc_now
+from .rounds import run_dump, utc_now
 
 __all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
 
@@ -27,7 +27,7 @@ class Event(BaseModel):
 
     def facts(self) -> dict[str, object]:
         """Return all fields but the time that are not None."""
-        facts = dumped(partial(self.model_dump, exclude={"at"}))
+        facts = run_dump(partial(self.model_dump, exclude={"at"}))
         return {key: value for key, value in facts.items() if value is not None}
 
 

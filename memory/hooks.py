@@ -5,28 +5,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Generic, ParamSpec, Protocol
+from typing import Any, Generic, ParamSpec
 from weakref import WeakSet
 
 from .arguments import require_callable
 from .errors import ContextError
 
-
-class _Renewable(Protocol):
-    def _after_fork(self) -> None: ...
+_renewables: WeakSet[Any] = WeakSet()
 
 
-_renewables: WeakSet[_Renewable] = WeakSet()
-
-
-def renewed_after_fork(what: _Renewable) -> None:
-    """Call ``what._after_fork()`` in every child that is forked while *what* lives."""
-    _renewables.add(what)
+def renew_after_fork(owner: Any) -> None:
+    """Call ``owner._after_fork()`` in every child that is forked while *owner* lives."""
+    _renewables.add(owner)
 
 
 def _renew_all() -> None:
-    for what in tuple(_renewables):
-        what._after_fork()
+    for owner in tuple(_renewables):
+        owner._after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -42,8 +37,8 @@ def describe(callback: object) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what may stand in an event about *error*: our own message, or the class of an error that is not ours,
-    whose message may hold what was said."""
+    """Return the text for an event about *error*: our own message, or only the class of an error that is not ours,
+    because its message may quote the conversation."""
     return str(error) if isinstance(error, ContextError) else type(error).__name__
 
 
@@ -56,10 +51,10 @@ class Hooks(Generic[P]):
 
     def __init__(self, on_error: Callable[[Callable[P, object], Exception], None]) -> None:
         self._on_error = on_error
-        #: The callbacks, each with what tells it from the same one added again.
+        #: The callbacks, each with a key that tells it from the same one added again.
         self.entries: tuple[tuple[object, Callable[P, object]], ...] = ()
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards the replacing of entries, and is held over nothing else

@@ -40,7 +40,7 @@ from .overlays import (
 )
 from .rounds import Record, Round, copy_with, new_id
 from .stores.base import Store
-from .visibility import Rounds, seen_by
+from .visibility import Rounds, filter_posts
 
 if TYPE_CHECKING:
     from .memory import Memory
@@ -439,7 +439,7 @@ class RoleJournal(Journal):
             return JournalState(now.redactions)
         if state.current is None:
             return state
-        current = Rounds(now, self._role, include_failed=False).anchored(state.current)
+        current = Rounds(now, self._role, include_failed=False).anchor(state.current)
         return state if current is state.current else state._replace(current=current)
 
     def _current(
@@ -494,7 +494,7 @@ class RoleJournal(Journal):
         """Return the ties of *round_*: worked out once for many reductions of one round, while it does not grow."""
         if self._ties is not None and self._ties[0]() is round_:
             return self._ties[1]
-        ties = ties_of(seen_by(self._role, round_), self._role)
+        ties = ties_of(filter_posts(self._role, round_), self._role)
         self._ties = (ref(round_), ties)
         return ties
 

@@ -417,7 +417,7 @@ class Memory(Log):
                 and now.published.get(role) is before.published.get(role)
             ):
                 rounds = Rounds(now, role, include_failed=include_failure_rounds)
-                return rounds, rounds.anchored(compaction)
+                return rounds, rounds.anchor(compaction)
 
     def rounds_getter(self, role: str) -> RoundsGetter:
         """Return a callable that returns the rounds as *role* sees them, without failed rounds."""

@@ -144,7 +144,7 @@ def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
     return {"role": "user", "content": f"{sender}: {text_with_calls(post)}"}
 
 
-def paired(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
+def pair_results(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
     """Return the places of tool results: for the place of each post with calls, by the call's number, in log order. A
     repeated id means the newest call with that id.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import AfterValidator, Field
 
-from .messages import paired, query_message, repeats_query
+from .messages import pair_results, query_message, repeats_query
 from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze_mapping
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class JournalState(NamedTuple):
     generation: int = 0
     current: CompactedMessage | None = None
     #: The newest round there was when the last revert happened; None unless the newest entry is a revert.
-    held_round_id: str | None = None
+    revert_round_id: str | None = None
     #: The answers that were paid for and made from this generation, oldest first.
     prepared: tuple[CompactionPrepared, ...] = ()
 
@@ -342,7 +342,7 @@ class Ties:
 def ties_of(round_: Round, role: str) -> Ties:
     """Return the ties of *round_*, which is as *role* sees it."""
     posts = round_.post_list
-    pairs = paired(posts, role)
+    pairs = pair_results(posts, role)
     spans: dict[int, tuple[int, int]] = {}
     for place, results in pairs.items():
         together = [posts[at].number for at in (place, *results.values())]

@@ -259,13 +259,13 @@ def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
         return f"[{ref} is empty: there is no text in it]"
     if start >= len(passage):
         return f"[{ref} has {len(passage)} characters and ends before offset {start}; give a smaller one]"
-    start = passage.cut_before(start)
+    start = passage.floor_boundary(start)
     # At least one character, even a longer one than the limit: the next page begins behind it.
-    stop = max(passage.cut_before(start + limit), passage.cut_after(start + 1))
+    stop = max(passage.floor_boundary(start + limit), passage.ceil_boundary(start + 1))
     text = passage.quote(start, stop)
     while len(text) > MAX_PAGE + len(QUOTED) and stop > start + 1:  # each line adds a mark
         shorter = start + max((stop - start) * MAX_PAGE // len(text), 1)
-        stop = min(max(passage.cut_before(shorter), passage.cut_after(start + 1)), stop - 1)
+        stop = min(max(passage.floor_boundary(shorter), passage.ceil_boundary(start + 1)), stop - 1)
         text = passage.quote(start, stop)
     more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
     return f"[{ref}{_speaker_at(passage, start)}, characters {start} to {stop} of {len(passage)}{more}]\n{text}"
@@ -300,7 +300,7 @@ def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern:
         return f"[{ref}, {len(passage)} characters: {missing} from offset {start} on; try a shorter one]"
     parts: list[str] = []
     for place in shown:
-        begin, end = passage.cut_before(max(place - AROUND, 0)), passage.cut_after(place - AROUND + width)
+        begin, end = passage.floor_boundary(max(place - AROUND, 0)), passage.ceil_boundary(place - AROUND + width)
         part = f"[offset {place}{_speaker_at(passage, begin)}]\n{passage.quote(begin, end)}"
         if parts and sum(map(len, parts)) + len(part) > MAX_PAGE:  # each line adds a mark
             go_on = place

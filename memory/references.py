@@ -29,12 +29,12 @@ MAX_FLAG_LETTERS = 4_096
 _FIRST_MARK = "\u0300"
 
 
-def cut_before(text: str, place: int) -> int:
+def floor_boundary(text: str, place: int) -> int:
     """Return the last place up to *place* that cuts no character of *text*, from a few hundred code points around."""
     return _around(text, place)[0]
 
 
-def cut_after(text: str, place: int) -> int:
+def ceil_boundary(text: str, place: int) -> int:
     """Return the first place from *place* on that cuts no character of *text*."""
     return _around(text, place)[1]
 
@@ -283,15 +283,15 @@ class Passage:
         labels = (piece for piece in reversed(self._pieces[:place]) if isinstance(piece, _Label))
         return next(labels, self._speaker).strip("\n: ")
 
-    def cut_before(self, place: int) -> int:
+    def floor_boundary(self, place: int) -> int:
         """Return the last offset up to *place*, which is not negative, that cuts no character."""
         number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
-        return self._starts[number] + cut_before(self._pieces[number], place - self._starts[number]) if self else 0
+        return self._starts[number] + floor_boundary(self._pieces[number], place - self._starts[number]) if self else 0
 
-    def cut_after(self, place: int) -> int:
+    def ceil_boundary(self, place: int) -> int:
         """Return the first offset from *place* on that cuts no character."""
         number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
-        return self._starts[number] + cut_after(self._pieces[number], place - self._starts[number]) if self else 0
+        return self._starts[number] + ceil_boundary(self._pieces[number], place - self._starts[number]) if self else 0
 
     def places(self, pattern: str, start: int = 0) -> Iterator[int]:
         """Yield the offsets of *pattern* from *start* on, ignoring case and without overlaps.

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -17,31 +18,8 @@ from pydantic_core import PydanticSerializationError
 
 from .arguments import kind_of
 from .errors import MessageError
-from .hooks import renewed_after_fork
 
-__all__ = [
-    "EMPTY",
-    "USER",
-    "Attachment",
-    "Clock",
-    "FrozenMapping",
-    "Post",
-    "Record",
-    "Round",
-    "RoundState",
-    "Stamp",
-    "ToolCall",
-    "by_name",
-    "copy_with",
-    "create_unchecked",
-    "dumped",
-    "freeze",
-    "freeze_mapping",
-    "new_id",
-    "once",
-    "thaw",
-    "utc_now",
-]
+__all__ = ["USER", "Attachment", "FrozenMapping", "Post", "Record", "Round", "RoundState", "ToolCall", "copy_with"]
 
 T = TypeVar("T")
 
@@ -86,7 +64,11 @@ def freeze(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, (int, float)):
-        return _number(value)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise MessageError(f"an integer of more than {MAX_BITS} bits cannot be stored; convert it to text")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise MessageError("JSON has no infinite numbers and no NaN; convert them to text or null")
+        return value
     if depth > MAX_DEPTH:
         raise MessageError(f"this value is nested more than {MAX_DEPTH} deep; flatten it")
     if isinstance(value, Mapping):
@@ -99,26 +81,24 @@ def freeze(value: Any, depth: int = 0) -> Any:
     raise MessageError(f"{type(value).__name__} cannot be stored as JSON; convert it to text, numbers, lists and dicts")
 
 
-def _number(value: int | float) -> int | float:
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise MessageError(f"an integer of more than {MAX_BITS} bits cannot be stored; convert it to text")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise MessageError("JSON has no infinite numbers and no NaN; convert them to text or null")
-    return value
-
-
 def freeze_mapping(value: Any) -> FrozenMapping:
     """Return *value*, a mapping, deeply read-only. Raises ``MessageError`` for anything else."""
     if not isinstance(value, Mapping):
         raise MessageError(f"expected a mapping, got {type(value).__name__}")
-    if not value:
-        return EMPTY
-    frozen = freeze(value)
-    assert isinstance(frozen, FrozenMapping)  # noqa: S101  (tells mypy what freeze() gives for a mapping)
+    frozen: FrozenMapping = freeze(value) if value else EMPTY
     return frozen
 
 
-def dumped(dump: Callable[[], T]) -> T:
+def thaw(value: Any) -> Any:
+    """Return a copy of *value* in plain dicts and lists, for callers who may change it."""
+    if isinstance(value, Mapping):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [thaw(item) for item in value]
+    return value
+
+
+def run_dump(dump: Callable[[], T]) -> T:
     """Call *dump*, a dumping method of pydantic's, and raise an interrupt in it as itself."""
     try:
         return dump()
@@ -132,16 +112,7 @@ def dumped(dump: Callable[[], T]) -> T:
         raise
 
 
-def thaw(value: Any) -> Any:
-    """Return a copy of *value* in plain dicts and lists, for callers who may change it."""
-    if isinstance(value, Mapping):
-        return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [thaw(item) for item in value]
-    return value
-
-
-class once(functools.cached_property[T]):  # noqa: N801  (read as @property is)
+class cached_property(functools.cached_property[T]):  # noqa: N801  (read as @property is)
     """``functools.cached_property`` without its lock.
 
     Before Python 3.12, one lock serves all instances, and a child that is forked while a thread holds it would wait for
@@ -159,7 +130,7 @@ USER = "User"
 RoundState = Literal["created", "finished", "failed"]
 
 
-def _whole_minutes(stamp: datetime) -> datetime:
+def _round_offset(stamp: datetime) -> datetime:
     """Return the same moment in UTC if its zone's offset has seconds, as old local mean times do: the stores' texts
     cannot express that."""
     if stamp.tzinfo is UTC:
@@ -168,7 +139,7 @@ def _whole_minutes(stamp: datetime) -> datetime:
     return stamp if offset is None or offset.total_seconds() % 60 == 0 else stamp.astimezone(UTC)
 
 
-Stamp = Annotated[datetime, AfterValidator(_whole_minutes)]
+Stamp = Annotated[datetime, AfterValidator(_round_offset)]
 # Not pydantic's `str`: that validates UTF-8, and would refuse the lone surrogates that models and terminals do produce.
 Text = InstanceOf[str]
 Extra = Annotated[Mapping[str, Any], PlainValidator(freeze_mapping)]
@@ -178,34 +149,19 @@ Clock = Callable[[], datetime]
 #: Ids that are drawn at once. Each draw asks the system and releases the interpreter's lock, which a busy thread could
 #: take in the middle of a turn.
 IDS_AT_ONCE = 128
-
-
-class _Ids:
-    """Random ids, drawn ahead. A child that is forked draws its own."""
-
-    def __init__(self) -> None:
-        self._after_fork()
-        renewed_after_fork(self)
-
-    def _after_fork(self) -> None:
-        self.drawn: list[str] = []
-
-    def draw(self) -> str:
-        """Draw a batch, and return one of it."""
-        digits = token_hex(16 * IDS_AT_ONCE)
-        self.drawn += [digits[at : at + 32] for at in range(32, len(digits), 32)]
-        return digits[:32]
-
-
-_ids = _Ids()
+_ids: list[str] = []
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_ids.clear)  # a child draws its own
 
 
 def new_id() -> str:
     """Return a random id of 32 hexadecimal digits."""
     try:
-        return _ids.drawn.pop()  # one step: any number of threads may be at it
+        return _ids.pop()  # one step: any number of threads may be at it
     except IndexError:
-        return _ids.draw()
+        digits = token_hex(16 * IDS_AT_ONCE)
+        _ids.extend([digits[at : at + 32] for at in range(32, len(digits), 32)])
+        return digits[:32]
 
 
 def utc_now() -> datetime:
@@ -241,21 +197,18 @@ class Record(BaseModel):
         __init__.__pydantic_base_init__ = True
 
         def __setattr__(self, name: str, value: object) -> None:
-            self._refuse_change(name)
+            raise AttributeError(
+                f"a {type(self).__name__} does not change; make another one:"
+                f" .model_copy(update={{{name!r}: ...}}) gives it, unchecked"
+            )
 
         def __delattr__(self, name: str) -> None:
-            self._refuse_change(name)
+            setattr(self, name, None)
 
     @classmethod
     def _refused(cls, *faults: str) -> MessageError:
         example = f"; it is made like {cls.example}" if cls.example else ""
         return MessageError(f"this is no {cls.__name__}, and nothing was stored: {'; '.join(faults)}{example}")
-
-    def _refuse_change(self, name: str) -> None:
-        raise AttributeError(
-            f"a {type(self).__name__} does not change; make another one:"
-            f" .model_copy(update={{{name!r}: ...}}) gives it, unchecked"
-        )
 
 
 def _fault(record: type[Record], fault: Any) -> str:
@@ -279,9 +232,8 @@ def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str
     Raises ``TypeError``, as a function call does, for too many values and for one that is given twice.
     """
     if len(leading) > len(names):
-        raise TypeError(
-            f"{len(leading)} values by place, at most {len(names)}: {', '.join(names)}; give the rest by name"
-        )
+        known = ", ".join(names)
+        raise TypeError(f"{len(leading)} values by place, at most {len(names)}: {known}; give the rest by name")
     placed = dict(zip(names, leading, strict=False))
     if twice := placed.keys() & fields.keys():
         raise TypeError(f"{', '.join(sorted(twice))} given both by place and by name; give it once")

@@ -13,7 +13,7 @@ from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreRead
 from .log.redaction import without
 from .log.round_store import PURGED
 from .messages import repeats_query, text_of, text_with_calls
-from .references import beginning, cut_before, fold, label_of, place_reference
+from .references import beginning, floor_boundary, fold, label_of, place_reference
 from .rounds import USER, Post, Round, copy_with
 from .stores.base import FoundText, Store, StoredText, storable
 
@@ -67,8 +67,8 @@ class Hit(FoundText):
             speaker = " to ".join(label_of(beginning(name, MAX_NAME)) for name in (post.send_from, post.send_to))
             text = text_with_calls(post)
         longest = max((word for word, n in zip(words, self.counts, strict=True) if n), key=len)
-        start = cut_before(text, max(normalize(text).find(longest) - SNIPPET // 3, 0))
-        stop = cut_before(text, start + SNIPPET)
+        start = floor_boundary(text, max(normalize(text).find(longest) - SNIPPET // 3, 0))
+        stop = floor_boundary(text, start + SNIPPET)
         part = " ".join(text[start:stop].split())
         size = f"{len(text)} characters" + (f", shown from offset {start}" if start else "")
         return f"{self.ref} ({speaker}; {size}): {'...' * (start > 0)}{part}{'...' * (stop < len(text))}"

@@ -20,7 +20,7 @@ def sees(role: str, post: Post) -> bool:
     return not role or role in (post.send_from, post.send_to)
 
 
-def seen_by(role: str, round_: Round) -> Round:
+def filter_posts(role: str, round_: Round) -> Round:
     """Return *round_* with only the posts that *role* sees; the same object if those are all."""
     if not role:
         return round_
@@ -70,7 +70,7 @@ class Rounds(Sequence[Round]):
         #: What the role's provider counted of prompts.
         self.usage: Usage = snapshot.usages.get(role, _NO_USAGE)
 
-    def seen_as(self, role: str) -> Rounds:
+    def for_role(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
         return Rounds(self._snapshot, role or self.role, include_failed=False)
 
@@ -90,7 +90,7 @@ class Rounds(Sequence[Round]):
             places = range(*index.indices(self._length))
             numbers = [self.number_at(place) for place in places] if self._failed else [place + 1 for place in places]
             rounds = self._snapshot.rounds_at(numbers)
-            return tuple([seen_by(self.role, round_) for round_ in rounds] if self.role else rounds)
+            return tuple([filter_posts(self.role, round_) for round_ in rounds] if self.role else rounds)
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(f"no round at {index}; there are {self._length}")
@@ -104,7 +104,7 @@ class Rounds(Sequence[Round]):
         role = self.role
         for post in round_.post_list if role else ():
             if role not in (post.send_from, post.send_to):
-                return seen_by(role, round_)
+                return filter_posts(role, round_)
         return round_
 
     def number_at(self, place: int) -> int:
@@ -120,7 +120,7 @@ class Rounds(Sequence[Round]):
         number = self._snapshot.number_of(round_id)
         return number - bisect_right(self._failed, number) if number else None
 
-    def anchored(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
+    def anchor(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its indices in the numbering of this sequence, found by the id of its last round.
 
         If it has no id, or the id is not known here, the indices stay, at most cut to the length. ``pinned`` has the

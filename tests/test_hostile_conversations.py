@@ -41,7 +41,7 @@ from compactor.transcript import Room, quote, shorten_name, steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store
 from memory.errors import StoreDamaged, UnknownReference
 from memory.recall import Refused, number_in, read_arguments
-from memory.references import Passage, beginning, cut_after, cut_before, parse_reference
+from memory.references import Passage, beginning, ceil_boundary, floor_boundary, parse_reference
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from memory.search import words_of
 from memory.stores import InMemoryStore
@@ -124,12 +124,12 @@ def host(text: str) -> None:
 
 def cut(text: str) -> None:
     for place in (1, len(text) // 3, len(text) // 2, len(text) - 1):
-        cut_before(text, place), cut_after(text, place), beginning(text, place)
+        floor_boundary(text, place), ceil_boundary(text, place), beginning(text, place)
 
 
 def look_up(text: str) -> None:
     passage = Passage([text, text[:1_000], text])
-    passage.page(10, passage.cut_after(len(text) + 3))
+    passage.page(10, passage.ceil_boundary(len(text) + 3))
     for pattern in (text[:100], text[-3:], "qqq"):
         list(islice(passage.places(pattern), 1_000))
     with suppress(UnknownReference):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from memory.rounds import once
+from memory.rounds import cached_property
 
 #: Han and Kana: scripts without spaces. Pairs of characters stand in for words.
 CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -485,11 +485,11 @@ class Terms:
 
     text: str
 
-    @once
+    @cached_property
     def identifiers(self) -> frozenset[str]:
         return frozenset(map(_fold_term, find_identifiers(self.text)))
 
-    @once
+    @cached_property
     def numbers(self) -> frozenset[str]:
         """Numbers of two or more digits that are no identifiers."""
         return frozenset(
@@ -500,21 +500,21 @@ class Terms:
             if len(number) > 1
         )
 
-    @once
+    @cached_property
     def words(self) -> frozenset[str]:
         """All words except generic ones; in scripts without spaces, pairs of characters."""
         return frozenset(key for term in self.all for word in _TERM.findall(term) for key in _keys(word))
 
-    @once
+    @cached_property
     def folded(self) -> str:
         return _fold_term(self.text)
 
-    @once
+    @cached_property
     def all(self) -> frozenset[str]:
         """All terms as written, in lower case."""
         return frozenset(content(self.text).terms)
 
-    @once
+    @cached_property
     def _counts(self) -> Counter[str]:
         return Counter(_TERM.findall(self.text.casefold()))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memory.overlays import CompactedMessage, Note
 from memory.references import beginning
-from memory.rounds import USER, Round, once
+from memory.rounds import USER, Round, cached_property
 
 from ..summarizers.base import Summary
 from ..summarizers.instructions import is_prohibition, may_prohibit
@@ -316,20 +316,20 @@ class _Post:
 
     text: str
 
-    @once
+    @cached_property
     def letters(self) -> str:
         return bare(self.text)
 
-    @once
+    @cached_property
     def sentences(self) -> list[str]:
         return list(sentences(self.text, LONGEST))
 
-    @once
+    @cached_property
     def said(self) -> str:
         """The letters of its sentences, joined; ``ends`` holds the end of each."""
         return "".join(map(bare, self.sentences))
 
-    @once
+    @cached_property
     def ends(self) -> list[int]:
         return list(accumulate(len(bare(sentence)) for sentence in self.sentences))
 
@@ -343,7 +343,7 @@ class Heard:
         self._posts = [_Post(text) for text in (*carried, *read_user_words(self._rounds))]
         self._quotes_left = MAX_QUOTES
 
-    @once
+    @cached_property
     def _letters_of_all(self) -> str:
         return "\n".join(map(bare, (*_texts(self._rounds), *_of_others(self._previous))))
 

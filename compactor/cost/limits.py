@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 
 from ..config import ConfigError, number, whole_number
 from ..errors import LimitReached, SpendExceeded
@@ -80,7 +80,7 @@ class Limits:
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._hour = _Hour(math.inf if max_spend_per_hour is None else max_spend_per_hour)
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         """Reset the state in a forked child: permits and tickets stay with the parent; past spend counts for both."""

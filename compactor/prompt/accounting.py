@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from memory import Memory
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 from memory.overlays import Reduction, Reductions
 from memory.rounds import USER, Round, thaw
 from memory.visibility import Rounds
@@ -330,7 +330,7 @@ class Ledger:
         self._open: dict[_GroupKey, tuple[int, ...]] = {}
         self._shortened: dict[_GroupKey, tuple[Level, ...]] = {}
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""

@@ -15,7 +15,7 @@ from memory.messages import (
     TOOL,
     from_post,
     has_result_parts,
-    paired,
+    pair_results,
     query_message,
     repeats_query,
     with_text,
@@ -262,7 +262,7 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
         groups.append(MessageGroup((source,), (asked,), from_user=True))
     if not posts:
         return groups
-    answers = paired(posts, role) if [post for post in posts if post.tool_calls] else {}
+    answers = pair_results(posts, role) if [post for post in posts if post.tool_calls] else {}
     taken = {place for found in answers.values() for place in found.values()}
     newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
     unapproved: list[int] = []

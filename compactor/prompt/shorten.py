@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from memory.messages import ASSISTANT, FUNCTION, KEPT, reads, result_of_text, text_of
 from memory.overlays import Reduction
-from memory.references import cut_after, cut_before, post_reference, range_reference
+from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
 from memory.rounds import USER, Post, Round, ToolCall
 
 from ..config import whole_number
@@ -78,7 +78,7 @@ def _fitting(text: str, tokens: int, count: TokenCounter, *, from_end: bool = Fa
     """Return a beginning, or end, of *text* of at most *tokens*; only a few times as much of it is looked at."""
     length = min(len(text), 6 * tokens)
     while length:
-        part = text[cut_after(text, len(text) - length) :] if from_end else text[: cut_before(text, length)]
+        part = text[ceil_boundary(text, len(text) - length) :] if from_end else text[: floor_boundary(text, length)]
         found = count(part)
         if found <= tokens:
             return part
@@ -301,7 +301,7 @@ def end_of(text: str, length: int, count: TokenCounter | None = None) -> str:
     """Return at most the last *length* characters of *text*, or *length* tokens by *count*, cut between characters."""
     size = min(len(text), length if count is None else 6 * length)
     while size:
-        shown = text[cut_after(text, len(text) - size) :]
+        shown = text[ceil_boundary(text, len(text) - size) :]
         if count is None or (found := count(shown)) <= length:
             return shown
         size = min(size - 1, size * length // found)
@@ -315,10 +315,10 @@ def cut_beginning(text: str, length: int, count: TokenCounter | None = None) -> 
     emoji. Looks at only a few times as much of *text* as it returns.
     """
     if count is None:
-        return text[: cut_before(text, length)]
+        return text[: floor_boundary(text, length)]
     size = min(len(text), 6 * length)
     while size:
-        shown = text[: cut_before(text, size)]
+        shown = text[: floor_boundary(text, size)]
         found = count(shown)
         if found <= length:
             return shown

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memory.overlays import CompactedMessage, Note
-from memory.rounds import Round, once
+from memory.rounds import Round, cached_property
 from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
@@ -96,7 +96,7 @@ class _Noting:
             if saving is not None:
                 new, usage, published, shown = 0, None, view.ledger.count(made.summary), made
 
-    @once
+    @cached_property
     def order(self) -> tuple[str, ...]:
         """The sections that the role's prompt requests."""
         return find_headings(self.work.config.prompt.content)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memory.overlays import CompactedMessage, Reduction
 from memory.references import beginning, posts_reference
-from memory.rounds import Post, Round, once
+from memory.rounds import Post, Round, cached_property
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
@@ -283,33 +283,33 @@ class _Run:
         """The round in the log."""
         return self.stretch.logged
 
-    @once
+    @cached_property
     def posts(self) -> tuple[Post, ...]:
         """The posts in the log that the stretch covers."""
         posts, number = self.logged.post_list, attrgetter("number")
         first = bisect_left(posts, self.stretch.first_number, key=number)
         return posts[first : bisect_right(posts, self.stretch.last_number, key=number)]
 
-    @once
+    @cached_property
     def tokens(self) -> int:
         """Tokens of the stretch in a prompt now."""
         return sum(map(self._tokens, self.stretch.groups))
 
-    @once
+    @cached_property
     def replaced(self) -> tuple[Reduction, ...]:
         """The earlier summaries of some of the calls, which the new one replaces."""
         first, last = self.stretch.first_number, self.stretch.last_number
         live = self.view.reductions.of(self.logged.id)
         return tuple(one for one in live if one.kind == "summarised" and first <= one.first_number <= last)
 
-    @once
+    @cached_property
     def earlier(self) -> CompactedMessage | None:
         """The text of these summaries, without their first lines."""
         said = "\n\n".join(_HEAD.sub("", one.text) for one in self.replaced)
         number = self.stretch.place + 1
         return CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
 
-    @once
+    @cached_property
     def target(self) -> int:
         """Target tokens of the summary: those of the earlier one, so it does not shrink at each step, and a share of
         the new posts."""
@@ -320,7 +320,7 @@ class _Run:
             most = min(most, self.work.mark // 2)  # a longer summary would make the next compaction due at once
         return max(min(before + int(self.options.ratio * new), most), MIN_TARGET)
 
-    @once
+    @cached_property
     def asking(self) -> SummaryQuestion:
         return SummaryQuestion(self.options.prompt, "tool_run", self.target, quote_query(self.logged))
 

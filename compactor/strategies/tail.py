@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory.messages import repeats_query, text_of
-from memory.rounds import USER, Post, Round, once
+from memory.rounds import USER, Post, Round, cached_property
 
 from ..acceptance.prohibitions import find_prohibitions
 from ..prompt.groups import MessageGroup
@@ -63,7 +63,7 @@ class Tail:
 
     view: View
 
-    @once
+    @cached_property
     def groups(self) -> tuple[TailGroup, ...]:
         """The message groups, oldest first; empty if the view keeps no reductions."""
         view = self.view
@@ -76,18 +76,18 @@ class Tail:
         places = sorted(placed.of(post) for placed in self.groups for post in placed.posts)
         return frozenset(places[max(len(places) - number, 0) :])
 
-    @once
+    @cached_property
     def latest_answer(self) -> Location | None:
         """The position of the role's newest answer to the user."""
         role = self.view.role
         return next((placed.of(placed.posts[0]) for placed in reversed(self.groups) if _is_answer(placed, role)), None)
 
-    @once
+    @cached_property
     def asked(self) -> int:
         """The place of the round with the newest query; -1 if the user said nothing."""
         return max((placed.place for placed in self.groups if placed.group.from_user), default=-1)
 
-    @once
+    @cached_property
     def unread(self) -> frozenset[Location]:
         """The positions at the end of the open round that the role has not continued from; empty if none is open.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from memory.messages import results_apart
-from memory.rounds import USER, Round, ToolCall, once
+from memory.rounds import USER, Round, ToolCall, cached_property
 
 from ..acceptance.content import assignment
 
@@ -66,13 +66,13 @@ class Action:
     #: True if all calls had this outcome; else only the last had it.
     shared: bool = True
 
-    @once
+    @cached_property
     def line(self) -> str:
         mark = (_FAILED if self.shared else _LAST_FAILED) if self.failed else "" if self.shared else _LAST
         times = f" ×{self.count}" if self.count > 1 else ""
         return f"{self.name}({_BETWEEN.join(self.arguments)}){times}{ARROW}{mark}{self.outcome or _OPEN}"
 
-    @once
+    @cached_property
     def changes(self) -> bool:
         """True if the tool or command changes something, judged by its name."""
         return _is_change(self.name, self.arguments[-1] if self.arguments else "")

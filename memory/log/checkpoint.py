@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from ..entries import CompactionPrepared, Entry, HeaderAdded, from_ascii, to_ascii
 from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
-from ..rounds import Record, Text, dumped
+from ..rounds import Record, Text, run_dump
 from ..stores.base import Checkpoint, Store
 from ..usage import Pinned, Usage, read_pinned, unreadable_pin
 from .round_store import StoredRounds, rebuild
@@ -39,6 +39,7 @@ class _Reductions(Record):
 
 class _Role(Record):
     generation: Count | None = None
+    #: The revert_round_id of its JournalState, by its stored name.
     held_round_id: Text | None = None
     #: Entries of publications that were not reverted, each with the last round that it covers.
     published: tuple[tuple[Count, Count], ...] = ()
@@ -77,7 +78,7 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
     )
-    return Checkpoint(now.number, to_ascii(dumped(partial(body.model_dump, exclude_defaults=True))))
+    return Checkpoint(now.number, to_ascii(run_dump(partial(body.model_dump, exclude_defaults=True))))
 
 
 def _role_of(now: Snapshot, role: str) -> _Role:
@@ -85,7 +86,7 @@ def _role_of(now: Snapshot, role: str) -> _Role:
     places = now.reduction_places.get(role, {})
     return _Role(
         generation=None if state is None else state.generation,
-        held_round_id=None if state is None else state.held_round_id,
+        held_round_id=None if state is None else state.revert_round_id,
         published=now.published.get(role, ()),
         prepared=now.prepared_entries.get(role, ()),
         reductions=None if held is None else _Reductions(version=held.version, places=places),
@@ -169,7 +170,7 @@ class _Reading:
         for name, role in body.roles.items():
             kept = tuple(Publication(*one) for one in role.published)
             if role.generation is not None:
-                now = now.with_publications(name, role.generation, kept, held_round_id=role.held_round_id)
+                now = now.with_publications(name, role.generation, kept, revert_round_id=role.held_round_id)
                 current = now.journal(name).current
                 if current is not None and current.end_round_id is not None and current.end_number:
                     self._archive.numbers[current.end_round_id] = current.end_number

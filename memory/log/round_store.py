@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
 from ..errors import NewerVersion, SessionPurged, StoreDamaged
-from ..hooks import renewed_after_fork
+from ..hooks import renew_after_fork
 from ..rounds import Round, copy_with
 from ..stores.base import Store
 from .redaction import without
@@ -71,7 +71,7 @@ class StoredRounds(PublishedOverlays):
         self._most_rounds, self._most_characters = most_rounds, most_characters
         self.numbers = StoredNumbers(store, session, most_numbers)
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of a change."""
@@ -174,7 +174,7 @@ class StoredNumbers:
         self._session = session
         self._most = most
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards _known; never held while the store is asked

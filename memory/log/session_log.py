@@ -33,7 +33,7 @@ from ..errors import (
     StoreReadOnly,
     UnknownRound,
 )
-from ..hooks import describe, renewed_after_fork
+from ..hooks import describe, renew_after_fork
 from ..rounds import Clock, Record
 from ..search import forget_texts
 from ..stores.base import Store
@@ -79,7 +79,7 @@ class Log(ABC):
         self._gone: tuple[tuple[str, ...], ...] = ()  # references of posts that others erased, not announced yet
         self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
         self.snapshot = self._read_checkpoint()  # replaced under the lock, read without it
         self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()

@@ -446,7 +446,7 @@ class Snapshot:
         kept: tuple[Publication, ...],
         *,
         current: CompactedMessage | None = None,
-        held_round_id: str | None = None,
+        revert_round_id: str | None = None,
     ) -> Snapshot:
         """Return the snapshot in which *kept* is left of *role*'s publications; the last of them is *current*.
 
@@ -457,7 +457,7 @@ class Snapshot:
             same = kept[-1:] == self.published.get(role, ())[-1:]
             current = self.journal(role).current if same else self.archive.compaction(kept[-1].entry)
         now = self.copy_with(
-            journals={**self.journals, role: JournalState(generation, current, held_round_id)},
+            journals={**self.journals, role: JournalState(generation, current, revert_round_id)},
             published={**self.published, role: kept},
         )
         return now.with_shown_reductions(role)
@@ -618,8 +618,8 @@ def without_failed(now: Snapshot, number: int) -> Snapshot:
     for role, state in now.journals.items():
         kept = now.published_before(role, number)
         if len(kept) < len(now.published.get(role, ())):
-            held = state.held_round_id
-            now = now.without_stale(role).with_publications(role, state.generation + 1, kept, held_round_id=held)
+            held = state.revert_round_id
+            now = now.without_stale(role).with_publications(role, state.generation + 1, kept, revert_round_id=held)
             now = now.with_other_prompt(role)
     return now
 
@@ -632,7 +632,7 @@ def revert(now: Snapshot, role: str, generation: int) -> Snapshot:
     """
     newest = now.round_at(now.total).id if now.total else ""
     kept = now.published.get(role, ())[:-1]
-    now = now.without_stale(role).with_publications(role, generation, kept, held_round_id=newest)
+    now = now.without_stale(role).with_publications(role, generation, kept, revert_round_id=newest)
     return now.with_other_prompt(role)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ..errors import StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreUnreachable
-from ..hooks import renewed_after_fork
+from ..hooks import renew_after_fork
 
 Result = TypeVar("Result")
 
@@ -172,7 +172,7 @@ class Connections:
         self.dialect = dialect
         self._closed = False
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
         with _forking:
             _all.add(self)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict, StoreBusy
-from ..hooks import renewed_after_fork
+from ..hooks import renew_after_fork
 from ..rounds import create_unchecked
 from .base import Store
 from .retention import delete_files
@@ -56,7 +56,7 @@ class InMemoryStore(Store):
         self._clock = clock
         self._sessions: dict[str, list[_Line]] = {}
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         self._leases: dict[tuple[str, str], _Lease] = {}  # a forked child has its own copy of the sessions

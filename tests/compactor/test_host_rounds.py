@@ -391,20 +391,20 @@ def test_a_compaction_is_anchored_to_the_id_of_its_last_round(
     ids: str, end: tuple[int, str | None], expected: int
 ) -> None:
     """Where that is gone, nothing is covered as far as anybody knows; without an id, its number counts."""
-    anchored = named(*ids).anchored(compaction_to(*end))
-    assert anchored is not None
-    assert anchored.end_index == expected
+    anchor = named(*ids).anchor(compaction_to(*end))
+    assert anchor is not None
+    assert anchor.end_index == expected
 
 
 @pytest.mark.parametrize(("ids", "expected"), [("abcd", 3), ("abd", 2), ("ad", 1), ("d", 0)])
 def test_or_to_the_last_it_covers_of_those_that_are_left(ids: str, expected: int) -> None:
     """Which its journal noted."""
     compaction = compaction_to(3, "c").model_copy(update={"extra": {COVERED: ("c", "b", "a")}})
-    anchored = named(*ids).anchored(compaction)
-    assert anchored is not None
-    assert anchored.end_index == expected
+    anchor = named(*ids).anchor(compaction)
+    assert anchor is not None
+    assert anchor.end_index == expected
 
 
 def test_nothing_is_anchored_to_nothing() -> None:
     """No compaction, none."""
-    assert named("a").anchored(None) is None
+    assert named("a").anchor(None) is None

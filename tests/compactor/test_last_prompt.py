@@ -167,7 +167,7 @@ def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: in
 
 def seen(memory: Memory) -> View:
     rounds, _ = memory.get_role_rounds(ASSISTANT)
-    compaction = rounds.anchored(memory.journal(ASSISTANT).read().current)
+    compaction = rounds.anchor(memory.journal(ASSISTANT).read().current)
     ledger = ledger_of(memory, ASSISTANT, count_tokens)
     return View(rounds, compaction, ledger)
 

@@ -39,7 +39,7 @@ class Host:
 def test_it_begins_with_nothing() -> None:
     """Generation 0, nothing current, nothing held back."""
     journal: Journal = Host(3).journal
-    assert journal.read() == JournalState(generation=0, current=None, held_round_id=None)
+    assert journal.read() == JournalState(generation=0, current=None, revert_round_id=None)
 
 
 def test_what_is_published_becomes_current() -> None:

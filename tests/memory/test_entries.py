@@ -39,7 +39,7 @@ from memory.entries import (
     UsageRecorded,
 )
 from memory.errors import NewerVersion
-from memory.rounds import MAX_BITS, MAX_DEPTH, Record, dumped
+from memory.rounds import MAX_BITS, MAX_DEPTH, Record, run_dump
 
 NOON = datetime(2026, 2, 3, 12, 0, 0, 123456, tzinfo=UTC)
 POST = Post(
@@ -228,12 +228,12 @@ def test_an_interrupt_while_a_record_is_written_out_is_an_interrupt(raised: type
         value: Annotated[int, PlainSerializer(interrupted)] = 1
 
     with pytest.raises(raised):
-        dumped(getattr(Interrupted(), method))
+        run_dump(getattr(Interrupted(), method))
 
 
 @pytest.mark.slow
 def test_whatever_is_dumped_lets_interrupts_out() -> None:
-    """A dumping method of pydantic's is called by ``dumped`` alone, wherever it is."""
+    """A dumping method of pydantic's is called by ``run_dump`` alone, wherever it is."""
     calls = {
         f"{path.name}:{node.lineno}"
         for package in (memory, compactor, prompts)

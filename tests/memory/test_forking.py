@@ -180,9 +180,9 @@ def test_what_lives_is_renewed_and_what_is_gone_is_forgotten(monkeypatch: pytest
     # A set of this test's own: what other tests left alive did not fork.
     monkeypatch.setattr(forking, "_renewables", weakref.WeakSet())
     living, dying = Renewed(), Renewed()
-    forking.renewed_after_fork(living)
-    forking.renewed_after_fork(living)
-    forking.renewed_after_fork(dying)
+    forking.renew_after_fork(living)
+    forking.renew_after_fork(living)
+    forking.renew_after_fork(dying)
     del dying
     gc.collect()
     assert [one for one in forking._renewables if isinstance(one, Renewed)] == [living]

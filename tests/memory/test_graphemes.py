@@ -17,7 +17,7 @@ from compactor.prompt.shorten import cut_beginning as preview
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, steps
 from memory import Memory, Recall
-from memory.references import MAX_GRAPHEME, beginning, cut_after, cut_before
+from memory.references import MAX_GRAPHEME, beginning, ceil_boundary, floor_boundary
 
 FAMILY = "👨‍👩‍👧‍👦"
 #: What a reader sees as one character each.
@@ -59,9 +59,9 @@ def test_a_cut_is_the_nearest_border(characters: list[str], place: int) -> None:
     legal = borders(characters) - {at + 1 for at in range(len(text) - 1) if text[at : at + 2] == "\r\n"}
     place = min(place, len(text))
 
-    assert cut_before(text, place) == max(at for at in legal if at <= place)
-    assert cut_after(text, place) == min(at for at in legal if at >= place)
-    assert beginning(text, place) == text[: cut_before(text, place)]
+    assert floor_boundary(text, place) == max(at for at in legal if at <= place)
+    assert ceil_boundary(text, place) == min(at for at in legal if at >= place)
+    assert beginning(text, place) == text[: floor_boundary(text, place)]
 
 
 @given(
@@ -72,11 +72,11 @@ def test_a_cut_is_the_nearest_border(characters: list[str], place: int) -> None:
 )
 def test_a_cut_of_any_text_is_stable_and_near(text: str, place: int) -> None:
     """Cutting again where it was cut changes nothing, and what is no character at all is cut anyway."""
-    before, after = cut_before(text, place), cut_after(text, place)
+    before, after = floor_boundary(text, place), ceil_boundary(text, place)
 
     assert 0 <= before <= min(place, len(text)) <= after <= len(text) or place > len(text)
     assert after - before <= MAX_GRAPHEME
-    assert (cut_before(text, before), cut_after(text, after)) == (before, after)
+    assert (floor_boundary(text, before), ceil_boundary(text, after)) == (before, after)
 
 
 def torn(part: str, whole: str) -> bool:
@@ -163,5 +163,5 @@ def test_a_cut_costs_little_in_hostile_texts(character: str) -> None:
     text = character * (1_000_000 // len(character))
     began = time.process_time()
     for place in range(0, len(text), len(text) // 100):
-        cut_before(text, place)
+        floor_boundary(text, place)
     assert time.process_time() - began < 5

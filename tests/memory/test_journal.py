@@ -39,7 +39,7 @@ def kinds(store: InMemoryStore) -> list[str]:
 def test_a_memorys_journal_is_a_journal() -> None:
     """Compactors are written against the protocol."""
     journal: Journal = memory_of(0).journal("Planner")
-    assert journal.read() == JournalState(generation=0, current=None, held_round_id=None)
+    assert journal.read() == JournalState(generation=0, current=None, revert_round_id=None)
 
 
 def test_what_is_published_becomes_current_and_is_in_the_log() -> None:
@@ -170,7 +170,7 @@ def test_a_revert_brings_the_compaction_before_back() -> None:
     first = publish(memory, 1, 2, base=0)
     publish(memory, 3, 4, base=1)
     assert memory.journal("Planner").revert() == first
-    assert memory.journal("Planner").read() == JournalState(3, first, held_round_id="6")
+    assert memory.journal("Planner").read() == JournalState(3, first, revert_round_id="6")
     assert memory.get_role_rounds("Planner")[1] == first
 
 
@@ -181,7 +181,7 @@ def test_reverting_goes_back_to_nothing_and_stays_there() -> None:
     publish(memory, 1, 2, base=0)
     journal = memory.journal("Planner")
     assert journal.revert() is None
-    assert journal.read() == JournalState(2, None, held_round_id="6")
+    assert journal.read() == JournalState(2, None, revert_round_id="6")
     assert memory.get_role_rounds("Planner")[1] is None
     assert journal.revert() is None
     assert kinds(store) == ["compaction published", "compaction reverted"]
@@ -204,7 +204,7 @@ def test_publishing_goes_on_after_a_revert() -> None:
     publish(memory, 3, 5, base=1)
     memory.journal("Planner").revert()
     third = publish(memory, 3, 4, base=3)
-    assert memory.journal("Planner").read() == JournalState(4, third, held_round_id=None)
+    assert memory.journal("Planner").read() == JournalState(4, third, revert_round_id=None)
     assert memory.journal("Planner").revert() == first
     assert memory.journal("Planner").revert() is None
     assert memory.journal("Planner").read().generation == 6

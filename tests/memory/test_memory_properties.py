@@ -189,7 +189,7 @@ class Log(RuleBasedStateMachine):
             rounds, compaction = memory.get_role_rounds(role)
             assert plain(rounds) == visible
             state = memory.journal(role).read()
-            assert (state.generation, state.held_round_id) == (known.generation, known.held)
+            assert (state.generation, state.revert_round_id) == (known.generation, known.held)
             assert state.current == compaction
             end = known.ends[-1] if known.ends else 0
             assert (compaction.end_number if compaction else 0) == end

@@ -159,7 +159,7 @@ def test_readers_see_one_moment_while_others_write_fail_and_publish() -> None:
         while not done.is_set() or journal.read().generation == 0:
             failed_before = failed()
             state, rounds = journal.read(), memory.rounds_getter("Planner")()
-            start = rounds.anchored(state.current).end_index if state.current else 0
+            start = rounds.anchor(state.current).end_index if state.current else 0
             if rounds.settled - start < 3:
                 continue
             covered = rounds[start : rounds.settled - 1]

@@ -196,7 +196,7 @@ def test_a_providers_compaction_is_shown_with_pins_too(known: bool, expected: tu
     memory.pin("r1.p1")
     memory.pin("r2.p1")
     made = CompactedMessage(start_index=1, end_index=9, end_round_id="1" if known else "elsewhere", summary="s")
-    shown = memory.rounds_getter(ROLE)().anchored(made)
+    shown = memory.rounds_getter(ROLE)().anchor(made)
     assert shown is not None
     assert shown.pinned == expected
 
@@ -205,7 +205,7 @@ def test_a_compaction_of_nothing_shows_no_pins() -> None:
     """Neither does a sequence of no rounds."""
     memory = memory_of(1)
     memory.pin("r1.p1")
-    shown = memory.rounds_getter(ROLE)().anchored(CompactedMessage(start_index=1, end_index=0, summary="s"))
+    shown = memory.rounds_getter(ROLE)().anchor(CompactedMessage(start_index=1, end_index=0, summary="s"))
     assert shown is not None
     assert shown.pinned == ()
 

@@ -247,7 +247,7 @@ def test_compactions_that_cover_it_are_withdrawn() -> None:
     memory.journal(ROLE).revert()
     memory.redact("r3.p1")
     state = memory.journal(ROLE).read()
-    assert state == JournalState(generation=5, current=first, held_round_id=None)
+    assert state == JournalState(generation=5, current=first, revert_round_id=None)
     assert memory.get_role_rounds(ROLE)[1] == first
     summaries = [e.record.compaction.summary for e in store.read("s") if e.kind == "compaction published"]
     assert summaries == ["of two", REDACTED, REDACTED]

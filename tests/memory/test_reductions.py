@@ -23,7 +23,7 @@ from memory import (
     ToolCall,
 )
 from memory import overlays as overlay_rule
-from memory.messages import paired
+from memory.messages import pair_results
 from memory.overlays import merge_reductions, ties_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -88,7 +88,7 @@ def test_readers_see_those_of_their_role_and_moment() -> None:
     assert before.reductions == Reductions()
     assert spans(memory) == [(1, 2)]
     assert spans(memory, role="Other") == spans(memory, role="") == []
-    assert memory.rounds_getter("")().seen_as(ROLE).reductions.of("1")
+    assert memory.rounds_getter("")().for_role(ROLE).reductions.of("1")
 
 
 def test_the_empty_role_has_no_reductions() -> None:
@@ -366,7 +366,7 @@ def test_a_span_is_torn_that_holds_a_part_of_what_belongs_together(
     """Whatever was called in which order, and however often an id was used: all of a call and its results, or none."""
     first, last = (min(end, len(posts)) for end in ends)
     round_ = conversation(*posts, closed=closed).conversation.rounds[0]
-    pairs = paired(round_.post_list, ROLE)
+    pairs = pair_results(round_.post_list, ROLE)
     together = [{place + 1, *(at + 1 for at in results.values())} for place, results in pairs.items()]
     newest = max(set(range(1, len(posts) + 1)) - {at + 1 for results in pairs.values() for at in results.values()})
     if not closed and newest - 1 in pairs and len(pairs[newest - 1]) < len(posts[newest - 1]) - 1:
@@ -383,7 +383,7 @@ def test_a_round_that_is_reduced_many_times_is_paired_once(monkeypatch: pytest.M
         *itertools.chain.from_iterable((("call", f"{n}"), (f"{n}",)) for n in range(20)), closed=False
     )
     journal, asked = memory.journal(ROLE), []
-    monkeypatch.setattr(overlay_rule, "paired", lambda *given: asked.append(given) or paired(*given))
+    monkeypatch.setattr(overlay_rule, "paired", lambda *given: asked.append(given) or pair_results(*given))
     for first in range(1, 39, 2):
         assert journal.reduce(over(first, first + 1), base=0) is not None
     with pytest.raises(StaleCompaction, match="torn"):
@@ -420,7 +420,7 @@ def test_a_journal_tells_rounds_apart() -> None:
 def test_an_id_that_is_used_again_means_the_newest_call() -> None:
     """Results go to calls in the order of the log; one that answers nothing goes nowhere."""
     memory = conversation(("x",), ("call", "a"), ("a",), ("call", "a", "a"), ("a",), ("a",), ("a",))
-    assert paired(memory.conversation.rounds[0].post_list, ROLE) == {1: {0: 2}, 3: {0: 4, 1: 5}}
+    assert pair_results(memory.conversation.rounds[0].post_list, ROLE) == {1: {0: 2}, 3: {0: 4, 1: 5}}
 
 
 # -- withdrawing, resuming ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Round, StaleCompaction, StoreDamaged, open_store
 from memory.log import session_log as log
-from memory.visibility import seen_by, sees
+from memory.visibility import filter_posts, sees
 
 ROLES = ["Planner", "CodeInterpreter", "User", "Recepta"]
 
@@ -73,8 +73,8 @@ def test_a_round_of_which_a_role_sees_all_is_not_copied() -> None:
     """Reading it costs nothing then."""
     post = Post(send_from="Planner", send_to="User")
     round_ = Round(user_query="q", post_list=(post,))
-    assert seen_by("Planner", round_) is seen_by("", round_) is round_
-    assert seen_by("Other", round_).post_list == ()
+    assert filter_posts("Planner", round_) is filter_posts("", round_) is round_
+    assert filter_posts("Other", round_).post_list == ()
     assert round_.post_list == (post,)
 
 
@@ -126,9 +126,9 @@ def test_rounds_of_one_role_can_be_seen_as_another_at_the_same_moment() -> None:
     memory = memory_of(2, posts=1)
     rounds = memory.conversation.rounds
     memory.create_round("later")
-    assert [len(round_.post_list) for round_ in rounds.seen_as("Stranger")] == [0, 0]
-    assert rounds.seen_as("Planner") == memory.get_role_rounds("Planner")[0][:2]
-    assert memory.get_role_rounds("Stranger")[0].seen_as("").role == "Stranger"
+    assert [len(round_.post_list) for round_ in rounds.for_role("Stranger")] == [0, 0]
+    assert rounds.for_role("Planner") == memory.get_role_rounds("Planner")[0][:2]
+    assert memory.get_role_rounds("Stranger")[0].for_role("").role == "Stranger"
 
 
 # -- failed rounds -----------------------------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ def test_an_older_snapshot_does_not_know_newer_rounds() -> None:
     assert rounds.end_of(newer.id) is None
     assert memory.rounds_getter("Planner")().end_of(newer.id) == 3
     late = CompactedMessage(start_index=1, end_index=3, end_round_id=newer.id, summary="s")
-    assert rounds.anchored(late).end_index == 2
-    assert rounds.anchored(None) is None
+    assert rounds.anchor(late).end_index == 2
+    assert rounds.anchor(None) is None
 
 
 @given(st.data())

@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 from memory import Memory
 from memory.errors import ContextError, StoreError
 from memory.events import Event
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, from_round, parse
 from memory.overlays import CompactedMessage
 from memory.rounds import Round, freeze_mapping, thaw
@@ -180,7 +180,7 @@ class MemoryWithCompress:
         self._window = Window(self.memory)
         self._is_unwritten = False  # whether the store refused the window
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         # One add(), load_state_dict() or clear() at a time keeps calls with their results, and a history together.

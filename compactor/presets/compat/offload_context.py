@@ -14,9 +14,9 @@ from weakref import finalize
 
 from memory import Memory
 from memory.errors import MessageError
-from memory.messages import ASSISTANT, TOOL, paired, parse, reads
+from memory.messages import ASSISTANT, TOOL, pair_results, parse, reads
 from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, Round, once
+from memory.rounds import USER, Post, Round, cached_property
 from prompts import PromptTemplate
 
 from ...acceptance.checks import Source, is_too_little
@@ -289,7 +289,7 @@ class _Chat:
     def is_system(self, place: int) -> bool:
         return self.posts[place].send_from in _SYSTEM  # by author: a host may pass on a tool's result
 
-    @once
+    @cached_property
     def spoken(self) -> list[int]:
         """The places of all messages but system messages."""
         return [place for place in range(len(self.messages)) if not self.is_system(place)]
@@ -324,7 +324,7 @@ class _Chat:
 
     def find_waiting(self) -> set[int]:
         """Return the place of a newest call that waits for a result, with the results that it has."""
-        answers = paired(self.posts, ASSISTANT)
+        answers = pair_results(self.posts, ASSISTANT)
         for place in reversed(self.spoken):
             if place in answers:
                 waits = len(answers[place]) < len(self.posts[place].tool_calls)

@@ -26,8 +26,8 @@ from memory import Memory
 from memory.errors import ContextError, StoreError
 from memory.events import Event, Redacted
 from memory.recall import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
-from memory.references import cut_after, cut_before
-from memory.rounds import once, utc_now
+from memory.references import ceil_boundary, floor_boundary
+from memory.rounds import cached_property, utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
 from ..options import check_path, check_text
@@ -448,8 +448,8 @@ class OffloadFiles:
                 end = text.find("\n", match.end())
                 at = len(text) if end < 0 else end
                 # The whole line, or the text around the match in a long one.
-                start = max(begin, cut_before(text, match.start() - MAX_AROUND))
-                stop = min(at, cut_after(text, match.end() + MAX_AROUND))
+                start = max(begin, floor_boundary(text, match.start() - MAX_AROUND))
+                stop = min(at, ceil_boundary(text, match.end() + MAX_AROUND))
                 before = f"(from column {start - begin}) ..." if start > begin else ""
                 shown = text[start:stop].replace("\n", " ")
                 yield f"{name}: line {number}: {before}{shown}{'...' if stop < at else ''}"
@@ -489,7 +489,7 @@ class OffloadFiles:
         shown = ", ".join(names[:10])
         return f"there are {len(names)} files, among them {shown}" if len(names) > 10 else f"there are {shown}"
 
-    @once
+    @cached_property
     def _folders(self) -> tuple[str, ...]:
         """All names of the chat's folder, longest first: those of messages, and those of the host. The folder of all
         chats means the same: a model knows no other chat."""
@@ -571,7 +571,7 @@ def _cut_page(lines: list[str], start: int, stop: int, column: int) -> tuple[str
         if len(line) > room:
             if shown:
                 return "\n".join(shown), number, 0
-            end = cut_before(line, room)
+            end = floor_boundary(line, room)
             return line[:end], number, column + end
         shown.append(line)
         room -= len(line) + 1

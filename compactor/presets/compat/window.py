@@ -18,11 +18,11 @@ from memory import Memory
 from memory.entries import EventRecorded, PostRedacted, ShownRecorded, StandIn, items_in, runs_of
 from memory.errors import ContextError, MessageError
 from memory.events import Event
-from memory.hooks import renewed_after_fork
+from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
-from memory.messages import ASSISTANT, FUNCTION, TOOL, from_post, paired, parse, query_message, repeats_query
+from memory.messages import ASSISTANT, FUNCTION, TOOL, from_post, pair_results, parse, query_message, repeats_query
 from memory.references import posts_reference, range_reference
-from memory.rounds import FrozenMapping, Post, Record, dumped, freeze_mapping, new_id, thaw
+from memory.rounds import FrozenMapping, Post, Record, freeze_mapping, new_id, run_dump, thaw
 
 from ...prompt.groups import Message
 
@@ -149,7 +149,7 @@ def group_posts(posts: Sequence[Post]) -> list[set[int]]:
     A result in OpenAI's older function form has no id: it belongs to the agent's message right before it.
     """
     groups = [{place} for place in range(len(posts))]
-    pairs = [(call, result) for call, results in paired(posts, ASSISTANT).items() for result in results.values()]
+    pairs = [(call, result) for call, results in pair_results(posts, ASSISTANT).items() for result in results.values()]
     spoken = [place for place, post in enumerate(posts) if post.send_from not in _SYSTEM]
     for earlier, place in pairwise(spoken):
         if posts[place].send_from == FUNCTION and posts[earlier].send_from == ASSISTANT:
@@ -225,7 +225,7 @@ def find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
 def _label_orphans(messages: Sequence[Message]) -> list[Message]:
     """Return *messages*; a result without its call becomes a user message that says so, as providers refuse it."""
     posts = [parse(message).post for message in messages]
-    answers = {place for results in paired(posts, ASSISTANT).values() for place in results.values()}
+    answers = {place for results in pair_results(posts, ASSISTANT).values() for place in results.values()}
     return [
         {"role": "user", "content": f"[Late result of a tool call]\n{posts[place].message}"}
         if message["role"] == TOOL and place not in answers
@@ -329,7 +329,7 @@ class Window:
         self._direct_written: tuple[Synthetic, ...] = ()
         self.state = self._resume(WindowState(memory.snapshot))
         self._after_fork()
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def _after_fork(self) -> None:
         #: Guards ``state``. A caller may hold it over several steps, but must not append or wait meanwhile.
@@ -444,7 +444,7 @@ class Window:
                 direct = state.direct
                 yield self._make_record(state, new)
             if event is not None:
-                facts = dumped(partial(event.model_dump, mode="json"))
+                facts = run_dump(partial(event.model_dump, mode="json"))
                 yield EventRecorded(role=ASSISTANT, name=event.name, facts=facts)
 
         self._journal.keep(make_records)
