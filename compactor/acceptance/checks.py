@@ -30,148 +30,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from prompts import TAGS
+
 from ..errors import SummaryRejected
 from ..summarizers.answers import is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
 from ..tokens import TokenCounter
-from .content import Terms, find_identifiers, find_unknown, had_nothing_to_say, names_nothing_new, says_nothing
-from .copying import bare, has_markup, measure_copied, repeats
+from .content import CJK, Terms, find_identifiers, find_unknown, had_nothing_to_say, names_nothing_new, says_nothing
 from .prohibitions import find_missing
 
-_FENCE = ("```", "~~~")
-_END = frozenset(".!?…。！？।۔:;)]}\"'”’»」』`*_>|")
-_FULL_STOP = frozenset(".!?…。！？।۔")
-_PAIRS = (("(", ")"), ("[", "]"), ("“", "”"), ("「", "」"), ("«", "»"))
-#: No sentence ends with one of these words.
-_GOES_ON_WORDS = """
-    a an and as at because but by for from if in into is nor of or per than that the their to was were which while with
-    whose
-    und oder der die das ein eine mit von zu et ou le la les une de des avec y o el los las una con del il lo di
-    che
+_NAMES_OF_CHECKS = """
+    not_text empty malformed greeting echo markup larger no_progress oversized cut_off voice hollow invented partial
 """
-_GOES_ON = frozenset(_GOES_ON_WORDS.split())
-_WORD = re.compile(r"[^\W_]+")
-_MARK = re.compile(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
-_CLAUSE_END = re.compile(r"[.;!?] ")
-#: Maximum length in characters of a last line to check; a longer line is data.
-_LONGEST = 4_000
-#: Minimum words of a sentence, and minimum sentences with a full stop that show this text ends its sentences.
-_SENTENCE, _OTHERS = 6, 2
-#: Number of last words to search for in the source.
-_TAIL = 3
-
-
-def is_cut_off(text: str, source: str) -> bool:
-    """Return whether *text*, made from *source*, ends within a block of code, JSON, a sentence or a word."""
-    text = text.strip()
-    if not text:
-        return False
-    if text[0] in "{[" and text[-1] not in "}]" and _is_json_at_first(text):
-        return True
-    lines = text.splitlines()
-    if sum(line.lstrip()[:3] in _FENCE for line in lines) % 2:
-        return True
-    last = lines[-1].strip()
-    if not last or len(last) > _LONGEST or last.startswith(("|", "#")):
-        return False
-    if _MARK.match(lines[-1]) or last[-1] in ",(—[{“«「":
-        return True
-    if last[-1] in _END or not last[-1].isalnum():
-        return False
-    clause = _CLAUSE_END.split(last)[-1]  # earlier brackets may be open on purpose, as in a piece of code
-    if any(clause.count(opens) > clause.count(closes) for opens, closes in _PAIRS):
-        return True
-    words = _WORD.findall(last)
-    if len(words) > 2 and last.endswith(words[-1]) and words[-1] in _GOES_ON and not _ends_there(last, source):
-        return True
-    return _is_piece(words[-1], text, source) or _others_end(lines[:-1], len(words))
-
-
-def _is_json_at_first(text: str) -> bool:
-    try:
-        json.JSONDecoder(strict=False).raw_decode(text)
-    except RecursionError:
-        return True
-    except ValueError:
-        return re.match(r'[{\[]\s{0,100}["{\[]', text) is not None
-    return False
-
-
-def _ends_there(line: str, source: str) -> bool:
-    """Return whether a line or sentence of *source* ends as *line* does: questions may end in "is" or "from"."""
-    tail = " ".join(line.rsplit(maxsplit=_TAIL)[-_TAIL:])
-    return re.search(rf"{re.escape(tail)}[ \t]{{0,40}}(?:[.!?…]|$)", source, re.IGNORECASE | re.MULTILINE) is not None
-
-
-def _is_piece(word: str, text: str, source: str) -> bool:
-    """Return whether *word* occurs elsewhere, and only as the beginning of longer words: then it is cut off."""
-    if len(word) < 2 or not (word.isascii() and word.isalpha()):
-        return False
-    low = word.casefold()
-    written = re.compile(rf"(?<![^\W_]){re.escape(low)}([^\W_]?)")
-    found = [
-        match[1] for read in (text[: -len(word)].casefold(), source.casefold()) for match in written.finditer(read)
-    ]
-    return bool(found) and "" not in found
-
-
-def _others_end(lines: list[str], words: int) -> bool:
-    """Return whether *lines* end their sentences with a full stop, and the last line has enough *words* to need one."""
-    said = [line.rstrip() for line in lines if len(line.split()) >= _SENTENCE]
-    return words >= _SENTENCE and len(said) >= _OTHERS and all(line[-1] in _FULL_STOP for line in said)
-
-
-# --- detect the first person: agents repeat "I called ..." to their users
-
-
-# Every quote is bounded and cannot contain its own opening mark: unclosed marks must not cost quadratic time.
-_OTHER_SPEAKERS = re.compile(
-    r'"[^"\n]{0,2000}"|“[^“”\n]{0,2000}”|„[^„“”\n]{0,2000}[“”]|«[^«»\n]{0,2000}»|「[^「」\n]{0,2000}」'
-    r"|```.{0,20000}?```|`[^`\n]{0,2000}`|(?:→|->|=>)[^\n]{0,4000}",
-    re.DOTALL,
-)
-_LEAD = (
-    r"(?:(?:then|next|first|firstly|second|secondly|third|finally|lastly|after (?:that|this)|afterwards|subsequently|so"
-    r"|and|but|also|now|here|earlier|previously|as (?:the|an) (?:assistant|agent)|in (?:total|summary|short)),? ){0,3}"
-)
-# "Having called f(a, b), I ...", "After reading out.csv, we ...".
-_CLAUSE = (
-    r"(?:(?:(?:after )?having \w+|(?:after|before|by|upon|on|when|while) \w+ing)\b"
-    r"(?:[^.!?;:\n]|[.:](?=\S)){0,120}?, (?=(?:i|we)\b))?"
-)
-_BY_ME = r"\b(?:was|were|been|being|is|are) (?:\w{1,40} ){1,3}by (?:me|us)\b(?![/-])"
-
-
-def _spaced(pattern: str) -> str:
-    """Return *pattern* with escaped spaces, for use in a verbose pattern."""
-    return pattern.replace(" ", r"\ ")
-
-
-_OWN_VOICE = re.compile(
-    rf"""(?:^|[.!?;…]\s|[。！？；]) [\s>*_#()\d.•–-]{{0,20}}+
-      (?: {_spaced(_LEAD + _CLAUSE)}
-          (?: (?:i|we) (?: ['’](?:ve|d|ll|m|re)\b | \ (?!/|-)[a-z] )
-            | my\ (?:next|first|last|search|query|call|tool) )
-        | ich\ (?:habe|werde|rief) | j['’](?:ai|appelle) | je\ (?:vais|suis) | he\ (?:llamado|buscado|ejecutado|usado)
-        | ho\ (?:chiamato|cercato|eseguito|usato) | (?:eu\ )?(?:chamei|executei|pesquisei) | я\ \w | ik\ heb
-        | 我(?:已|们|調用|调用|搜索|查询|使用|执行|運行|运行|先|將|会|會) | 私は | 제가 | 저는 )
-    | {_spaced(_BY_ME)}""",
-    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
-)
-
-
-def in_own_voice(text: str) -> bool:
-    """Return whether a sentence of *text* reports in the first person: "I called ...", "We will ...".
-
-    Text in quotation marks, in code or behind a result's arrow belongs to another speaker and does not count. This is
-    a guess by patterns, in time linear in *text*.
-    """
-    return _OWN_VOICE.search(_OTHER_SPEAKERS.sub(" … ", text)) is not None
-
-
-# --- limits and records of the checks ---------------------------------------------------------------------------------
-
-
+#: The names of all checks, in their order.
+CHECKS = tuple(_NAMES_OF_CHECKS.split())
 #: Converts an answer in another form to a summary; raises ``SummaryRejected`` if it cannot.
 AnswerParser = Callable[[str], Summary]
 
@@ -182,29 +54,7 @@ MIN_TOKENS = 32
 #: Maximum length, as a multiple of the requested length: models count badly.
 MAX_OVER_TARGET = 2.0
 #: Unknown identifiers allowed, by number and by share of all: a summary may compute or combine some.
-MAX_INVENTED = 3
-MAX_INVENTED_SHARE = 0.25
-# A summary is an echo if too much of it is copied in runs of words. The limit depends on the copied share of the
-# source: ``_is_copied`` applies the rules, and ``benchmarks/acceptance.py`` measures them.
-#: First rule: more than the first share of the summary is copied, and more than the second share of the source.
-MAX_COPIED = 0.75
-MAX_COPIED_OF_SOURCE = 0.3
-#: The same for a summary that is copied almost entirely.
-ALL_COPIED = 0.9
-MAX_ALL_COPIED_OF_SOURCE = 0.18
-#: Second rule, for long sources: minimum copied share of the summary, number of runs, and share of the source.
-MOSTLY_COPIED = 0.7
-MANY_COPIED = 80
-MANY_COPIED_OF_SOURCE = 0.08
-#: The same with more than this many runs and any share of the source.
-MAX_COPIED_RUNS = 400
-#: Third rule: one stretch of the source makes up more than this share of the summary,
-MAX_STRETCH = 0.6
-#: and covers at least this many posts, or has more than this many words.
-MIN_STRETCH_POSTS = 4
-MIN_STRETCH_WORDS = 200
-#: Sources with fewer words are not checked: a summary may have to quote them.
-MIN_MEASURED_WORDS = 50
+MAX_INVENTED, MAX_INVENTED_SHARE = 3, 0.25
 #: Minimum share of the previous summary's names that the new one keeps.
 MIN_KEPT = 1 / 3
 
@@ -243,54 +93,7 @@ class CheckedSummary(NamedTuple):
     said: str
 
 
-_NO_TERMS = Terms("")
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """An answer that may become a summary."""
-
-    source: Source
-    kind: RequestKind
-    target_tokens: int | None
-    count: TokenCounter
-    length_setting: str
-    #: The answer without the tags around it.
-    said: str
-    #: The resulting summary and its tokens.
-    text: str
-    tokens: int
-    #: Its new text: without unchanged notes.
-    new: str
-    #: True if the offline summarizer chose it from the source; it would choose the same again.
-    is_extracted: bool
-    #: True if its words are not judged: it is extracted, or changes nothing.
-    is_exempt: bool
-    #: The identifiers in ``new``, and the subset that no source contains.
-    names: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    #: The words of ``new``, of the source and of the previous summary.
-    terms: Terms = _NO_TERMS
-    source_terms: Terms = _NO_TERMS
-    previous_terms: Terms = _NO_TERMS
-
-    def read_content(self) -> None:
-        """Read names and words. This takes longer than all earlier checks together."""
-        source = self.source
-        self.names = find_identifiers(self.new)
-        self.unknown = find_unknown(self.names, (source.text, source.previous, *source.beside))
-        self.terms, self.source_terms = Terms(self.new), Terms(bare(source.text))
-        self.previous_terms = Terms(source.previous)
-
-
-class _Fault(NamedTuple):
-    """The reason for a rejection, and the names to mention when the summarizer is asked again."""
-
-    why: str
-    names: tuple[str, ...] = ()
-
-
-def check_summary(
+def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     answer: object,
     source: Source,
     *,
@@ -306,53 +109,78 @@ def check_summary(
 
     Raises ``SummaryRejected`` with the name of the first of ``CHECKS`` that fails.
     """
-    summary = Summary(answer) if isinstance(answer, str) else answer
-    if not isinstance(summary, Summary) or not isinstance(summary.text, str):
-        fault = f"the summarizer returned {type(answer).__name__}; it must return a str or a Summary"
-        raise _reject("not_text", _Fault(fault), source)
-    said = strip_tags(summary.text)
+
+    def refusal(check: str, reason: str, names: tuple[str, ...] = ()) -> SummaryRejected:
+        error = SummaryRejected(check, reason, names)
+        error.tokens = source.tokens
+        return error
+
+    given = Summary(answer) if isinstance(answer, str) else answer
+    if not isinstance(given, Summary) or not isinstance(given.text, str):
+        reason = f"the summarizer returned {type(answer).__name__}; it must return a str or a Summary"
+        raise refusal("not_text", reason)
+    said = strip_tags(given.text)
     if not said or not (kind == "changes" or any(map(str.isalnum, said))):
-        fault = "the summarizer's answer holds no text; look at its prompt and its token limit"
-        raise _reject("empty", _Fault(fault), source)
-    made = summary
+        raise refusal("empty", "the summarizer's answer contains no text; check its prompt and its token limit")
+    summary = replace(given, text=said, notes=())
     if parse is not None:  # after the tags are stripped: text inside a note is no tag around the answer
         try:
-            made = replace(parse(said), usage=summary.usage, model=summary.model)
-        except SummaryRejected as rejected:
-            raise _reject("malformed", _Fault(str(rejected)), source) from None
-    elif said != summary.text or summary.notes:
-        made = replace(summary, text=said, notes=())
+            summary = replace(parse(said), usage=given.usage, model=given.model)
+        except SummaryRejected as error:
+            raise refusal("malformed", str(error)) from None
     new = said
     if kind == "changes":
-        new = "\n".join([note.text for note in made.notes if note.text not in source.notes])
-    candidate = _Candidate(
-        source,
-        kind,
-        target_tokens,
-        count,
-        length_setting,
-        said=said,
-        text=made.text,
-        tokens=count(made.text),
-        new=new,
-        is_extracted=summary.extracted,
-        is_exempt=summary.extracted or not new,
-    )
-    for name, check in _CHECKS.items():
-        if name == "hollow":
-            candidate.read_content()
-        if (wrong := check(candidate)) is not None:
-            refusal = _reject(name, wrong, source)
-            sources = (candidate.source_terms, candidate.previous_terms)
-            refusal.had_nothing_to_say = name == "hollow" and had_nothing_to_say(candidate.terms, sources)
-            raise refusal
-    return CheckedSummary(made, candidate.tokens, candidate.unknown, said)
+        new = "\n".join([note.text for note in summary.notes if note.text not in source.notes])
+    is_extracted = given.extracted  # it quotes, so it greets nobody and invents nothing
+    is_written = bool(new) and not is_extracted
 
+    if is_written and is_reply(new):
+        raise refusal("greeting", "the summarizer replied to the conversation; check its prompt")
+    if is_written and (repeats(new, source.text) or is_copied(new, source.text)):
+        raise refusal("echo", "the summary repeats the conversation")
+    if is_written and has_markup(new):
+        raise refusal("markup", "the summary repeats the tags of the request; check the summarizer's prompt")
 
-def _reject(check: str, fault: _Fault, source: Source) -> SummaryRejected:
-    rejected = SummaryRejected(check, fault.why, fault.names)
-    rejected.tokens = source.tokens
-    return rejected
+    tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
+    sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"
+    if tokens > before + added:
+        raise refusal("larger", sizes)
+    if tokens > before + added * MIN_SAVING:
+        raise refusal("no_progress", sizes)
+    if target_tokens is not None and tokens > MAX_OVER_TARGET * target_tokens:
+        reason = f"the summary has {tokens} tokens, over {MAX_OVER_TARGET:g} times the target of {target_tokens}"
+        raise refusal("oversized", f"{reason}; raise {length_setting}, or state the length in the prompt")
+
+    if not is_extracted and kind != "changes" and is_cut_off(said, source.text):
+        reason = f"the summary is cut off; raise the summarizer's token limit, or lower {length_setting}"
+        raise refusal("cut_off", reason)
+    if not is_extracted and kind == "tool_run" and in_own_voice(summary.text):
+        reason = "the summary reports tool calls in the first person, which agents repeat to users; check the prompt"
+        raise refusal("voice", reason)
+
+    # The last checks read names and words. That takes longer than all checks above together.
+    names = find_identifiers(new)
+    unknown = find_unknown(names, (source.text, source.previous, *source.beside))
+    terms, sources = Terms(new), (Terms(bare(source.text)), Terms(source.previous))
+    if is_written and says_nothing(terms, sources, len(names) - len(unknown)):
+        reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
+        hollow = refusal("hollow", reason)
+        hollow.had_nothing_to_say = had_nothing_to_say(terms, sources)
+        raise hollow
+    if is_written and kind != "changes" and (missed := names_nothing_new(terms, *sources)):
+        raise refusal("hollow", "the summary says nothing about the new rounds", missed)
+    if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
+        reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"
+        raise refusal("invented", reason, unknown)
+    if not is_extracted and source.previous:
+        # A summary with a target below the previous length cannot keep as much of it.
+        length = max(before or count(source.previous), 1)
+        least = MIN_KEPT if target_tokens is None else MIN_KEPT * min(1.0, target_tokens / length)
+        if missing := find_missing(sources[1], Terms(summary.text), sources[0], least):
+            kept, total, lost = missing
+            reason = f"the summary keeps {kept} of {total} names, numbers and prohibitions of the previous one"
+            raise refusal("partial", reason, lost)
+    return CheckedSummary(summary, tokens, unknown, said)
 
 
 def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
@@ -368,135 +196,235 @@ def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
     return rejected.check in ("larger", "no_progress") and (rejected.tokens or MIN_TOKENS) < MIN_TOKENS
 
 
-# -- the checks: each returns the fault, or None ----------------------------------------------------------------------
+# An echo. ``benchmarks/acceptance.py`` measures the limits.
+
+#: Words in a row that count as copied; a shorter match may be a common phrase.
+RUN = 6
+#: First rule: more than the first share of the summary is copied, and more than the second share of the source; and the
+#: same for a summary that is copied almost entirely.
+MAX_COPIED, MAX_COPIED_OF_SOURCE = 0.75, 0.3
+ALL_COPIED, MAX_ALL_COPIED_OF_SOURCE = 0.9, 0.18
+#: Second rule, for long sources: minimum copied share of the summary, number of runs, and share of the source. Or more
+#: than the last number of runs, and any share of the source.
+MOSTLY_COPIED, MANY_COPIED, MANY_COPIED_OF_SOURCE, MAX_COPIED_RUNS = 0.7, 80, 0.08, 400
+#: Third rule: one stretch of the source makes up more than this share of the summary, and covers at least this many
+#: posts, or has more than this many words.
+MAX_STRETCH, MIN_STRETCH_POSTS, MIN_STRETCH_WORDS = 0.6, 4, 200
+#: Sources with fewer words are not checked: a summary may have to quote them.
+MIN_MEASURED_WORDS = 50
+
+_NAMES = "|".join(TAGS)
+_TAG = re.compile(rf"</?(?:{_NAMES})\b[^<>]*>", re.IGNORECASE)
+# In scripts without spaces, each character is a word.
+_COPIED_WORD = re.compile(
+    rf"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]|[^\W_{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+"
+)
+#: Separates two posts; no text contains it.
+_POST = "\0"
 
 
-def _greeting(made: _Candidate) -> _Fault | None:
-    if made.is_exempt or not is_reply(made.new):  # an extracted summary quotes; it greets nobody
-        return None
-    return _Fault("the summarizer replied to the conversation instead of summarising it; look at its prompt")
+def bare(text: str, between: str = " ") -> str:
+    """Return *text* without transcript tags and with single spaces."""
+    return " ".join(_TAG.sub(f" {between} ", text.replace("&lt;", "<")).split())
 
 
-def _markup(made: _Candidate) -> _Fault | None:
-    if made.is_exempt or not has_markup(made.new):  # a quotation may mention tags
-        return None
-    return _Fault("the summarizer repeated the tags of the conversation instead of summarising it; look at its prompt")
+def repeats(text: str, source: str) -> bool:
+    """Return whether *text* is a verbatim stretch of at least half of *source*, ignoring white space and tags."""
+    said = bare(text)
+    if any(word not in source for word in said.split() if "<" not in word):
+        return False  # fast path: most summaries leave here at one of the first words
+    read = bare(source)
+    return 2 * len(said) >= len(read) and said in read
 
 
-def _echo(made: _Candidate) -> _Fault | None:
-    if made.is_exempt:
-        return None
-    if repeats(made.new, made.source.text) or _is_copied(made):
-        return _Fault("the summarizer repeated the conversation instead of summarising it")
-    return None
+def is_copied(text: str, source: str) -> bool:
+    """Return whether too much of *text* is copied from *source* in runs of words, ignoring markup and punctuation.
 
-
-def _is_copied(made: _Candidate) -> bool:
-    copied = measure_copied(made.new, made.source.text)
-    if copied.of_words < MIN_MEASURED_WORDS or copied.share <= MAX_STRETCH:
+    Takes time linear in both. Different runs are counted, so repetition in either text does not count as more copying.
+    """
+    said = _COPIED_WORD.findall(bare(text).casefold())
+    read: list[str] = []
+    posts: list[int] = []  # the number of each word's post
+    for number, post in enumerate(bare(source, _POST).split(_POST)):
+        words = _COPIED_WORD.findall(post.casefold())
+        read += words
+        posts += [number] * len(words)
+    if len(read) < MIN_MEASURED_WORDS:
         return False
-    most = MAX_ALL_COPIED_OF_SOURCE if copied.share > ALL_COPIED else MAX_COPIED_OF_SOURCE
-    if copied.share > MAX_COPIED and copied.of_source > most:
+    own, theirs = _hash_runs(said), _hash_runs(read)
+    wanted, there = set(own), set(theirs)
+    copied = end = 0
+    for place, run in enumerate(own):
+        if run in there:
+            copied += place + RUN - max(place, end)
+            end = place + RUN
+    share, runs = copied / max(len(said), 1), len(wanted & there)
+    if share <= MAX_STRETCH:
+        return False
+    of_source = runs / max(len(there), 1)
+    if share > MAX_COPIED and of_source > (MAX_ALL_COPIED_OF_SOURCE if share > ALL_COPIED else MAX_COPIED_OF_SOURCE):
         return True
-    if copied.share > MOSTLY_COPIED and (
-        copied.runs > MAX_COPIED_RUNS or (copied.runs > MANY_COPIED and copied.of_source > MANY_COPIED_OF_SOURCE)
-    ):
+    many = runs > MAX_COPIED_RUNS or (runs > MANY_COPIED and of_source > MANY_COPIED_OF_SOURCE)
+    if share > MOSTLY_COPIED and many:
         return True
-    long = copied.posts >= MIN_STRETCH_POSTS or copied.stretch_words > MIN_STRETCH_WORDS
-    return copied.stretch > MAX_STRETCH and long
+    stretch = covered = start = end = 0
+    for place, run in enumerate(theirs):
+        if run in wanted:
+            start, end = (start if place <= end else place), place + RUN
+            if stretch < end - start <= len(said):  # a longer stretch means that the source repeats itself
+                stretch, covered = end - start, posts[end - 1] - posts[start] + 1
+    return stretch / len(said) > MAX_STRETCH and (covered >= MIN_STRETCH_POSTS or stretch > MIN_STRETCH_WORDS)
 
 
-def _hollow(made: _Candidate) -> _Fault | None:
-    if made.is_exempt:
-        return None
-    sources = (made.source_terms, made.previous_terms)
-    if says_nothing(made.terms, sources, len(made.names) - len(made.unknown)):
-        return _Fault(
-            "the summarizer's answer says next to nothing of the conversation; look at its prompt and its server"
-        )
-    if made.kind == "changes":
-        return None
-    if names := names_nothing_new(made.terms, *sources):
-        return _Fault("the summary says nothing of the new part of the conversation", names)
-    return None
+def _hash_runs(words: list[str]) -> list[int]:
+    """Return a hash for each run of ``RUN`` words."""
+    return list(map(hash, zip(*(words[start:] for start in range(RUN)), strict=False)))
 
 
-def _cut_off(made: _Candidate) -> _Fault | None:
-    if made.kind == "changes" or made.is_extracted or not is_cut_off(made.said, made.source.text):
-        return None
-    return _Fault(f"the summary breaks off; raise the summarizer's limit of tokens, or lower {made.length_setting}")
+# Tags of the request. Ours have these attributes; the transcript escapes such tags in the text of a conversation.
+_HEAD = re.compile(
+    r'[<‹](?:round number|(?:message|attachment|tool_call|tool_result|summary) (?:from|id|name|type|to|at))="',
+    re.IGNORECASE,
+)
+#: Other texts use tags without attributes too. These match at the start of a line and close there or later.
+_OPENING = re.compile(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)
+_CLOSING = re.compile(rf"[<‹]/({_NAMES})[>›]", re.IGNORECASE)
+_CLOSING_LINE = re.compile(rf"^[ \t]{{0,20}}[<‹]/(?:{_NAMES})[>›][ \t]{{0,20}}$", re.IGNORECASE | re.MULTILINE)
+_CODE = re.compile(r"(?<!\A)^[ \t]{0,3}(```|~~~).*?(?:^[ \t]{0,3}\1|\Z)|`[^`\n]{1,300}`", re.MULTILINE | re.DOTALL)
 
 
-def _larger(made: _Candidate) -> _Fault | None:
-    return _replaces(made) if made.tokens > made.source.previous_tokens + made.source.tokens else None
+def has_markup(text: str) -> bool:
+    """Return whether *text* contains tags of our requests.
+
+    Tags in code do not count, nor tags without attributes inside a sentence: the text only mentions them. A code block
+    at the start of the text is treated as a wrapper, so its tags count.
+    """
+    if "<" not in text and "‹" not in text:
+        return False
+    text = _CODE.sub(" ", text)
+    if _HEAD.search(text) or _CLOSING_LINE.search(text):
+        return True
+    last = {tag[1].casefold(): tag.start() for tag in _CLOSING.finditer(text)}
+    opening = _OPENING.finditer(text)
+    return any(tag["alone"] is not None or last.get(tag[1].casefold(), -1) > tag.start() for tag in opening)
 
 
-def _no_progress(made: _Candidate) -> _Fault | None:
-    most = made.source.previous_tokens + made.source.tokens * MIN_SAVING
-    return _replaces(made) if made.tokens > most else None
+# A text that is cut off.
+
+_FENCE = ("```", "~~~")
+_END = frozenset(".!?…。！？।۔:;)]}\"'”’»」』`*_>|")
+_FULL_STOP = frozenset(".!?…。！？।۔")
+_PAIRS = (("(", ")"), ("[", "]"), ("“", "”"), ("「", "」"), ("«", "»"))
+#: No sentence ends with one of these words.
+_GOES_ON_WORDS = """
+    a an and as at because but by for from if in into is nor of or per than that the their to was were which while with
+    whose
+    und oder der die das ein eine mit von zu et ou le la les une de des avec y o el los las una con del il lo di che
+"""
+_GOES_ON = frozenset(_GOES_ON_WORDS.split())
+_WORD = re.compile(r"[^\W_]+")
+_MARK = re.compile(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
+_CLAUSE_END = re.compile(r"[.;!?] ")
+#: Maximum length in characters of a last line to check; a longer line is data.
+_MAX_LINE = 4_000
+#: Minimum words of a sentence, and minimum sentences with a full stop that show this text ends its sentences.
+_MIN_SENTENCE, _MIN_SENTENCES = 6, 2
+#: Number of last words to search for in the source.
+_LAST_WORDS = 3
 
 
-def _replaces(made: _Candidate) -> _Fault:
-    before, new = made.source.previous_tokens, made.source.tokens
-    return _Fault(f"the summary has {made.tokens} tokens; what it replaces, {before} and {new} new ones")
+def is_cut_off(text: str, source: str) -> bool:
+    """Return whether *text*, made from *source*, ends within a block of code, JSON, a sentence or a word."""
+    text = text.strip()
+    if not text:
+        return False
+    if text[0] in "{[" and text[-1] not in "}]" and _begins_as_json(text):
+        return True
+    lines = text.splitlines()
+    if sum(line.lstrip()[:3] in _FENCE for line in lines) % 2:
+        return True
+    last = lines[-1].strip()
+    if not last or len(last) > _MAX_LINE or last.startswith(("|", "#")):
+        return False
+    if _MARK.match(lines[-1]) or last[-1] in ",(—[{“«「":
+        return True
+    if last[-1] in _END or not last[-1].isalnum():
+        return False
+    clause = _CLAUSE_END.split(last)[-1]  # earlier brackets may be open on purpose, as in a piece of code
+    if any(clause.count(opens) > clause.count(closes) for opens, closes in _PAIRS):
+        return True
+    words = _WORD.findall(last)
+    if len(words) > 2 and last.endswith(words[-1]) and words[-1] in _GOES_ON and not _ends_there(last, source):
+        return True
+    if _is_piece(words[-1], text, source):
+        return True
+    # All other sentences end with a full stop, and the last line has enough words to need one.
+    sentences = [line.rstrip() for line in lines[:-1] if len(line.split()) >= _MIN_SENTENCE]
+    has_stops = len(sentences) >= _MIN_SENTENCES and all(line[-1] in _FULL_STOP for line in sentences)
+    return has_stops and len(words) >= _MIN_SENTENCE
 
 
-def _oversized(made: _Candidate) -> _Fault | None:
-    target = made.target_tokens
-    if target is None or made.tokens <= MAX_OVER_TARGET * target:
-        return None
-    return _Fault(
-        f"the summary has {made.tokens} tokens, over {MAX_OVER_TARGET:g} times the {target} it was asked for;"
-        f" raise {made.length_setting}, or state the length in the prompt"
-    )
+def _begins_as_json(text: str) -> bool:
+    try:
+        json.JSONDecoder(strict=False).raw_decode(text)
+    except RecursionError:
+        return True
+    except ValueError:
+        return re.match(r'[{\[]\s{0,100}["{\[]', text) is not None
+    return False
 
 
-def _voice(made: _Candidate) -> _Fault | None:
-    # An extracted summary copies a call's arguments unchanged: think(... I need to ...).
-    if made.kind != "tool_run" or made.is_extracted or not in_own_voice(made.text):
-        return None
-    return _Fault(
-        "the summarizer told of tool calls in the first person, which agents repeat to users; look at its prompt"
-    )
+def _ends_there(line: str, source: str) -> bool:
+    """Return whether a line or sentence of *source* ends as *line* does: questions may end in "is" or "from"."""
+    tail = " ".join(line.rsplit(maxsplit=_LAST_WORDS)[-_LAST_WORDS:])
+    return re.search(rf"{re.escape(tail)}[ \t]{{0,40}}(?:[.!?…]|$)", source, re.IGNORECASE | re.MULTILINE) is not None
 
 
-def _invented(made: _Candidate) -> _Fault | None:
-    found, among = len(made.unknown), len(made.names)
-    if made.is_extracted:  # it invents nothing, but cuts long identifiers short
-        return None
-    if found <= MAX_INVENTED or found <= MAX_INVENTED_SHARE * among:
-        return None
-    why = f"{found} of the {among} identifiers in the summary stand nowhere in what it was made from"
-    return _Fault(why, made.unknown)
+def _is_piece(word: str, text: str, source: str) -> bool:
+    """Return whether *word* occurs elsewhere, and only as the beginning of longer words: then it is cut off."""
+    if len(word) < 2 or not (word.isascii() and word.isalpha()):
+        return False
+    written = re.compile(rf"(?<![^\W_]){re.escape(word.casefold())}([^\W_]?)")
+    following = {next_ for read in (text[: -len(word)], source) for next_ in written.findall(read.casefold())}
+    return bool(following) and "" not in following
 
 
-def _partial(made: _Candidate) -> _Fault | None:
-    if made.is_extracted or not made.source.previous:
-        return None
-    # A summary with a target below the previous length cannot keep as much of it.
-    before = made.source.previous_tokens or made.count(made.source.previous)
-    room = 1.0 if made.target_tokens is None else min(1.0, made.target_tokens / max(before, 1))
-    lost = find_missing(made.previous_terms, Terms(made.text), made.source_terms, MIN_KEPT * room)
-    if lost is None:
-        return None
-    return _Fault(
-        f"the summary keeps {lost.kept} of the {lost.total} identifiers, numbers and prohibitions of the one before it",
-        lost.names,
-    )
+# The first person: agents repeat "I called ..." to their users.
+
+# Every quote is bounded and cannot contain its own opening mark: unclosed marks must not cost quadratic time.
+_OTHER_SPEAKERS = re.compile(
+    r'"[^"\n]{0,2000}"|“[^“”\n]{0,2000}”|„[^„“”\n]{0,2000}[“”]|«[^«»\n]{0,2000}»|「[^「」\n]{0,2000}」'
+    r"|```.{0,20000}?```|`[^`\n]{0,2000}`|(?:→|->|=>)[^\n]{0,4000}",
+    re.DOTALL,
+)
+_LEAD = (
+    r"(?:(?:then|next|first|firstly|second|secondly|third|finally|lastly|after (?:that|this)|afterwards|subsequently|so"
+    r"|and|but|also|now|here|earlier|previously|as (?:the|an) (?:assistant|agent)|in (?:total|summary|short)),? ){0,3}"
+)
+# "Having called f(a, b), I ...", "After reading out.csv, we ...".
+_CLAUSE = (
+    r"(?:(?:(?:after )?having \w+|(?:after|before|by|upon|on|when|while) \w+ing)\b"
+    r"(?:[^.!?;:\n]|[.:](?=\S)){0,120}?, (?=(?:i|we)\b))?"
+)
+_BY_ME = r"\b(?:was|were|been|being|is|are) (?:\w{1,40} ){1,3}by (?:me|us)\b(?![/-])"
+_BEGINNING, _PASSIVE = ((pattern.replace(" ", r"\ ")) for pattern in (_LEAD + _CLAUSE, _BY_ME))
+_OWN_VOICE = re.compile(
+    rf"""(?:^|[.!?;…]\s|[。！？；]) [\s>*_#()\d.•–-]{{0,20}}+
+      (?: {_BEGINNING}
+          (?: (?:i|we) (?: ['’](?:ve|d|ll|m|re)\b | \ (?!/|-)[a-z] )
+            | my\ (?:next|first|last|search|query|call|tool) )
+        | ich\ (?:habe|werde|rief) | j['’](?:ai|appelle) | je\ (?:vais|suis) | he\ (?:llamado|buscado|ejecutado|usado)
+        | ho\ (?:chiamato|cercato|eseguito|usato) | (?:eu\ )?(?:chamei|executei|pesquisei) | я\ \w | ik\ heb
+        | 我(?:已|们|調用|调用|搜索|查询|使用|执行|運行|运行|先|將|会|會) | 私は | 제가 | 저는 )
+    | {_PASSIVE}""",
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
 
 
-_CHECKS: dict[str, Callable[[_Candidate], _Fault | None]] = {
-    "greeting": _greeting,
-    "echo": _echo,
-    "markup": _markup,
-    "larger": _larger,
-    "no_progress": _no_progress,
-    "oversized": _oversized,
-    "cut_off": _cut_off,
-    "voice": _voice,
-    "hollow": _hollow,
-    "invented": _invented,
-    "partial": _partial,
-}
-#: The names of all checks, in their order.
-CHECKS = ("not_text", "empty", "malformed", *_CHECKS)
+def in_own_voice(text: str) -> bool:
+    """Return whether a sentence of *text* reports in the first person: "I called ...", "We will ...".
+
+    Text in quotation marks, in code or behind a result's arrow belongs to another speaker and does not count. This is
+    a guess by patterns, in time linear in *text*.
+    """
+    return _OWN_VOICE.search(_OTHER_SPEAKERS.sub(" … ", text)) is not None

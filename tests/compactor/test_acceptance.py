@@ -23,8 +23,8 @@ from compactor.acceptance.checks import (
     check_summary,
     in_own_voice,
     is_cut_off,
+    repeats,
 )
-from compactor.acceptance.copying import repeats
 from compactor.summarizers.answers import is_reply
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
@@ -304,7 +304,7 @@ def test_a_summary_of_many_made_up_identifiers_is_refused(answer: str, invented:
     """Over three, and over a quarter of all: up to that they are told."""
     source = BOOKED + SOURCE
     if invented is None:
-        with pytest.raises(SummaryRejected, match="identifiers in the summary stand nowhere") as rejected:
+        with pytest.raises(SummaryRejected, match="identifiers in the summary are absent") as rejected:
             accepted(answer, source)
         assert rejected.value.check == "invented"
         assert rejected.value.identifiers == ("HAT901", "HAT902", "HAT903", "HAT904")
@@ -328,7 +328,7 @@ def test_beginnings_of_names_that_were_cut_offline_are_not_made_up() -> None:
     names = [f"/srv/data{place}_1b1b04eb/{'deep_' * 20}{place}" for place in range(6)]
     source = SOURCE + " ".join(names)
     answer = "Folders: " + ", ".join(f"{name[:16]}…" for name in names)
-    with pytest.raises(SummaryRejected, match="identifiers in the summary stand nowhere"):
+    with pytest.raises(SummaryRejected, match="identifiers in the summary are absent"):
         accepted(Summary(answer), source)
     assert accepted(Summary(answer, extracted=True), source)[0].text == answer
 

@@ -130,7 +130,7 @@ def test_an_error_of_the_hosts_code_is_shown_by_its_class_alone() -> None:
     assert "SECRET" not in repr(compactor.events)
     clock.advance(1)
     executor.run_all()
-    assert "holds no text" in str(compactor.status().last_error)
+    assert "contains no text" in str(compactor.status().last_error)
 
 
 # What is discarded

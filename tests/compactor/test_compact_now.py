@@ -106,7 +106,7 @@ def test_compact_now_raises_what_went_wrong_and_why() -> None:
     with pytest.raises(CompactionFailed, match=r"no compaction: ConnectionError; what was published before") as caught:
         compactor.compact_now(SOON)
     assert caught.value.__cause__ is error
-    with pytest.raises(CompactionFailed, match="the summarizer's answer holds no text") as caught:
+    with pytest.raises(CompactionFailed, match="the summarizer's answer contains no text") as caught:
         compactor.compact_now(SOON)
     assert isinstance(caught.value.__cause__, SummaryRejected)
 

@@ -11,7 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from compactor import SummarizerError
-from compactor.acceptance.checks import Source, check_summary, in_own_voice, is_cut_off
+from compactor.acceptance.checks import (
+    Source,
+    bare,
+    check_summary,
+    has_markup,
+    in_own_voice,
+    is_copied,
+    is_cut_off,
+    repeats,
+)
 from compactor.acceptance.content import (
     Terms,
     find_identifiers,
@@ -21,7 +30,6 @@ from compactor.acceptance.content import (
     names_nothing_new,
     says_nothing,
 )
-from compactor.acceptance.copying import bare, has_markup, measure_copied, repeats
 from compactor.acceptance.prohibitions import bare as letters
 from compactor.acceptance.prohibitions import find_lost, find_missing, find_prohibitions
 from compactor.difference import compared
@@ -86,7 +94,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "is_cut_off": lambda text: is_cut_off(text, text),
     "bare": bare,
     "has_markup": has_markup,
-    "measure_copied": lambda text: measure_copied(text, text),
+    "is_copied": lambda text: is_copied(text, text),
     "repeats": lambda text: repeats(text, text[:-1]),
     "identifiers": find_identifiers,
     "unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),

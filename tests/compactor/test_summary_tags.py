@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.acceptance.copying import has_markup
+from compactor.acceptance.checks import has_markup
 from compactor.summarizers.answers import strip_tags
 
 SUMMARY = "The user booked HAT001.\nNothing is pending."
