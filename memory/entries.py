@@ -61,7 +61,7 @@ def items_in(runs: Iterable[str]) -> Iterator[Place | str]:
             yield from ((number, post) for post in range(first, last + 1))
 
 
-def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Mapping[int, frozenset[int]]) -> bool:
+def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Mapping[int, Iterable[int]]) -> bool:
     """Return whether *runs* contain one of the posts in *erased*, by round number, or an id that stands for one.
     *sources* has the runs for each id."""
     seen: set[str] = set()

@@ -15,12 +15,11 @@ from .compat.memory_with_compress import (
     NotCompressed,
     NotKept,
     count_words,
-    format_msgs,
     memory_with_compress,
 )
 from .compat.offload_context import OffloadResult, offload_context
 from .compat.offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
-from .compat.window import NotAMessage, StateError
+from .compat.window import NotAMessage, StateError, format_msgs
 from .context_offload import context_offload
 from .selective import selective
 

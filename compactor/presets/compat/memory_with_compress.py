@@ -1,8 +1,8 @@
 """``MemoryWithCompress`` as its users know it, over a log that keeps everything; and ``memory_with_compress``, the same
 in the background.
 
-From top to bottom: the class, its two storages, one compression by a host's function or a summarizer, a model that
-answers in JSON, the preset.
+From top to bottom: the class, its two storages, a host's arguments and functions, a model that answers in JSON, the
+preset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import BaseModel, Field, ValidationError
@@ -29,7 +29,7 @@ from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, from_round, parse
 from memory.overlays import CompactedMessage
-from memory.rounds import Round, freeze_mapping, thaw
+from memory.rounds import Round
 
 from ...acceptance.checks import Source
 from ...acceptance.prohibitions import find_prohibitions
@@ -48,19 +48,16 @@ from ...triggers import over_tokens, when
 from ...view import View
 from ..options import check_config, check_function, check_text
 from .window import (
-    Item,
     NotAMessage,
-    SavedWindow,
-    Synthetic,
     Window,
     WindowMessage,
-    dump_window,
+    check_sources,
+    check_state,
     find_compressible,
     find_end_of_answered,
-    find_originals,
+    format_msgs,
     group_messages,
     is_torn,
-    parse_messages,
 )
 
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any] | None
@@ -166,10 +163,9 @@ class MemoryWithCompress:
         if memory is not None and not isinstance(memory, Memory):
             raise ConfigError(("memory", f"must be a Memory(...), not {type(memory).__name__}"))
         _check_counter(token_counter)
-        check_function("compress_func", compress_func)
-        check_function("compression_trigger_func", compression_trigger_func)
-        asked = summarizer if model is None else model
-        self._summarizer = make_structured(asked, customized_compression_prompt, schema, max_token)
+        _check_functions(compress_func, compression_trigger_func)
+        self._asking = (model if summarizer is None else summarizer, customized_compression_prompt, schema)
+        self._summarizer = make_structured(*self._asking, max_token)
         self.memory = memory if memory is not None else Memory()
         self.max_token = max_token
         self.token_counter = token_counter
@@ -186,8 +182,6 @@ class MemoryWithCompress:
         # One add(), load_state_dict() or clear() at a time keeps calls with their results, and a history together.
         self._adding = threading.RLock()
 
-    # -- reading and writing -------------------------------------------------------------------------------------------
-
     async def add(
         self,
         messages: Messages,
@@ -198,11 +192,10 @@ class MemoryWithCompress:
 
         With ``compression_on_add`` it then compresses if due; if that raises, the messages are stored already.
         """
-        check_function("compress_func", compress_func)
-        check_function("compression_trigger_func", compression_trigger_func)
+        _check_functions(compress_func, compression_trigger_func)
         if messages is None:
             return
-        new = parse_messages(messages)
+        new = format_msgs(messages)
         with self._adding:
             for message in new:
                 self.memory.append(message)
@@ -226,15 +219,14 @@ class MemoryWithCompress:
         comes with a result among them.
         """
         check_function("filter_func", filter_func)
-        check_function("compress_func", compress_func)
-        check_function("compression_trigger_func", compression_trigger_func)
+        _check_functions(compress_func, compression_trigger_func)
         if recent_n is not None and (isinstance(recent_n, bool) or not isinstance(recent_n, int)):
             raise TypeError(f"recent_n is a whole number, or None for all messages, not {recent_n!r}")
         if self.compression_on_get:
             await self._compress_while_due(compress_func, compression_trigger_func)
         messages = self.shown()
         if filter_func is not None:
-            given = [(at, copy.deepcopy(message)) for at, message in enumerate(messages)]
+            given = list(enumerate(copy.deepcopy(messages)))
             refused = {one[0] for one in given if not await _call(filter_func, *one)}
             groups = group_messages(messages)
             messages = [message for message, group in zip(messages, groups, strict=True) if not group & refused]
@@ -250,12 +242,15 @@ class MemoryWithCompress:
         messages. Given *memory*, compress that list instead; log and window do not change."""
         if memory is None:
             return await self._compress_while_due(compress_func, compression_trigger_func), self.shown()
+        summarizer, prompt, schema = self._asking
         other = MemoryWithCompress(
             self.max_token,
             self.token_counter,
             self.compress_func,
             self.compression_trigger_func,
-            summarizer=self._summarizer,
+            customized_compression_prompt=prompt,
+            summarizer=summarizer,
+            schema=schema,
         )
         await other.add(memory)
         return await other.check_and_compress(compress_func, compression_trigger_func)
@@ -277,7 +272,7 @@ class MemoryWithCompress:
     def history(self) -> list[Message]:
         """Return all messages since the last ``clear``, as they were added."""
         log = self._window.read_log()
-        return [message for item in self._window.list_history(log) if (message := log.read(item)) is not None]
+        return [log.read_round(number)[post] for number, post in self._window.list_history(log)]
 
     async def size(self) -> int:
         """Return how many messages were added since the last ``clear``, shown or not."""
@@ -295,22 +290,8 @@ class MemoryWithCompress:
 
     async def direct_update_memory(self, messages: Messages) -> None:
         """Show *messages* instead. The log stays; ``direct_updates`` lists the messages that are not in it."""
-        if messages is None:
-            return
-        new = parse_messages(messages)
-        with self._window.transaction(), self._window.lock:
-            log = self._window.read_log()
-            known: list[tuple[Message | None, Item]] = [(one.message, one.item) for one in self._window.read(log)]
-            known += [(log.read(location), location) for location in log.find_all()]
-            items: list[Item] = []
-            direct = list(self._window.state.direct)
-            for message in new:
-                same = next((item for old, item in known if old == message and item not in items), None)
-                if same is None:
-                    same = Synthetic(freeze_mapping(message))
-                    direct.append(same)
-                items.append(same)
-            self._window.show(items, log, direct)
+        if messages is not None:
+            self._window.update(format_msgs(messages))
 
     async def delete(self, indices: Iterable[int] | int) -> None:
         """Hide the messages at *indices*, a call with its results. They stay in the log.
@@ -320,7 +301,7 @@ class MemoryWithCompress:
         with self._window.transaction(), self._window.lock:
             log = self._window.read_log()
             shown = self._window.read(log)
-            groups = group_messages([one.message for one in shown])
+            groups = group_messages(one.message for one in shown)
             deleted = set().union(*(groups[index] for index in _check_indices(indices, len(shown))))
             self._window.show((one.item for at, one in enumerate(shown) if at not in deleted), log)
 
@@ -337,14 +318,15 @@ class MemoryWithCompress:
         the log.
         """
         with self._window.lock:
-            shown = self._window.read()
+            log = self._window.read_log()
+            shown = self._window.read(log)
             (place,) = _check_indices([index], len(shown))
-            return self._window.read_log().make_references([shown[place].item])
+            return self._window.make_references([shown[place].item], log)
 
     @property
     def direct_updates(self) -> list[Message]:
         """All messages that only ``direct_update_memory`` brought, oldest first, shown or not."""
-        return [thaw(one.message) for one in self._window.state.direct]
+        return self._window.direct
 
     @property
     def compression_events(self) -> list[MemoryCompressed]:
@@ -354,7 +336,7 @@ class MemoryWithCompress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
-        return {"max_token": self.max_token, **dump_window(self._window)}
+        return {"max_token": self.max_token, **self._window.dump()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load the result of ``state_dict``. Raises ``StateError`` for a state that cannot be used.
@@ -364,27 +346,18 @@ class MemoryWithCompress:
         refused; without it, missing parts stay unchanged. Raises ``StoreError``; then everything is unchanged, but the
         messages that the log took already follow the shown ones.
         """
-        saved = SavedWindow.parse(state_dict, strict=strict)
-        window = self._window
-        with window.transaction(), self._adding:
-            log = window.read_log()
-            history = window.list_history(log)
-            known = len(history) if saved.history is None else len(saved.history)
-            saved.check_sources(known)
-            if saved.history is not None and [log.read(item) for item in history[:known]] != saved.history:
-                window.clear()
-                for message in saved.history:
+        saved = check_state(state_dict, strict=strict)
+        given: list[Message] | None = saved["chat_history_storage"]
+        with self._window.transaction(), self._adding:
+            history = self.history()
+            known = len(history) if given is None else len(given)
+            check_sources(saved, known)
+            if given is not None and history[:known] != given:
+                self._window.clear()
+                for message in given:
                     self.memory.append(message)
-            with window.lock:  # only now: appending calls hooks
-                log = window.read_log()
-                history = window.list_history(log)
-                direct = None if saved.direct is None else [Synthetic(freeze_mapping(one)) for one in saved.direct]
-                items: list[Item] = [one.item for one in window.read(log)]
-                if saved.history is not None or saved.shown is not None:
-                    items = saved.find_items(history[:known], log)
-                    items += history[known:] if saved.history is not None else []
-                window.show(items, log, direct)
-        self.max_token = saved.max_token or self.max_token
+            self._window.load(saved, known)
+        self.max_token = saved["max_token"] or self.max_token
 
     # -- compressing ---------------------------------------------------------------------------------------------------
 
@@ -403,11 +376,10 @@ class MemoryWithCompress:
             while True:
                 with self._window.lock:
                     shown, redactions = self._window.read(), self._window.redactions
-                size = await self._measure(shown)
-                if size <= self.max_token and not (trigger and await _call(trigger, _copy_messages(shown))):
+                size = await self._measure(messages := [one.message for one in shown])
+                if size <= self.max_token and not (trigger and await _call(trigger, copy.deepcopy(messages))):
                     return compressed
-                spans = [slice(*span) for span in find_compressible(shown)]
-                spans = [span for span in spans if self._is_worthwhile(shown[span])]
+                spans = [span for span in find_compressible(shown) if self._is_worthwhile(shown[span])]
                 if not spans and size > self.max_token:
                     self._emit("over_limit", size)
                 # Each span once: messages that were added to a compressed one wait for the next reading.
@@ -424,38 +396,42 @@ class MemoryWithCompress:
 
     def _is_worthwhile(self, span: Sequence[WindowMessage]) -> bool:
         """Return whether *span* has a message that was not yet compressed, and was not tried in vain."""
-        items = tuple(one.item for one in span)
-        return not all(one.is_compressed for one in span) and items != self._window.state.in_vain
+        return not (all(one.is_compressed for one in span) or self._window.is_in_vain(one.item for one in span))
 
     async def _compress(
         self, span: Sequence[WindowMessage], part: Part, func: CompressFunc | None, redactions: int
     ) -> int | None:
         """Replace *span* and return the number of new messages; None if it stays."""
-        began, size = time.monotonic(), await self._measure(span)
-        new, failed_check = await self._make_replacement(span, part, func, size)
-        size_after = await self._measure(new)
-        old = tuple(one.item for one in span)
+        began, size = time.monotonic(), await self._measure([one.message for one in span])
+        try:
+            messages, check = await self._make_replacement(span, part, func)
+        except Exception as error:
+            self._emit("failed", size, error.check if isinstance(error, SummaryRejected) else type(error).__name__)
+            if isinstance(error, SummaryRejected | SummarizerError):
+                raise CompressionFailed(str(error)) from error
+            raise
+        size_after = await self._measure(messages)
         # Measured by the host's counter: the acceptance checks count tokens.
         if func is None and size_after >= size:
-            self._window.note_in_vain(old)
-            self._emit("no_progress", size, failed_check)
+            self._window.note_in_vain(one.item for one in span)
+            self._emit("no_progress", size, check)
             self._write()
             return None
-        if not self._window.substitute(old, [one.item for one in new], redactions):
+        if not self._window.substitute(span, messages, redactions):
             self._emit("stale", size)
             return None
         event = MemoryCompressed(
             part=part,
             messages_before=len(span),
-            messages_after=len(new),
+            messages_after=len(messages),
             size_before=size,
             size_after=size_after,
             seconds=time.monotonic() - began,
-            check=failed_check,
+            check=check,
         )
         self._write(event)
         self.memory.emit(event)
-        return len(new)
+        return len(messages)
 
     def _write(self, event: MemoryCompressed | None = None) -> None:
         """Write the window to the log; if the store fails, a paid result is shown all the same."""
@@ -467,34 +443,27 @@ class MemoryWithCompress:
             self.memory.emit(NotKept(error=type(error).__name__))
 
     async def _make_replacement(
-        self, span: Sequence[WindowMessage], part: Part, func: CompressFunc | None, size: int
-    ) -> tuple[Sequence[WindowMessage], str | None]:
-        """Return the replacement of *span*, or *span* itself if its summary is no shorter; and the check that the last
+        self, span: Sequence[WindowMessage], part: Part, func: CompressFunc | None
+    ) -> tuple[list[Message], str | None]:
+        """Return messages in the place of *span*, or its own if a summary is no shorter; and the check that the last
         answer failed, if answers were too long."""
+        unchanged = [one.message for one in span]
+        if func is not None:
+            return _check_answer(await _call_in_thread(func, copy.deepcopy(unchanged))), None
         failed_checks: list[str] = []
         try:
-            if func is not None:
-                return _attach_sources(span, _check_answer(await _call_in_thread(func, _copy_messages(span)))), None
-            summary = await asyncio.to_thread(self._summarize, span, part, self._summarizer, failed_checks)
-            return _attach_sources(span, [summary]), None
+            return [await asyncio.to_thread(self._summarize, span, part, self._summarizer, failed_checks)], None
         except SummaryRejected as error:
             # An extract of very little text may be all of it.
             if isinstance(self._summarizer, ExtractiveSummarizer):
-                return span, None
+                return unchanged, None
             if error.check in ("larger", "no_progress") and "oversized" not in failed_checks:
-                return span, error.check
+                return unchanged, error.check
             if TOO_LONG.isdisjoint(failed_checks):
-                self._emit("failed", size, error.check)
-                raise CompressionFailed(str(error)) from error
-        except Exception as error:
-            self._emit("failed", size, type(error).__name__)
-            if isinstance(error, SummarizerError):
-                raise CompressionFailed(str(error)) from error
-            raise
+                raise
         with contextlib.suppress(SummaryRejected):
-            extract = await asyncio.to_thread(self._summarize, span, part, ExtractiveSummarizer(), [])
-            return _attach_sources(span, [extract]), failed_checks[-1]
-        return span, failed_checks[-1]
+            return [await asyncio.to_thread(self._summarize, span, part, ExtractiveSummarizer(), [])], failed_checks[-1]
+        return unchanged, failed_checks[-1]
 
     def _summarize(
         self, span: Sequence[WindowMessage], part: Part, summarizer: Summarizer, failed_checks: list[str]
@@ -504,19 +473,20 @@ class MemoryWithCompress:
         previous = "\n\n".join(_strip_frame(one.message) for one in span if one.is_compressed)
         rounds = _make_rounds(one.message for one in span if not one.is_compressed)
         target = max(self.max_token // (16 if self.token_counter is None else 4), _MIN_TARGET)
+        # A host's prompt may name only max_token.
+        is_told_target = isinstance(summarizer, ExtractiveSummarizer) or _names_target(self._asking[1])
         request = SummaryRequest(
             role=ASSISTANT,
             kind="rounds" if part == "past" else "tool_run",
             previous=CompactedMessage(start_index=1, end_index=1, summary=previous) if previous else None,
             rounds=rounds,
             end_index=len(rounds),
-            target_tokens=target if _is_told_target(summarizer) else self.max_token,
+            target_tokens=target if is_told_target else self.max_token,
             messages=[{"role": "user", "content": ""}],  # the summarizer has a prompt; this carries the feedback
         )
         log, items = self._window.read_log(), [one.item for one in span]
-        originals = map(log.read, find_originals(items))
-        prohibitions = find_prohibitions(_make_rounds(message for message in originals if message is not None))
-        references = ", ".join(log.make_references(items))
+        originals = (self._window.read_item(item, log) for item in self._window.find_originals(items))
+        references = ", ".join(self._window.make_references(items, log))
         saving = Saving(
             before=sum(count_message(one.message, count_tokens) for one in span),
             frame=count_message(_make_message("", part, references), count_tokens),
@@ -531,20 +501,17 @@ class MemoryWithCompress:
         summary = work.summarize(
             request,
             Source("\n".join(map(quote, rounds)), saving.new, saving.previous, previous=previous),
-            prohibitions=prohibitions,
+            prohibitions=find_prohibitions(_make_rounds(message for message in originals if message is not None)),
             room=max(target // 2, _MIN_ROOM),
             length_setting="max_token",
         )
         return _make_message(summary.text, part, references)
 
-    async def _measure(self, shown: Sequence[WindowMessage]) -> int:
-        return await count_words(self.token_counter, _copy_messages(shown))
+    async def _measure(self, messages: list[Message]) -> int:
+        return await count_words(self.token_counter, copy.deepcopy(messages))
 
     def _emit(self, reason: Reason, size: int, error: str | None = None) -> None:
         self.memory.emit(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
-
-
-# --- its two storages -------------------------------------------------------------------------------------------------
 
 
 class MessageStorage:
@@ -601,10 +568,7 @@ class MessageStorage:
 
     async def clear(self) -> None:
         """Show nothing; of the history, also count from 0. The log keeps everything."""
-        if self._is_history:
-            await self._owner.clear()
-        else:
-            await self._owner.direct_update_memory([])
+        await (self._owner.clear() if self._is_history else self._owner.direct_update_memory([]))
 
     async def replace(self, messages: Messages) -> None:
         """Show *messages* instead. Of the history, raise ``NotImplementedError``."""
@@ -618,6 +582,11 @@ def _list_messages(messages: Messages) -> list[Mapping[str, Any]]:
 
 
 # --- arguments, and a host's functions --------------------------------------------------------------------------------
+
+
+def _check_functions(compress_func: CompressFunc | None, compression_trigger_func: TriggerFunc | None) -> None:
+    check_function("compress_func", compress_func)
+    check_function("compression_trigger_func", compression_trigger_func)
 
 
 def _check_indices(indices: Iterable[int] | int, count: int) -> list[int]:
@@ -641,9 +610,6 @@ def _take_newest(messages: list[Message], number: int) -> list[Message]:
     return messages[start:]
 
 
-format_msgs = parse_messages
-
-
 async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]]) -> int:
     """Return the size of a text or of messages, as a ``MemoryWithCompress`` with that *token_counter* measures it."""
     _check_counter(token_counter)
@@ -651,7 +617,7 @@ async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]
         if token_counter is None:
             return len(text)
         return _check_size(await _call(getattr(token_counter, "count", token_counter), text))
-    messages = parse_messages(text)
+    messages = format_msgs(text)
     if token_counter is None:
         return len(json.dumps(messages, ensure_ascii=False)) if messages else 0
     if callable(getattr(token_counter, "count", None)):
@@ -685,10 +651,6 @@ async def _call_in_thread(func: Callable[..., Any], *args: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def _copy_messages(shown: Sequence[WindowMessage]) -> list[Message]:
-    return [copy.deepcopy(one.message) for one in shown]
-
-
 def _check_answer(answer: object) -> list[Message]:
     """Return the messages of a *compress_func*. Raises ``CompressionFailed`` if they cannot replace others."""
     if not isinstance(answer, Sequence) or isinstance(answer, str | bytes) or not answer:
@@ -696,7 +658,7 @@ def _check_answer(answer: object) -> list[Message]:
             f"compress_func returned {type(answer).__name__}; it must return a list of at least one message"
         )
     try:
-        messages = parse_messages(answer)
+        messages = format_msgs(answer)
     except NotAMessage as error:
         raise CompressionFailed(f"compress_func returned what is no message: {error}") from error
     if any(map(is_torn, messages, group_messages(messages))):
@@ -704,24 +666,8 @@ def _check_answer(answer: object) -> list[Message]:
     return messages
 
 
-# --- the messages in the place of others ------------------------------------------------------------------------------
-
-
 def _make_rounds(messages: Iterable[Message]) -> tuple[Round, ...]:
     return Memory.from_messages(messages).conversation.rounds[:]
-
-
-def _attach_sources(span: Sequence[WindowMessage], messages: Sequence[Message]) -> list[WindowMessage]:
-    """Return *messages* as the replacement of *span*. Its last messages, if they are among them, stay as they were."""
-    same = 0
-    while same < min(len(messages), len(span)) and messages[-1 - same] == span[-1 - same].message:
-        same += 1
-    items, kept = tuple(one.item for one in span), len(span) - same
-    new = [
-        WindowMessage(Synthetic(freeze_mapping(message), items[:kept], items[kept:]), message)
-        for message in messages[: len(messages) - same]
-    ]
-    return [*new, *span[kept:]]
 
 
 def _make_message(text: str, part: Part, references: str) -> Message:
@@ -768,56 +714,11 @@ Answer with one JSON object of this schema, and with nothing around it:
 _PLACEHOLDER = re.compile(r"\{(\{)?(max_token|messages_list_json|schema_json|target_tokens)\}(?(1)\})")
 
 
-@dataclass(frozen=True)
-class StructuredSummarizer:
-    """Asks a model for a JSON object and takes the text out of it."""
-
-    ask: Summarizer
-    prompt: str
-    schema: type[BaseModel]
-    max_token: int
-    #: Whether an answer without JSON is refused; else it is taken as the text.
-    strict: bool
-
-    def __call__(self, request: SummaryRequest) -> Summary:
-        messages = [{"role": "user", "content": self._render(request) + refusal_in(request)}]
-        answer = self.ask(replace(request, messages=messages))
-        if isinstance(answer, Summary) and isinstance(answer.text, str):
-            return Summary(self._parse(answer.text), answer.usage, answer.model)
-        return Summary(self._parse(answer)) if isinstance(answer, str) else answer
-
-    def _render(self, request: SummaryRequest) -> str:
-        """Return the prompt. Placeholders are filled once; none is looked for in the inserted text."""
-        earlier = [{"role": "user", "content": request.previous.summary}] if request.previous else []
-        messages = [message for round_ in request.rounds for message in from_round(round_, request.role or ASSISTANT)]
-        values = {
-            "max_token": str(self.max_token),
-            "target_tokens": "a few hundred" if request.target_tokens is None else str(request.target_tokens),
-            "messages_list_json": json.dumps([*earlier, *messages], ensure_ascii=False, indent=2),
-            "schema_json": json.dumps(self.schema.model_json_schema(), ensure_ascii=False, indent=2),
-        }
-        return _PLACEHOLDER.sub(lambda match: f"{{{match[2]}}}" if match[1] else values[match[2]], self.prompt)
-
-    def _parse(self, answer: str) -> str:
-        """Return the text in a model's answer. Raises ``SummarizerError`` if it does not fit the schema."""
-        body = unfenced(strip_tags(answer))
-        if not (self.strict or body.startswith("{")):
-            return answer
-        try:
-            return str(getattr(self.schema.model_validate_json(body), "compressed_text"))  # noqa: B009  (a host's schema)
-        except ValidationError as error:
-            faults = error.errors(include_input=False, include_url=False, include_context=False)
-            wrong = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'answer'}: {fault['type']}" for fault in faults)
-            raise SummarizerError(
-                f"the answer does not fit {self.schema.__name__} ({wrong}): put {{schema_json}} into the prompt, or"
-                " take a model that keeps to a schema; nothing was changed"
-            ) from None
-
-
 def make_structured(
     summarizer: object | None, prompt: str | None, schema: type[BaseModel] | None, max_token: int
 ) -> Summarizer:
-    """Return a summarizer that asks *summarizer* with *prompt*; the offline one if there is none."""
+    """Return a summarizer that asks *summarizer* for a JSON object and takes the text out of it; the offline one if
+    there is none."""
     if callable(max_token) or hasattr(max_token, "chat_completion"):
         raise ConfigError(("max_token", "is the first argument here; give the model as summarizer= or model="))
     whole_number("max_token", max_token, 1)
@@ -828,20 +729,59 @@ def make_structured(
     is_schema = isinstance(schema, type) and issubclass(schema, BaseModel)
     if schema is not None and not (is_schema and "compressed_text" in schema.model_fields):
         raise ConfigError(("schema", "lacks compressed_text; derive it from MemoryCompressionSchema"))
-    if isinstance(summarizer, StructuredSummarizer) and prompt is None and schema is None:
-        return summarizer
     if summarizer is None or isinstance(summarizer, ExtractiveSummarizer):
         return summarizer or ExtractiveSummarizer()  # it reads rounds and no prompt
-    strict = schema is not None or (prompt is not None and "{schema_json}" in prompt)
-    prompt = prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE
-    return StructuredSummarizer(as_summarizer(summarizer), prompt, schema or MemoryCompressionSchema, max_token, strict)
+    model, template, form = (
+        as_summarizer(summarizer),
+        prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
+        schema or MemoryCompressionSchema,
+    )
+    # An answer without JSON is taken as the text only if the host did not ask for JSON.
+    is_strict = schema is not None or (prompt is not None and "{schema_json}" in prompt)
+
+    def ask(request: SummaryRequest) -> Summary:
+        content = _fill_prompt(template, request, form, max_token) + refusal_in(request)
+        answer: object = model(replace(request, messages=[{"role": "user", "content": content}]))
+        if isinstance(answer, Summary) and isinstance(answer.text, str):
+            return Summary(_parse_answer(answer.text, form, is_strict), answer.usage, answer.model)
+        return Summary(_parse_answer(answer, form, is_strict)) if isinstance(answer, str) else answer  # type: ignore[return-value]
+
+    return ask
 
 
-def _is_told_target(summarizer: object) -> bool:
-    """Return whether *summarizer* learns ``target_tokens``: a host's prompt may name only ``max_token``."""
-    if not isinstance(summarizer, StructuredSummarizer):
-        return True
-    named = {match[2] for match in _PLACEHOLDER.finditer(summarizer.prompt) if not match[1]}
+def _fill_prompt(prompt: str, request: SummaryRequest, schema: type[BaseModel], max_token: int) -> str:
+    """Return the prompt. Placeholders are filled once; none is looked for in the inserted text."""
+    earlier = [{"role": "user", "content": request.previous.summary}] if request.previous else []
+    messages = [message for round_ in request.rounds for message in from_round(round_, request.role or ASSISTANT)]
+    values = {
+        "max_token": str(max_token),
+        "target_tokens": "a few hundred" if request.target_tokens is None else str(request.target_tokens),
+        "messages_list_json": json.dumps([*earlier, *messages], ensure_ascii=False, indent=2),
+        "schema_json": json.dumps(schema.model_json_schema(), ensure_ascii=False, indent=2),
+    }
+    return _PLACEHOLDER.sub(lambda match: f"{{{match[2]}}}" if match[1] else values[match[2]], prompt)
+
+
+def _parse_answer(answer: str, schema: type[BaseModel], is_strict: bool) -> str:
+    """Return the text in a model's answer. Raises ``SummarizerError`` if it does not fit the schema."""
+    body = unfenced(strip_tags(answer))
+    if not (is_strict or body.startswith("{")):
+        return answer
+    try:
+        return str(getattr(schema.model_validate_json(body), "compressed_text"))  # noqa: B009  (a host's schema)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        wrong = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'answer'}: {fault['type']}" for fault in faults)
+        raise SummarizerError(
+            f"the answer does not fit {schema.__name__} ({wrong}): put {{schema_json}} into the prompt, or take a model"
+            " that keeps to a schema; nothing was changed"
+        ) from None
+
+
+def _names_target(prompt: str | None) -> bool:
+    """Return whether a model with *prompt* learns ``target_tokens``, or no length at all."""
+    placeholders = _PLACEHOLDER.finditer(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE)
+    named = {match[2] for match in placeholders if not match[1]}
     return "target_tokens" in named or "max_token" not in named
 
 
@@ -879,6 +819,5 @@ def memory_with_compress(
 
 
 def _list_tail(view: View) -> list[Message]:
-    return [
-        copy.deepcopy(message) for place in view.places for _, group in view.groups(place) for message in group.messages
-    ]
+    groups = (group for place in view.places for _, group in view.groups(place))
+    return [copy.deepcopy(message) for group in groups for message in group.messages]

@@ -1,32 +1,36 @@
 """The messages that a ``MemoryWithCompress`` shows: those of the log, and texts in the place of some. The log never
 changes.
 
-Four parts: items, the log as messages, the window itself, and a window as a state dict.
+Three parts: which messages belong together, the log as messages, the window.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, takewhile
+from typing import Any, NamedTuple
 
 from memory import Memory
-from memory.entries import EventRecorded, PostRedacted, ShownRecorded, StandIn, items_in, runs_of
+from memory.entries import EventRecorded, Place, PostRedacted, ShownRecorded, StandIn, covers, items_in, runs_of
 from memory.errors import ContextError, MessageError
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
 from memory.messages import ASSISTANT, FUNCTION, TOOL, from_post, pair_results, parse, query_message, repeats_query
 from memory.references import posts_reference, range_reference
-from memory.rounds import FrozenMapping, Post, Record, freeze_mapping, new_id, run_dump, thaw
+from memory.rounds import EMPTY, Post, Record, copy_with, freeze_mapping, new_id, run_dump, thaw
 
 from ...prompt.groups import Message
 
+#: Where a message stands in the log, or the id of a message that is not in it: a ``StandIn``.
+Item = Place | str
+
 _SYSTEM = ("system", "developer")
+#: The posts of a failed round.
+_ALL_POSTS = range(1 << 31)
 
 
 class NotAMessage(MessageError, TypeError):
@@ -39,105 +43,28 @@ class StateError(ContextError, KeyError, ValueError):
     __str__ = Exception.__str__  # KeyError's would put the sentence in quotation marks
 
 
-def parse_messages(given: object) -> list[Message]:
+class WindowMessage(NamedTuple):
+    """One message of the window."""
+
+    item: Item
+    message: Message
+    #: It replaces others.
+    is_compressed: bool
+    #: It may not be compressed: it is pinned, or a system message before the first round.
+    is_fixed: bool
+
+
+def format_msgs(msgs: object) -> list[Message]:
     """Return copies of one message or several. Raises ``NotAMessage``, a ``TypeError``."""
-    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    several = isinstance(msgs, Sequence) and not isinstance(msgs, str | bytes)
     messages = []
-    for place, message in enumerate(given if several else (given,), 1):  # type: ignore[arg-type, var-annotated]
+    for place, message in enumerate(msgs if several else (msgs,), 1):  # type: ignore[arg-type, var-annotated]
         try:
             parse(message)
             messages.append(thaw(freeze_mapping(message)))
         except MessageError as error:
             raise NotAMessage(f"message {place}: {error}; nothing was stored") from error
     return messages
-
-
-# --- items: a message of the log by its location, or a synthetic message ---------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Location:
-    """Where a message stands in the log."""
-
-    #: Number of its round; 0: the header.
-    round: int
-    #: Number of its post in the round, 0: the user's query. In the header: its place.
-    post: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Synthetic:
-    """A message that is not in the log: a compressed text, or one that the host put into the window."""
-
-    message: FrozenMapping
-    #: The items that it replaces, oldest first. Empty: the host put it there.
-    sources: tuple[Item, ...] = ()
-    #: Items that its author read as well; they stay in the window.
-    beside: tuple[Item, ...] = ()
-    id: str = field(default_factory=new_id)
-
-
-Item = Location | Synthetic
-
-
-def find_originals(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the messages that *items* replace, down to those of the log and of the host."""
-    todo = [iter(items)]
-    while todo:  # no recursion: a text may be compressed a thousand times
-        item = next(todo[-1], None)
-        if item is None:
-            todo.pop()
-        elif isinstance(item, Synthetic) and item.sources:
-            todo.append(iter(item.sources))
-        else:
-            yield item
-
-
-def find_locations(items: Iterable[Item]) -> Iterator[Location]:
-    """Yield where in the log *items*, or the messages that they replace, stand."""
-    yield from (item for item in find_originals(items) if isinstance(item, Location))
-
-
-def _is_stale(item: Item, erased: Set[Location], failed: Set[int]) -> bool:
-    """Return whether the author of *item* read an *erased* message or one of a *failed* round."""
-    todo = [item] if isinstance(item, Synthetic) else []
-    while todo:
-        text = todo.pop()
-        for source in text.sources + text.beside:
-            if isinstance(source, Synthetic):
-                todo.append(source)
-            elif source in erased or source.round in failed:
-                return True
-    return False
-
-
-def _replace_stale(items: Iterable[Item], erased: Set[Location], failed: Set[int]) -> tuple[Item, ...]:
-    """Return *items*; a text whose author read an erased or failed message gives way to the originals."""
-    kept: list[Item] = []
-    for item in items:
-        if isinstance(item, Synthetic) and _is_stale(item, erased, failed):
-            kept += (one for one in find_originals(item.sources) if not _is_stale(one, erased, failed))
-        else:
-            kept.append(item)
-    return tuple(kept)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowMessage:
-    """One message of the window."""
-
-    item: Item
-    message: Message
-    #: No compression may change its words.
-    pinned: bool = False
-
-    @property
-    def is_header(self) -> bool:
-        return isinstance(self.item, Location) and self.item.round == 0
-
-    @property
-    def is_compressed(self) -> bool:
-        return isinstance(self.item, Synthetic) and bool(self.item.sources)
 
 
 # --- which messages belong together, and which may be compressed ------------------------------------------------------
@@ -161,18 +88,17 @@ def group_posts(posts: Sequence[Post]) -> list[set[int]]:
     return groups
 
 
-def group_messages(messages: Sequence[Message]) -> list[set[int]]:
+def group_messages(messages: Iterable[Message]) -> list[set[int]]:
     """Return the same for messages."""
     return group_posts([parse(message).post for message in messages])
 
 
 def is_torn(message: Message, group: set[int]) -> bool:
     """Return whether *message* is a result without its call, or has a call without its result."""
-    return (message["role"] == TOOL and len(group) == 1) or awaits_result(message, group)
+    return (message["role"] == TOOL and len(group) == 1) or _awaits_result(message, group)
 
 
-def awaits_result(message: Message, group: set[int]) -> bool:
-    """Return whether *message* has a call without its result."""
+def _awaits_result(message: Message, group: set[int]) -> bool:
     return _count_calls(message) >= len(group)  # the group has the message itself, too
 
 
@@ -182,20 +108,18 @@ def _count_calls(message: Message) -> int:
     return len(message.get("tool_calls") or ()) or int(bool(message.get("function_call")))
 
 
-def find_compressible(shown: Sequence[WindowMessage]) -> list[tuple[int, int]]:
-    """Return the spans that may be compressed, oldest first, as slices. No span separates a call from its results.
+def find_compressible(shown: Sequence[WindowMessage]) -> list[slice]:
+    """Return the spans that may be compressed, oldest first. No span separates a call from its results.
 
-    None has the header, a pinned message, an unanswered question, a result that no model has read, or a call that waits
-    for results.
+    None has a fixed message, an unanswered question, a result that no model has read, or a call that waits for results.
     """
-    messages = [one.message for one in shown]
-    groups = group_messages(messages)
-    opened = find_end_of_answered(shown)
-    read = max((place for place, message in enumerate(messages) if message["role"] == ASSISTANT), default=-1)
-    stays = [one.is_header or one.pinned for one in shown]
-    for place in range(opened, len(shown)):
-        asked = messages[place]["role"] == "user" and not shown[place].is_compressed
-        stays[place] |= asked or place > read or awaits_result(messages[place], groups[place])
+    groups = group_messages(one.message for one in shown)
+    read = max((place for place, one in enumerate(shown) if one.message["role"] == ASSISTANT), default=-1)
+    stays = [one.is_fixed for one in shown]
+    for place in range(find_end_of_answered(shown), len(shown)):
+        message = shown[place].message
+        is_question = message["role"] == "user" and not shown[place].is_compressed
+        stays[place] |= is_question or place > read or _awaits_result(message, groups[place])
 
     def is_split(group: set[int]) -> bool:
         return any(stays[min(group) : max(group) + 1]) and not all(stays[place] for place in group)
@@ -203,9 +127,8 @@ def find_compressible(shown: Sequence[WindowMessage]) -> list[tuple[int, int]]:
     while split := [group for group in groups if is_split(group)]:
         for place in set().union(*split):
             stays[place] = True
-    bounds = [True, *stays, True]
-    edges = [place for place in range(len(shown) + 1) if bounds[place] != bounds[place + 1]]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    edges = [place for place, (one, next_) in enumerate(pairwise([True, *stays, True])) if one != next_]
+    return [slice(*span) for span in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
@@ -238,24 +161,23 @@ def _label_orphans(messages: Sequence[Message]) -> list[Message]:
 
 
 class LogReader:
-    """The messages of a Memory at one moment, by location."""
+    """The messages of a Memory at one moment, by place."""
 
     def __init__(self, memory: Memory) -> None:
         self.snapshot = memory.snapshot
         self.rounds = self.snapshot.rounds(ASSISTANT, include_failed=True)
         self._cache: dict[int, dict[int, Message]] = {}
 
-    def read(self, item: Item) -> Message | None:
-        """Return a message as it reads now; None if its round has failed."""
-        if isinstance(item, Synthetic):
-            message: Message = thaw(item.message)
-            return message
-        if item.round not in self._cache:
-            self._cache[item.round] = dict(self.read_round(item.round))
-        return self._cache[item.round].get(item.post)
+    def read_round(self, number: int) -> dict[int, Message]:
+        """Return the messages of a round by their posts' numbers, 0 for the query. Round 0 is the header.
 
-    def read_round(self, number: int) -> Iterator[tuple[int, Message]]:
-        """Yield the messages of a round with their posts' numbers, none if it has failed; 0: of the header."""
+        A failed round has none.
+        """
+        if number not in self._cache:
+            self._cache[number] = dict(self._read_round(number))
+        return self._cache[number]
+
+    def _read_round(self, number: int) -> Iterator[tuple[int, Message]]:
         if number == 0:
             yield from ((place, from_post(post)) for place, post in enumerate(self.snapshot.header, 1))
             return
@@ -269,53 +191,33 @@ class LogReader:
             if not (place == 0 and query is not None and repeats_query(post, round_)):
                 yield post.number, from_post(post)
 
-    def find_all(self, first: int = 0) -> Iterator[Location]:
-        """Yield all locations, in order: of the header, and of the rounds from *first* on."""
+    def find_all(self, first: int = 0) -> Iterator[Place]:
+        """Yield all places, in order: of the header, and of the rounds from *first* on."""
         for number in (0, *range(max(first, 1), len(self.rounds) + 1)):
-            yield from (Location(number, post) for post, _ in self.read_round(number))
+            yield from ((number, post) for post in self.read_round(number))
 
-    def is_pinned(self, item: Item) -> bool:
-        if isinstance(item, Synthetic) or item.round == 0:
-            return False
-        return (self.rounds[item.round - 1].id, item.post) in self.rounds.pins
+    def is_fixed(self, place: Place) -> bool:
+        """Return whether the message is pinned, or of the header."""
+        return place[0] == 0 or (self.rounds[place[0] - 1].id, place[1]) in self.rounds.pins
 
-    def make_references(self, items: Iterable[Item]) -> tuple[str, ...]:
-        """Return references for the log from the first to the last of *items*: one for all complete rounds, and one for
-        each partial round."""
-        locations = sorted(location for location in find_locations(items) if location.round)
+    def make_references(self, places: Iterable[Place]) -> tuple[str, ...]:
+        """Return references for the log from the first to the last of *places*: one for all complete rounds, and one
+        for each partial round. The header has none."""
+        places = sorted(place for place in places if place[0])
         references: dict[str, str] = {}
-        complete: list[int] = []
-        for number in range(locations[0].round, locations[-1].round + 1) if locations else ():
-            posts = [post for post, _ in self.read_round(number)]
-            inside = [post for post in posts if locations[0] <= Location(number, post) <= locations[-1]]
+        first_complete = 0
+        for number in range(places[0][0], places[-1][0] + 1) if places else ():
+            posts = list(self.read_round(number))
+            inside = [post for post in posts if places[0] <= (number, post) <= places[-1]]
             if inside == posts:
-                complete.append(number)
-                references["complete"] = range_reference(complete[0], number)
+                first_complete = first_complete or number
+                references["complete"] = range_reference(first_complete, number)
             else:
                 references[str(number)] = posts_reference(self.rounds[number - 1], inside[0], inside[-1])
         return tuple(references.values())
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WindowState:
-    """A window at one moment."""
-
-    #: The log when it was read last; erasures and failures since then are not yet applied.
-    snapshot: Snapshot
-    items: tuple[Item, ...] = ()
-    #: How many closed rounds of the log were taken in full.
-    settled: int = 0
-    #: The last post that was taken, by round; of the header, and of the rounds after those.
-    taken: Mapping[int, int] = field(default_factory=dict)
-    #: The last message at the time of the last ``clear``.
-    cleared: Location = Location(0, 0)
-    #: All messages that the host put into the window, oldest first, shown or not.
-    direct: tuple[Synthetic, ...] = ()
-    #: The items of the last compression that saved nothing.
-    in_vain: tuple[Item, ...] = ()
 
 
 class Window:
@@ -325,72 +227,158 @@ class Window:
         self._memory = memory
         self._journal = memory.journal(ASSISTANT)
         self._changes = 0  # all but the adding of new messages
-        self._written: set[str] = set()  # ids of the synthetic messages in the log
-        self._direct_written: tuple[Synthetic, ...] = ()
-        self.state = self._resume(WindowState(memory.snapshot))
+        #: The log when it was read last; erasures and failures since then are not yet applied.
+        self._snapshot: Snapshot = memory.snapshot
+        #: What is shown, as the log keeps it; ``direct`` has all ids.
+        self._state = ShownRecorded(role=ASSISTANT)
+        #: All messages that are not in the log, by id, each behind those that it replaces.
+        self._stand_ins: dict[str, StandIn] = {}
+        self._resume()
+        self._written = set(self._stand_ins)
+        self._direct_written = self._state.direct
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        #: Guards ``state``. A caller may hold it over several steps, but must not append or wait meanwhile.
+        #: Guards all of it. A caller may hold it over several steps, but must not append or wait meanwhile.
         self.lock = threading.RLock()
 
     def read_log(self) -> LogReader:
         return LogReader(self._memory)
 
-    def list_history(self, log: LogReader) -> list[Location]:
+    def list_history(self, log: LogReader) -> list[Place]:
         """Return all messages of the log since the last ``clear``, shown or not."""
-        return [item for item in log.find_all() if item > self.state.cleared]
+        return [place for place in log.find_all() if place > self._state.cleared]
 
     def read(self, log: LogReader | None = None) -> list[WindowMessage]:
         """Return what is shown. *log*: one that was read under the lock; None: as the log is now."""
         with self.lock:
             log = self.read_log() if log is None else log
             self._apply_erasures(log.snapshot)
-            state = self.state
-            new = [item for item in log.find_all(state.settled + 1) if item.post > state.taken.get(item.round, -1)]
-            found = [(item, message) for item in (*state.items, *new) if (message := log.read(item)) is not None]
-            self.show((item for item, _ in found), log)
-            messages = _label_orphans([message for _, message in found])
-            shown = zip(self.state.items, messages, strict=True)
-            return [WindowMessage(item, message, log.is_pinned(item)) for item, message in shown]
+            taken = dict(self._state.taken)
+            new = [place for place in log.find_all(self._state.settled + 1) if place[1] > taken.get(place[0], -1)]
+            items = (*items_in(self._state.shown), *new)
+            found = [(item, message) for item in items if (message := self.read_item(item, log)) is not None]
+            self.show([item for item, _ in found], log)
+            return [
+                WindowMessage(
+                    item, message, bool(self._list_sources(item)), isinstance(item, tuple) and log.is_fixed(item)
+                )
+                for (item, _), message in zip(found, _label_orphans([message for _, message in found]), strict=True)
+            ]
+
+    def read_item(self, item: Item, log: LogReader) -> Message | None:
+        """Return a message as it reads now; None if its round has failed."""
+        if isinstance(item, tuple):
+            return log.read_round(item[0]).get(item[1])
+        return thaw(self._stand_ins[item].message) if item in self._stand_ins else None
+
+    def find_originals(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the messages that *items* replace, down to those of the log and of the host."""
+        todo = [*items][::-1]
+        while todo:  # no recursion: a text may be compressed a thousand times
+            item = todo.pop()
+            if sources := self._list_sources(item):
+                todo += reversed(sources)
+            else:
+                yield item
+
+    def make_references(self, items: Iterable[Item], log: LogReader) -> tuple[str, ...]:
+        """Return references to *items*, or to the messages that they replace."""
+        return log.make_references(item for item in self.find_originals(items) if isinstance(item, tuple))
+
+    @property
+    def direct(self) -> list[Message]:
+        """All messages that the host put into the window, oldest first, shown or not."""
+        return [thaw(self._stand_ins[id_].message) for id_ in self._state.direct]
 
     @property
     def redactions(self) -> int:
         """Number of redactions when the log was read last."""
-        return self.state.snapshot.redactions
+        return self._snapshot.redactions
 
-    def _apply_erasures(self, now: Snapshot) -> None:
-        """Show the originals instead of texts whose authors read what was erased or failed by *now*."""
-        state, before = self.state, self.state.snapshot
-        failed = frozenset(now.failed).difference(before.failed)
-        erased = frozenset(
-            Location(now.numbers[round_id], post)
-            for round_id, posts in now.erased.items()
-            for post in posts[len(before.erased.get(round_id, ())) :]
-        )
-        if erased or failed:
-            # What was compressed in vain is never shown again, but it may still have to be written to the log.
-            items, in_vain = (_replace_stale(one, erased, failed) for one in (state.items, state.in_vain))
-            state = replace(state, items=items, in_vain=in_vain)
-        self.state = replace(state, snapshot=now)
+    def is_in_vain(self, items: Iterable[Item]) -> bool:
+        """Return whether *items* are those of the last compression that saved nothing."""
+        return runs_of(items) == self._state.in_vain
 
-    def show(self, items: Iterable[Item], log: LogReader, direct: Iterable[Synthetic] | None = None) -> None:
+    def _list_sources(self, item: Item) -> list[Item]:
+        """Return what *item* replaces; a message of the log or of the host replaces nothing."""
+        return list(items_in(self._stand_ins[item].sources)) if item in self._stand_ins else []
+
+    # -- changing what is shown ----------------------------------------------------------------------------------------
+
+    def show(self, items: Iterable[Item], log: LogReader, direct: Iterable[str] | None = None) -> None:
         """Show *items* instead of all that is shown of *log*; messages appended later follow them.
 
         *direct* is the new list of the host's messages; None: it stays.
         """
         with self.lock:
             settled = log.rounds.settled
-            taken = {item.round: item.post for item in log.find_all(settled + 1)}
-            direct = self.state.direct if direct is None else tuple(direct)
-            self.state = replace(self.state, items=tuple(items), settled=settled, taken=taken, direct=direct)
+            taken = tuple(dict(log.find_all(settled + 1)).items())
+            direct = self._state.direct if direct is None else tuple(direct)
+            self._state = copy_with(self._state, shown=runs_of(items), settled=settled, taken=taken, direct=direct)
+
+    def add(self, message: Message, sources: Iterable[Item] = (), beside: Iterable[Item] = ()) -> str:
+        """Make a message that is not in the log and replaces *sources*; return its id. Its author read *beside* as
+        well."""
+        one = StandIn(id=new_id(), message=message, sources=runs_of(sources), beside=runs_of(beside))
+        self._stand_ins[one.id] = one
+        return one.id
+
+    def update(self, messages: Iterable[Message]) -> None:
+        """Show *messages* of the host instead of all others."""
+        with self.transaction(), self.lock:
+            log = self.read_log()
+            known: list[tuple[Message | None, Item]] = [(one.message, one.item) for one in self.read(log)]
+            known += [(self.read_item(place, log), place) for place in log.find_all()]
+            items: list[Item] = []
+            direct = list(self._state.direct)
+            for message in messages:
+                same = next((item for old, item in known if old == message and item not in items), None)
+                if same is None:
+                    same = self.add(message)
+                    direct.append(same)
+                items.append(same)
+            self.show(items, log, direct)
+
+    def clear(self) -> None:
+        """Show nothing, and let history begin anew."""
+        with self.lock:
+            log = self.read_log()
+            self.show((), log)
+            self._state = copy_with(self._state, cleared=max(log.find_all(), default=self._state.cleared))
+
+    def substitute(self, old: Sequence[WindowMessage], messages: Sequence[Message], redactions: int) -> bool:
+        """Show *messages* for *old*; their last ones, if they are the last of *old*, stay as they were.
+
+        Return False if *old* is no longer shown, or the log had a redaction after the first *redactions*.
+        """
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].message, zip(messages[::-1], old[::-1])))  # noqa: B905
+        replaced = [one.item for one in old]
+        sources, beside = replaced[: len(old) - same], replaced[len(old) - same :]
+        with self.lock:
+            self.read()
+            items: list[Item] = list(items_in(self._state.shown))
+            start = items.index(replaced[0]) if replaced[0] in items else len(items)
+            if items[start : start + len(old)] != replaced or self.redactions != redactions:
+                return False
+            items[start : start + len(sources)] = [
+                self.add(message, sources, beside) for message in messages[: len(messages) - same]
+            ]
+            self._state = copy_with(self._state, shown=runs_of(items))
+            self._changes += 1
+            return True
+
+    def note_in_vain(self, items: Iterable[Item]) -> None:
+        """Remember that a compression of *items* saved nothing."""
+        with self.lock:
+            self._state = copy_with(self._state, in_vain=runs_of(items))
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Write the block's changes to the log; if the block or the store fails, take them back."""
         with self.lock:
-            before = self.state
+            before = self._state, self._snapshot, dict(self._stand_ins)
             self._changes = mark = self._changes + 1
         try:
             yield
@@ -398,51 +386,61 @@ class Window:
         except BaseException:
             with self.lock:
                 if self._changes == mark:  # else another change builds on this one
-                    self.state = before
+                    self._state, self._snapshot, self._stand_ins = before
             raise
 
-    def clear(self) -> None:
-        """Show nothing, and let history begin anew."""
-        with self.lock:
-            log = self.read_log()
-            self.show((), log)
-            self.state = replace(self.state, cleared=max(log.find_all(), default=self.state.cleared))
+    # -- erasures ------------------------------------------------------------------------------------------------------
 
-    def substitute(self, old: Sequence[Item], new: Sequence[Item], redactions: int) -> bool:
-        """Show *new* for *old*. Return False if *old* is no longer shown, or the log had a redaction after the first
-        *redactions*."""
-        with self.lock:
-            self.read()
-            items = self.state.items
-            start = items.index(old[0]) if old[0] in items else len(items)
-            end = start + len(old)
-            if items[start:end] != tuple(old) or self.redactions != redactions:
-                return False
-            self.state = replace(self.state, items=(*items[:start], *new, *items[end:]))
-            self._changes += 1
-            return True
+    def _apply_erasures(self, now: Snapshot) -> None:
+        """Show the originals instead of texts whose authors read what was erased or failed by *now*."""
+        before, self._snapshot = self._snapshot, now
+        erased: dict[int, Sequence[int]] = {}
+        for round_id, posts in now.erased.items():
+            if new := posts[len(before.erased.get(round_id, ())) :]:
+                erased[now.numbers[round_id]] = new
+        erased |= dict.fromkeys(set(now.failed).difference(before.failed), _ALL_POSTS)
+        if erased:
+            self._drop(self._find_stale(erased))
 
-    def note_in_vain(self, items: tuple[Item, ...]) -> None:
-        """Remember that a compression of *items* saved nothing."""
-        with self.lock:
-            self.state = replace(self.state, in_vain=items)
+    def _find_stale(self, erased: Mapping[int, Sequence[int]]) -> set[str]:
+        """Return the ids of the texts whose authors read an *erased* message, given by round and post."""
+        read = {id_: one.sources + one.beside for id_, one in self._stand_ins.items()}
+        return {id_ for id_, runs in read.items() if covers(runs, read, erased)}
+
+    def _drop(self, stale: set[str]) -> None:
+        """Show the originals of *stale* texts, and forget those texts. They may still have to be written to the log."""
+
+        def replace(runs: Iterable[str]) -> tuple[str, ...]:
+            kept: list[Item] = []
+            for item in items_in(runs):
+                if item in stale:
+                    kept += (one for one in self.find_originals(self._list_sources(item)) if one not in stale)
+                else:
+                    kept.append(item)
+            return runs_of(kept)
+
+        state = self._state
+        self._state = copy_with(state, shown=replace(state.shown), in_vain=replace(state.in_vain))
+        for id_ in stale:
+            self._stand_ins[id_] = copy_with(self._stand_ins[id_], message=EMPTY)
 
     # -- in the log ----------------------------------------------------------------------------------------------------
 
     def write(self, event: Event | None = None) -> None:
         """Write the window to the log, with *event*. Raises ``StoreError``; the next change then writes both."""
-        new: list[Synthetic] = []
-        direct: tuple[Synthetic, ...] = ()
+        state = self._state
+        new: list[StandIn] = []
 
         def make_records(now: Snapshot) -> Iterator[Record]:
-            nonlocal direct
+            nonlocal state
             with self.lock:  # its holders never wait for the log
                 if now.redactions != self.redactions:  # else an erased text would be written anew
                     self.read()
-                state = self.state
-                new[:] = self._find_unwritten((*state.items, *state.in_vain, *state.direct))
-                direct = state.direct
-                yield self._make_record(state, new)
+                state, same = self._state, 0
+                new[:] = [one for id_, one in self._stand_ins.items() if id_ not in self._written]
+                while self._direct_written[: same + 1] == state.direct[: same + 1] and same < len(state.direct):
+                    same += 1
+                yield copy_with(state, made=tuple(new), direct=state.direct[same:], direct_before=same)
             if event is not None:
                 facts = run_dump(partial(event.model_dump, mode="json"))
                 yield EventRecorded(role=ASSISTANT, name=event.name, facts=facts)
@@ -450,220 +448,139 @@ class Window:
         self._journal.keep(make_records)
         with self.lock:
             self._written.update(one.id for one in new)
-            self._direct_written = direct
+            self._direct_written = state.direct
 
-    def _find_unwritten(self, items: Iterable[Item]) -> list[Synthetic]:
-        """Return the synthetic messages of *items* that the log lacks, each behind its sources."""
-        found: dict[str, Synthetic] = {}
-        for item in items:
-            if isinstance(item, Synthetic) and item.id not in self._written and item.id not in found:
-                for source in (*self._find_unwritten((*item.sources, *item.beside)), item):
-                    found.setdefault(source.id, source)
-        return list(found.values())
-
-    def _make_record(self, state: WindowState, new: Iterable[Synthetic]) -> ShownRecorded:
-        same = 0
-        for before, now in zip(self._direct_written, state.direct, strict=False):
-            if before is not now:
-                break
-            same += 1
-        return ShownRecorded(
-            role=ASSISTANT,
-            made=tuple(
-                StandIn(id=one.id, message=one.message, sources=_encode(one.sources), beside=_encode(one.beside))
-                for one in new
-            ),
-            shown=_encode(state.items),
-            direct=tuple(one.id for one in state.direct[same:]),
-            direct_before=same,
-            in_vain=_encode(state.in_vain),
-            settled=state.settled,
-            taken=tuple(state.taken.items()),
-            cleared=(state.cleared.round, state.cleared.post),
-        )
-
-    def _resume(self, state: WindowState) -> WindowState:
-        """Return the state that was written last, without what has been erased or failed since."""
-        known: dict[str, Synthetic] = {}
-        made_at: dict[str, int] = {}
-        erased: list[tuple[int, Location]] = []
-        direct: tuple[Synthetic, ...] = ()
-        newest = None
-        for place, record in enumerate(self._journal.shown()):
+    def _resume(self) -> None:
+        """Take the state that was written last, without what has been erased or failed since."""
+        stale: set[str] = set()
+        for record in self._journal.shown():
             if isinstance(record, PostRedacted):
-                number = state.snapshot.numbers.get(record.round_id, 0)
-                erased += [(place, Location(number, post)) for post in record.numbers]
+                stale |= self._find_stale({self._snapshot.numbers.get(record.round_id, 0): record.numbers})
                 continue
-            newest = record
-            for one in record.made:
-                sources, beside = (_decode(runs, known) for runs in (one.sources, one.beside))
-                known[one.id] = Synthetic(freeze_mapping(one.message), sources, beside, one.id)
-                made_at[one.id] = place
-            direct = direct[: record.direct_before] + tuple(known[id_] for id_ in record.direct if id_ in known)
-        self._written, self._direct_written = set(known), direct
-        if newest is None:
-            return state
-        failed = frozenset(state.snapshot.failed)
-        items: list[Item] = []
-        for item in _decode(newest.shown, known):
-            made = made_at[item.id] if isinstance(item, Synthetic) else -1
-            items += _replace_stale([item], {location for at, location in erased if at > made}, failed)
-        return replace(
-            state,
-            items=tuple(items),
-            settled=newest.settled,
-            taken=dict(newest.taken),
-            cleared=Location(*newest.cleared),
-            direct=direct,
-            in_vain=_decode(newest.in_vain, known),
-        )
+            self._stand_ins.update((one.id, one) for one in record.made)
+            direct = self._state.direct[: record.direct_before] + record.direct
+            direct = tuple(id_ for id_ in direct if id_ in self._stand_ins)
+            self._state = copy_with(record, made=(), direct=direct, direct_before=0)
+        self._drop(stale | self._find_stale(dict.fromkeys(self._snapshot.failed, _ALL_POSTS)))
+
+    # -- as a state dict -----------------------------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """Return the window as plain JSON values."""
+        with self.lock:
+            log = self.read_log()
+            shown = self.read(log)
+            history = self.list_history(log)
+        numbers: dict[Item, int] = {place: number for number, place in enumerate(history)}
+
+        def number_sources(item: Item) -> int | list[Any]:
+            if item in numbers or not self._list_sources(item):
+                return numbers.get(item, [])
+            # Not a text that stood beside messages it tells of: these are in the history, and may be erased.
+            originals = [one for one in self.find_originals([item]) if not self._list_beside(one)]
+            return [numbers.get(one, self.read_item(one, log)) for one in originals]
+
+        def number_beside(item: Item) -> list[int]:
+            """Return the messages that the authors of *item* read and did not replace."""
+            todo, read = [item], set[Item]()
+            while todo:
+                one = todo.pop()
+                todo += self._list_sources(one) + self._list_beside(one)
+                read.add(one)
+            return sorted(numbers[one] for one in read.difference(self.find_originals([item])) if one in numbers)
+
+        return {
+            "chat_history_storage": [self.read_item(place, log) for place in history],
+            "memory_storage": [one.message for one in shown],
+            "sources": [number_sources(one.item) for one in shown],
+            "beside": [number_beside(one.item) for one in shown],
+            "direct_updates": self.direct,
+        }
+
+    def _list_beside(self, item: Item) -> list[Item]:
+        return list(items_in(self._stand_ins[item].beside)) if item in self._stand_ins else []
+
+    def load(self, saved: Mapping[str, Any], known: int) -> None:
+        """Show what ``check_state`` returned as *saved*, over the first *known* messages of the history."""
+        with self.lock:
+            log = self.read_log()
+            history = self.list_history(log)
+            items: list[Item] = [one.item for one in self.read(log)]
+            direct = saved["direct_updates"]
+            if saved["memory_storage"] is not None:
+                items = list(self._find_saved(saved, history[:known], log))
+            elif saved["chat_history_storage"] is not None:
+                items = [*history[:known]]
+            if saved["chat_history_storage"] is not None:
+                items += history[known:]
+            self.show(items, log, None if direct is None else [self.add(message) for message in direct])
+
+    def _find_saved(self, saved: Mapping[str, Any], history: list[Place], log: LogReader) -> Iterator[Item]:
+        """Yield the items of the *saved* messages."""
+        messages, sources, beside = saved["memory_storage"], saved["sources"], saved["beside"]
+        if sources is None:  # a state of the original class: messages of the same words are the same
+            left = [*history]
+            for message in messages:
+                same = next((place for place in left if self.read_item(place, log) == message), None)
+                yield self.add(message) if same is None else same
+                left = left if same is None else left[left.index(same) + 1 :]
+            return
+        for message, source, numbers in zip(messages, sources, beside or [[]] * len(messages), strict=True):
+            if isinstance(source, int):
+                yield history[source]
+            else:
+                originals = [history[one] if isinstance(one, int) else self.add(one) for one in source]
+                yield self.add(message, originals, [history[number] for number in numbers])
 
 
-def _encode(items: Iterable[Item]) -> tuple[str, ...]:
-    return runs_of(item.id if isinstance(item, Synthetic) else (item.round, item.post) for item in items)
-
-
-def _decode(runs: Iterable[str], known: Mapping[str, Synthetic]) -> tuple[Item, ...]:
-    items: list[Item] = []
-    for one in items_in(runs):
-        if not isinstance(one, str):
-            items.append(Location(*one))
-        elif one in known:
-            items.append(known[one])
-    return tuple(items)
-
-
-# --- a window as a state dict, and back -------------------------------------------------------------------------------
-
-
+_MESSAGES = ("chat_history_storage", "memory_storage", "direct_updates")
 _REQUIRED = ("max_token", "chat_history_storage", "memory_storage")
 _KNOWN = (*_REQUIRED, "sources", "beside", "direct_updates")
 _UNFIT = "the state's sources do not fit its storages; load it as state_dict() returned it, or without its sources"
 
 
-def dump_window(window: Window) -> dict[str, Any]:
-    """Return the window as plain JSON values."""
-    with window.lock:
-        log = window.read_log()
-        shown = window.read(log)
-        history = window.list_history(log)
-    numbers: dict[Item, int] = {item: number for number, item in enumerate(history)}
-
-    def number_sources(item: Item) -> int | list[Any]:
-        if item in numbers:
-            return numbers[item]
-        if not isinstance(item, Synthetic) or not item.sources:
-            return []
-        # Not a text that stood beside messages it tells of: these are in the history, and may be erased.
-        originals = (one for one in find_originals([item]) if isinstance(one, Location) or not one.beside)
-        return [numbers.get(one, log.read(one)) for one in originals]
-
-    return {
-        "chat_history_storage": [log.read(item) for item in history],
-        "memory_storage": [log.read(one.item) for one in shown],
-        "sources": [number_sources(one.item) for one in shown],
-        "beside": [sorted(numbers[one] for one in _find_beside(one.item) if one in numbers) for one in shown],
-        "direct_updates": [thaw(one.message) for one in window.state.direct],
-    }
-
-
-def _find_beside(item: Item) -> set[Location]:
-    """Return the messages that the authors of *item* read and did not replace."""
-    found: set[Location] = set()
-    todo = [item]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, Synthetic):
-            todo += one.sources + one.beside
-        else:
-            found.add(one)
-    return found.difference(find_locations([item]))
-
-
-@dataclass(frozen=True, slots=True)
-class SavedWindow:
-    """A state dict, checked; None for missing parts."""
-
-    max_token: int | None
-    history: list[Message] | None
-    shown: list[Message] | None
-    #: For each shown message its number in the history, or the messages that it replaces.
-    sources: list[Any] | None
-    #: For each shown message the numbers of ``Synthetic.beside``; None without sources, and in an older state.
-    beside: list[Any] | None
-    direct: list[Message] | None
-
-    @classmethod
-    def parse(cls, state: Mapping[str, Any], *, strict: bool) -> SavedWindow:
-        if not isinstance(state, Mapping):
-            raise StateError(f"a state is a mapping, as state_dict() returns it, not {type(state).__name__}")
-        missing, unknown = [key for key in _REQUIRED if key not in state], [key for key in state if key not in _KNOWN]
-        if strict and (missing or unknown):
-            raise StateError(
-                f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}; load what"
-                " state_dict() returned, or pass strict=False to take what there is"
-            )
-        limit, sources = state.get("max_token"), state.get("sources")
-        beside = None if sources is None else state.get("beside")
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise StateError("the state's max_token is no whole number from 1 on; correct it, or leave it out")
-        history, shown, direct = (
-            _parse_list(state, key) for key in ("chat_history_storage", "memory_storage", "direct_updates")
+def check_state(state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """Return *state* with copies of its messages, and None for each missing part. Raises ``StateError``."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state is a mapping, as state_dict() returns it, not {type(state).__name__}")
+    missing, unknown = [key for key in _REQUIRED if key not in state], [key for key in state if key not in _KNOWN]
+    if strict and (missing or unknown):
+        raise StateError(
+            f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}; load what"
+            " state_dict() returned, or pass strict=False to take what there is"
         )
-        for one in (sources, beside):
-            if one is not None and (not isinstance(one, list) or len(one) != len(shown or ())):
-                raise StateError(_UNFIT)
-        return cls(limit, history, shown, sources, beside, direct)
-
-    def check_sources(self, count: int) -> None:
-        """Raise ``StateError`` unless each source is a number in a history of *count* messages, or a message."""
-        for source in self.sources or ():
-            for one in source if isinstance(source, list) else [source]:
-                if not _is_number(one, count) and not (isinstance(source, list) and _is_message(one)):
-                    raise StateError(_UNFIT)
-        for numbers in self.beside or ():
-            if not isinstance(numbers, list) or not all(_is_number(one, count) for one in numbers):
-                raise StateError(_UNFIT)
-
-    def find_items(self, history: Sequence[Location], log: LogReader) -> list[Item]:
-        """Return the items that were shown, over the log's *history*."""
-        if self.shown is None:
-            return list(history)
-        items: list[Item] = []
-        if self.sources is None:  # a state of the original class: messages of the same words are the same
-            left = list(history)
-            for message in self.shown:
-                same = next((item for item in left if log.read(item) == message), None)
-                items.append(Synthetic(freeze_mapping(message)) if same is None else same)
-                left = left if same is None else left[left.index(same) + 1 :]
-            return items
-        for message, source, numbers in zip(
-            self.shown, self.sources, self.beside or [[]] * len(self.shown), strict=True
-        ):
-            if isinstance(source, int):
-                items.append(history[source])
-                continue
-            sources = tuple(history[one] if isinstance(one, int) else Synthetic(freeze_mapping(one)) for one in source)
-            items.append(Synthetic(freeze_mapping(message), sources, tuple(history[one] for one in numbers)))
-        return items
+    saved = {key: state.get(key) for key in _KNOWN}
+    limit = saved["max_token"]
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise StateError("the state's max_token is no whole number from 1 on; correct it, or leave it out")
+    for key in _MESSAGES:
+        try:
+            saved[key] = format_msgs(list(state[key])) if saved[key] is not None else None
+        except TypeError as error:
+            raise StateError(
+                f"the state's {key} is no list of messages; load it as state_dict() returned it"
+            ) from error
+    if saved["sources"] is None:
+        saved["beside"] = None
+    return saved
 
 
-def _parse_list(state: Mapping[str, Any], key: str) -> list[Message] | None:
-    if state.get(key) is None:
-        return None
-    try:
-        return parse_messages(list(state[key]))
-    except (NotAMessage, TypeError) as error:
-        raise StateError(f"the state's {key} is no list of messages; load it as state_dict() returned it") from error
+def check_sources(saved: Mapping[str, Any], count: int) -> None:
+    """Raise ``StateError`` unless each source is a number in a history of *count* messages, or a message."""
 
+    def is_number(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count
 
-def _is_number(value: object, count: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count
-
-
-def _is_message(value: object) -> bool:
-    try:
-        parse_messages([value])
-    except NotAMessage:
-        return False
-    return True
+    sources, beside, length = saved["sources"], saved["beside"], len(saved["memory_storage"] or ())
+    if any(given is not None and (not isinstance(given, list) or len(given) != length) for given in (sources, beside)):
+        raise StateError(_UNFIT)
+    for source in sources or ():
+        try:
+            if isinstance(source, list):
+                format_msgs([one for one in source if not is_number(one)])
+        except NotAMessage as error:
+            raise StateError(_UNFIT) from error
+        if not isinstance(source, list) and not is_number(source):
+            raise StateError(_UNFIT)
+    if not all(isinstance(numbers, list) and all(map(is_number, numbers)) for numbers in beside or ()):
+        raise StateError(_UNFIT)
