@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
-from memory.messages import reads
+from memory.messages import replace_text
 from memory.overlays import CompactedMessage, JournalState, Origin, Overlay, Reduction
 from memory.rounds import copy_with
 from memory.visibility import Rounds
@@ -627,7 +627,7 @@ class _RoundRead:
         text: Message = {"role": "user", "content": made.text}
         if made.kind == "offloaded" and found:
             message = found[0][0]
-            text = {**message, "content": reads(message.get("content"), made.text)}
+            text = {**message, "content": replace_text(message.get("content"), made.text)}
         rest = sum(tokens for _, tokens in found[1:]) if made.kind == "offloaded" else 0
         return before, count_message(text, count) + rest
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from memory.errors import ContextError
-from memory.messages import repeats_query, results_apart
+from memory.messages import repeats_query, split_results
 from memory.references import beginning, ceil_boundary, floor_boundary
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
@@ -107,7 +107,7 @@ def _split_results(round_: Round) -> Sequence[Post]:
         if post.tool_call_id is None:
             posts.append(post)
         else:
-            posts.extend(results_apart(post))
+            posts.extend(split_results(post))
     return posts
 
 

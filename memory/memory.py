@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import NoneType
@@ -46,7 +46,7 @@ from .log.session_log import Log
 from .log.state import OpenRound, Snapshot, without_failed
 from .overlays import CompactedMessage, CompactionProvider, hides_words, is_over, newest_asked
 from .references import place_reference, text_behind
-from .rounds import EMPTY, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
+from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
 from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
@@ -114,7 +114,9 @@ class Memory(Log):
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
         self._prompts: dict[str, tuple[int, object]] = {}  # by role: tokens and overlays of the newest prompt
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
-        self._round_hooks: Hooks[[int]] = Hooks(self._report_hook)
+        self._round_hooks: Hooks[[int]] = Hooks(
+            lambda callback, error: self._emit(HookFailed, hook=describe(callback), error=describe(error))
+        )
         session_id = session_id if session_id is not None else new_id()
         store = InMemoryStore() if store is None else adapt_store(store)
         super().__init__(session_id, store, clock, take_over=take_over)
@@ -129,8 +131,6 @@ class Memory(Log):
         """Return whether *other* appends to this log: the same session on the same store."""
         return other.session_id == self.session_id and other._store == self._store
 
-    # -- writing -----------------------------------------------------------------------------------------------------
-
     def create_round(
         self,
         user_query: str,
@@ -144,15 +144,19 @@ class Memory(Log):
         round, returns that round. Raises ``MessageError`` if another round has the *id*, and for values that cannot be
         stored.
         """
-        made_at, given = self._clock(), id is not None
+        made_at = self._clock()
         round_id = self._new_id() if id is None else id
         extra = EMPTY if extra is None else extra
         opened = RoundOpened(round_id=round_id, user_query=user_query, created_at=made_at, extra=extra)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            return [] if given and self._is_open_already(now, opened) else self._open(now, opened, given=given)
+            same = now.open_round(round_id) if id is not None and round_id == self._own_round else None
+            # The same call again, because its reply was lost.
+            if same is not None and not same.count and copy_with(same.opened, created_at=made_at) == opened:
+                return []
+            return self._open(now, opened, given=id is not None)
 
-        return self._require(self._write(records, made_at, emit=True), opened.round_id)
+        return _round_of(self._write(records, made_at, emit=True), round_id)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -181,7 +185,7 @@ class Memory(Log):
             nonlocal added
             taking = now.open_round(round_id)
             if taking is None:
-                number = self._require(now, round_id).number
+                number = _round_of(now, round_id).number
                 raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
             last = taking.posts[taking.count - 1] if taking.count else None
             # The same post again: the same call again, because its reply was lost.
@@ -209,20 +213,26 @@ class Memory(Log):
             self.snapshot.read_ahead_without(number)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            taking = now.open_round(round_id)
-            if taking is None:
-                present = self._require(now, round_id)
+            if now.open_round(round_id) is None:
+                present = _round_of(now, round_id)
                 if present.state == state:
-                    return []
+                    return
                 if present.state == "failed":
                     raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
             elif state == "finished":
-                return [RoundFinished(round_id=round_id)]
+                yield RoundFinished(round_id=round_id)
+                return
             if number:
                 without_failed(now, number)  # raises if the compaction to be shown instead cannot be read
-            return _failing(now, round_id)
+            yield RoundFailed(round_id=round_id)
+            for role in now.reductions:
+                # The newest query is another now, perhaps one that was reduced.
+                asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
+                if asked is not None:
+                    live = now.reductions_on(role, asked.id)
+                    yield from withdrawals(role, (one for one in live if hides_words(one, asked)))
 
-        return self._require(self._write(records, emit=True), round_id)
+        return _round_of(self._write(records, emit=True), round_id)
 
     def append(self, message: Mapping[str, Any]) -> None:
         """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.
@@ -233,6 +243,49 @@ class Memory(Log):
         ``MessageError`` for anything but a chat message, and writes nothing.
         """
         self._append(chat.parse(message))
+
+    def _append(self, post: Post) -> None:
+        made_at = self._clock()
+        # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
+        post_id, round_id = self._new_id(), self._new_id()
+        if type(made_at) is not datetime or made_at.tzinfo is not UTC or not type(post_id) is type(round_id) is str:
+            made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
+            Post(id=post_id, send_from="", send_to="")
+        is_query = post.send_from == USER
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            fields = post.__dict__ | {"id": post_id, "created_at": made_at}
+            if now.total == 0 and post.send_from in chat.SYSTEM:
+                return [HeaderAdded(post=create_unchecked(Post, fields))]
+            newest = now.live[-1] if now.live and now.live[-1].state == "created" else None
+            opening: list[Record] = []
+            if newest is None or (is_query and newest.answered):
+                query, extra = (post.message, post.extra) if is_query else ("", EMPTY)
+                opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
+                opening = self._open(now, create_unchecked(RoundOpened, opened), newest)
+                if is_query:
+                    return opening
+                taking, fields["number"] = round_id, 1
+            else:
+                taking, fields["number"] = newest.opened.round_id, newest.count + 1
+            added = {"round_id": taking, "post": create_unchecked(Post, fields)}
+            return [*opening, create_unchecked(PostAdded, added)]
+
+        self._write(records, made_at, emit=True)
+
+    def _open(
+        self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
+    ) -> list[Record]:
+        """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
+        open. *given*: the host chose the round's id."""
+        # Random ids are not looked up: a database would be asked before every round.
+        if (given or self._new_id is not new_id) and opened.round_id in now.archive.numbers:
+            raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
+        if not now.live:
+            return [opened]
+        own = [now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id]
+        ends = {item.number: item.opened.round_id for item in (*own, before) if item is not None}
+        return [*(create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)), opened]
 
     def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:
         """Set the part *name* of *role*'s header: a system message that stands before the first round.
@@ -261,18 +314,17 @@ class Memory(Log):
         Raises ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
         if isinstance(conversation, (str, Mapping)) or not isinstance(conversation, Iterable):
-            raise TypeError(
-                f"conversation is a list of chat messages, not {kind_of(conversation)}; put a single one into a list"
-            )
-        parsed = []
+            kind = kind_of(conversation)
+            raise TypeError(f"conversation is a list of chat messages, not {kind}; put a single one into a list")
+        posts = []
         for place, message in enumerate(conversation, 1):
             try:
-                parsed.append(chat.parse(message))
+                posts.append(chat.parse(message))
             except MessageError as error:
                 raise MessageError(f"message {place}: {error}") from error
         memory = cls(session_id, **options)
-        for one in parsed:
-            memory._append(one)
+        for post in posts:
+            memory._append(post)
         return memory
 
     def pin(self, post: Post | str) -> None:
@@ -301,11 +353,9 @@ class Memory(Log):
                 number = 0  # prompts show the query in its place
             if ((round_.id, number) in now.pins) is not pinned:
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
-                if pinned:  # its words are shown again at once
-                    for role in now.reductions:
-                        live = now.reductions_on(role, round_.id)
-                        over = (one for one in live if is_over(one, number, round_))
-                        yield from withdrawals(role, over)
+                for role in now.reductions if pinned else ():  # its words are shown again at once
+                    live = now.reductions_on(role, round_.id)
+                    yield from withdrawals(role, (one for one in live if is_over(one, number, round_)))
 
         self._write(records)
 
@@ -334,11 +384,11 @@ class Memory(Log):
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal references
             present = now.round_at(place)
-            found = create_redaction(present, asked)
-            references = list_references(found, place)
-            if holds_erased_text(present, found):
-                withdraw_redacted(now, found)  # raises if the compaction to be shown instead cannot be read
-                yield found
+            redaction = create_redaction(present, asked)
+            references = list_references(redaction, place)
+            if holds_erased_text(present, redaction):
+                withdraw_redacted(now, redaction)  # raises if the compaction to be shown instead cannot be read
+                yield redaction
 
         self._write(records)
         try:
@@ -371,23 +421,17 @@ class Memory(Log):
                 "input_tokens, counted and cached_tokens are numbers of tokens, as the provider's usage has them"
             )
         noted, shown = self._prompts.get(role, (None, None))
-        recorded = UsageRecorded(
-            role=role,
-            input_tokens=input_tokens,
-            counted=noted if counted is None else counted,
-            cached_tokens=cached_tokens,
-        )
+        counted = noted if counted is None else counted
+        usage = UsageRecorded(role=role, input_tokens=input_tokens, counted=counted, cached_tokens=cached_tokens)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            yield copy_with(recorded, current=shown in (None, now.overlays_of(role)))
+            yield copy_with(usage, current=shown in (None, now.overlays_of(role)))
 
         self._write(records, emit=True)
 
     def usage(self, role: str) -> Usage:
         """Return *role*'s usage by its provider's count. It survives a resume."""
         return self.snapshot.usages.get(role) or Usage()
-
-    # -- reading -----------------------------------------------------------------------------------------------------
 
     @property
     def header(self) -> tuple[Post, ...]:
@@ -408,7 +452,16 @@ class Memory(Log):
         require_role(role)
         while True:
             before = self.snapshot
-            compaction = self._compaction_of(role)  # first: a round that is added in between only lengthens the tail
+            provider = self._providers.get(role)
+            compaction: CompactedMessage | None = None
+            try:  # first: a round that is added in between only lengthens the tail
+                if provider is not None:
+                    compaction = _check_compaction(provider.get_compaction())
+            except Exception as error:  # noqa: BLE001  (a broken provider must not break the chat)
+                self._emit(ProviderFailed, role=role, error=describe_error(error))
+                provider = None
+            if provider is None:
+                compaction = before.journal(role).current
             now = self.snapshot
             # Else it may tell of a hidden round, or reductions of its tail may be covered, and so dropped, by now.
             if (
@@ -463,8 +516,6 @@ class Memory(Log):
         Call it when there is time to spare; a search does the rest."""
         return sync_index(self._store, self.session_id, self.snapshot, most_rounds=most_rounds)
 
-    # -- copies ------------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return all data of this Memory as plain JSON values, for ``from_state_dict``.
 
@@ -481,8 +532,7 @@ class Memory(Log):
         *session_id* is the name of the session, by default the one in the state; the rest is as for ``Memory``. Raises
         ``StoreError`` if the store has that session already, or the state cannot be read, and writes nothing.
         """
-        if store is not None:
-            store = adapt_store(store)
+        store = None if store is None else adapt_store(store)
         return memory_from(cls, state, session_id, store=store, **options)
 
     def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:
@@ -493,8 +543,6 @@ class Memory(Log):
         ``StoreError`` if the store has the new session already.
         """
         return fork_session(self, at_round, session_id, store)
-
-    # -- hooks and providers -----------------------------------------------------------------------------------------
 
     def on_round_added(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call ``callback(total_rounds)`` once for each new round, in the writer's thread. Return a function that
@@ -548,19 +596,10 @@ class Memory(Log):
         require_role(role)
         return RoleJournal(self, role, holder=self._holder)
 
-    def _compaction_of(self, role: str) -> CompactedMessage | None:
-        provider = self._providers.get(role)
-        if provider is not None:
-            try:
-                return _check_compaction(provider.get_compaction())
-            except Exception as error:  # noqa: BLE001  (a broken provider must not break the chat)
-                self._report_provider(role, error)
-        return self.snapshot.journal(role).current
-
     def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
         """Call hooks with references of *erased* posts and with numbers of new *rounds*, and notify providers."""
         for references in erased:
-            self.emit(Redacted(at=self._clock(), session=self.session_id, references=references))
+            self._emit(Redacted, references=references)
         if not self._providers and not self._round_hooks.entries:
             return
         waiting: deque[Iterable[int]] | None = getattr(self._announcing, "waiting", None)
@@ -572,104 +611,31 @@ class Memory(Log):
             while waiting:
                 try:
                     for number in waiting.popleft():
-                        self._round_hooks(number)
+                        if self._round_hooks.entries:
+                            self._round_hooks(number)
                 finally:
-                    self._notify_providers()
+                    total, providers = self.snapshot.total, self._providers.items()
+                    # One provider may serve several roles.
+                    for role, provider in {id(provider): (role, provider) for role, provider in providers}.values():
+                        try:
+                            provider.notify_rounds_changed(total)
+                        except Exception as error:  # noqa: BLE001
+                            self._emit(ProviderFailed, role=role, error=describe_error(error))
         finally:
             self._announcing.waiting = None
 
-    def _notify_providers(self) -> None:
-        total = self.snapshot.total
-        providers: Collection[tuple[str, CompactionProvider]] = self._providers.items()
-        if len(providers) > 1:  # one may serve several roles
-            providers = {id(provider): (role, provider) for role, provider in providers}.values()
-        for role, provider in providers:
-            try:
-                provider.notify_rounds_changed(total)
-            except Exception as error:  # noqa: BLE001
-                self._report_provider(role, error)
-
-    def _report_hook(self, callback: Callable[..., object], error: Exception) -> None:
-        failed = HookFailed(at=self._clock(), session=self.session_id, hook=describe(callback), error=describe(error))
-        self._event_hooks(failed)
-
     def _report_checkpoint(self, error: str) -> None:
-        self._event_hooks(CheckpointFailed(at=self._clock(), session=self.session_id, error=error))
+        self._emit(CheckpointFailed, error=error)
 
-    def _report_provider(self, role: str, error: Exception) -> None:
-        said = describe_error(error)
-        self._event_hooks(ProviderFailed(at=self._clock(), session=self.session_id, role=role, error=said))
-
-    # -- what is written ---------------------------------------------------------------------------------------------
-
-    def _append(self, parsed: chat.Parsed) -> None:
-        said, is_query, made_at = parsed.said, parsed.is_query, self._clock()
-        # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
-        post_id, round_id = self._new_id(), self._new_id()
-        if type(made_at) is not datetime or made_at.tzinfo is not UTC or not type(post_id) is type(round_id) is str:
-            made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
-            Post(id=post_id, send_from="", send_to="")
-
-        def records(now: Snapshot) -> Iterable[Record]:
-            newest = now.live[-1] if now.live and now.live[-1].state == "created" else None
-            fields = {**said, "id": post_id, "created_at": made_at, "number": 0}
-            if parsed.is_header and now.total == 0:
-                return [HeaderAdded(post=create_unchecked(Post, fields))]
-            opening: list[Record] = []
-            if newest is None or (is_query and newest.answered):
-                query, extra = (said["message"], said["extra"]) if is_query else ("", EMPTY)
-                opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
-                opening = self._open(now, create_unchecked(RoundOpened, opened), newest)
-                if is_query:
-                    return opening
-                taking, fields["number"] = round_id, 1
-            else:
-                taking, fields["number"] = newest.opened.round_id, newest.count + 1
-            added = {"round_id": taking, "post": create_unchecked(Post, fields)}
-            return [*opening, create_unchecked(PostAdded, added)]
-
-        self._write(records, made_at, emit=True)
-
-    def _is_open_already(self, now: Snapshot, opened: RoundOpened) -> bool:
-        """Return whether this Memory opened that very round before, and it has no posts yet."""
-        found = now.open_round(opened.round_id) if opened.round_id == self._own_round else None
-        return (
-            found is not None
-            and not found.count
-            and (found.opened.user_query, found.opened.extra) == (opened.user_query, opened.extra)
-        )
-
-    def _open(
-        self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
-    ) -> list[Record]:
-        """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
-        open. *given*: the host chose the round's id."""
-        # Random ids are not looked up: a database would be asked before every round.
-        if (given or self._new_id is not new_id) and opened.round_id in now.archive.numbers:
-            raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
-        if not now.live:
-            return [opened]
-        own = [now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id]
-        ends = {item.number: item.opened.round_id for item in (*own, before) if item is not None}
-        return [*(create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)), opened]
-
-    @staticmethod
-    def _require(now: Snapshot, round_id: str) -> Round:
-        found = now.round(round_id)
-        if found is None:
-            raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
-        return found
+    def _emit(self, kind: type[Event], **facts: Any) -> None:
+        self._event_hooks(kind(at=self._clock(), session=self.session_id, **facts))
 
 
-def _failing(now: Snapshot, round_id: str) -> Iterator[Record]:
-    """Yield the records that make a round fail."""
-    yield RoundFailed(round_id=round_id)
-    for role in now.reductions:
-        # The newest query is another now, perhaps one that was reduced.
-        asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
-        if asked is not None:
-            live = now.reductions_on(role, asked.id)
-            yield from withdrawals(role, (one for one in live if hides_words(one, asked)))
+def _round_of(now: Snapshot, round_id: str) -> Round:
+    round_ = now.round(round_id)
+    if round_ is None:
+        raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
+    return round_
 
 
 def _check_compaction(compaction: object) -> CompactedMessage | None:

@@ -78,7 +78,7 @@ def _read_unstreamed(response: Any) -> str | None:
     if not body.lstrip().startswith((b"{", b"[")):
         return None
     message = json.loads(body)["choices"][0]["message"]
-    return parse({"role": ASSISTANT, "content": message.get("content")}).post.message
+    return parse({"role": ASSISTANT, "content": message.get("content")}).message
 
 
 def _join_surrogates(pieces: Iterable[str]) -> Iterator[str]:

@@ -20,7 +20,6 @@ from memory.messages import (
     repeats_query,
     with_text,
     without_calls,
-    without_content,
 )
 from memory.overlays import Reduction
 from memory.references import post_reference
@@ -144,7 +143,7 @@ def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
     for reduction in reductions:
         if reduction.covers(0) or (again and reduction.covers(round_.post_list[0].number)):
             text = reduction.text if reduction.kind == "offloaded" else ""
-            extra = without_content(round_.extra) if text else {}
+            extra = with_text(round_.extra, text) if text else {}
             changed = round_.model_copy(
                 update={"user_query": text, "extra": freeze_mapping({**extra, OVERLAY: reduction.kind})}
             )

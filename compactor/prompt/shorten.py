@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from memory.messages import ASSISTANT, FUNCTION, KEPT, reads, result_of_text, text_of
+from memory.messages import ASSISTANT, FUNCTION, KEPT, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
 from memory.rounds import USER, Post, Round, ToolCall
@@ -389,7 +389,7 @@ def _apply(rule: OffloadRule, by: By, level: Level, round_: Round, group: Messag
         if reduction is None:
             continue
         message = shortened.get(place, group.messages[place])
-        message = {**message, "content": reads(message.get("content"), reduction.text)}
+        message = {**message, "content": replace_text(message.get("content"), reduction.text)}
         tokens = count_message(message, count)
         if tokens < costs[place]:
             ref = post_reference(round_, post)

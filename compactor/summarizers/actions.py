@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from memory.messages import results_apart
+from memory.messages import split_results
 from memory.rounds import USER, Round, ToolCall, cached_property
 
 from ..acceptance.content import assignment
@@ -140,7 +140,7 @@ def _paired(rounds: Sequence[Round]) -> tuple[list[tuple[ToolCall, str | None]],
     others: dict[str, str] = {}
     answered: dict[str, int] = {}
     posts = (post for round_ in rounds for post in round_.post_list)
-    for post in chain.from_iterable(map(results_apart, posts)):
+    for post in chain.from_iterable(map(split_results, posts)):
         if post.tool_call_id is not None:
             places = waiting.get(post.tool_call_id)
             if places and post.id not in answered:

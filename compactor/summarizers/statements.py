@@ -13,7 +13,7 @@ from typing import cast
 
 import yaml
 
-from memory.messages import repeats_query, results_apart
+from memory.messages import repeats_query, split_results
 from memory.references import beginning
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
@@ -245,7 +245,7 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
             if is_summary(post):
                 yield from _reduced(post.message, number, source)
             elif post.send_from != USER:
-                for part in results_apart(post):
+                for part in split_results(post):
                     yield from _posted(part, calls, plans, number, source)
             elif not (queries and place == 0 and repeats_query(post, round_)):
                 yield from _said(post.message, number, source)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compactor import compose
 from compactor.transcript import quote
 from memory import Memory, Recall, ToolCall
-from memory.messages import results_apart
+from memory.messages import split_results
 from memory.stores import InMemoryStore
 from prompts import escape_tags
 
@@ -107,12 +107,12 @@ def test_several_results_in_a_post_are_parted_as_long_as_it_reads_as_they_do() -
     ]
     post = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}]).conversation.rounds[0].post_list[1]
 
-    apart = [(one.tool_call_id, one.message) for one in results_apart(post)]
+    apart = [(one.tool_call_id, one.message) for one in split_results(post)]
     assert apart == [("call_7", "rain"), ("call_8", "sun"), (None, "Both came late.")]
-    assert len({one.id for one in results_apart(post)}) == 3
-    assert [again for one in results_apart(post) for again in results_apart(one)] == list(results_apart(post))
+    assert len({one.id for one in split_results(post)}) == 3
+    assert [again for one in split_results(post) for again in split_results(one)] == list(split_results(post))
     changed = post.model_copy(update={"message": "redacted"})
-    assert results_apart(changed) == (changed,)
+    assert split_results(changed) == (changed,)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from memory import Memory, Recall
 from memory.errors import ContextError, MessageError, StaleCompaction, StoreError, UnknownReference
 from memory.events import Event, Redacted
-from memory.messages import ASSISTANT, from_post, from_round, parse, query_message, repeats_query
+from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, parse, query_message, repeats_query
 from memory.overlays import Reduction
 from memory.references import Reference, messages_behind, parse_reference, posts_reference, range_reference
 from memory.rounds import USER, Round, freeze, thaw
@@ -326,7 +326,7 @@ class AutoContextMemory:
         if kept is None:
             return Recall(self.memory, self.role).call(name, given)
         offloaded = Memory("offloaded")
-        if not kept or parse(kept[0]).is_header:  # else these messages would be in no round
+        if not kept or parse(kept[0]).send_from in SYSTEM:  # else these messages would be in no round
             offloaded.create_round("")
         for message in kept:
             offloaded.append(message)

@@ -14,7 +14,7 @@ from weakref import finalize
 
 from memory import Memory
 from memory.errors import MessageError
-from memory.messages import ASSISTANT, TOOL, pair_results, parse, reads
+from memory.messages import ASSISTANT, TOOL, pair_results, parse, replace_text
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post, Round, cached_property
 from prompts import PromptTemplate
@@ -276,7 +276,7 @@ class _Chat:
             raise MessageError(f"messages is a list of chat messages, not {type(given).__name__}")
         for place, message in enumerate(given, 1):
             try:
-                posts.append(parse(message).post)
+                posts.append(parse(message))
             except MessageError as error:
                 raise MessageError(f"message {place}: {error}") from error
             messages.append(dict(message))
@@ -377,10 +377,10 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int, payloads: _Pa
         stem = chat.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
         content = messages[place].get("content")
         where = payloads.tell_where(payloads.path_of(stem, text))
-        shorter = {**messages[place], "content": reads(content, make_preview(text, preview, where, chat.count))}
+        shorter = {**messages[place], "content": replace_text(content, make_preview(text, preview, where, chat.count))}
         if count_message(shorter, chat.count) < chat.costs[place]:
             where = payloads.tell_where(payloads.keep(stem, text))  # another path if somebody changed the file
-            shorter["content"] = reads(content, make_preview(text, preview, where, chat.count))
+            shorter["content"] = replace_text(content, make_preview(text, preview, where, chat.count))
             messages[place], costs[place] = shorter, count_message(shorter, chat.count)
     return _Chat(messages, chat.posts, costs, chat.count)
 

@@ -90,7 +90,7 @@ def group_posts(posts: Sequence[Post]) -> list[set[int]]:
 
 def group_messages(messages: Iterable[Message]) -> list[set[int]]:
     """Return the same for messages."""
-    return group_posts([parse(message).post for message in messages])
+    return group_posts([parse(message) for message in messages])
 
 
 def is_torn(message: Message, group: set[int]) -> bool:
@@ -147,7 +147,7 @@ def find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
 
 def _label_orphans(messages: Sequence[Message]) -> list[Message]:
     """Return *messages*; a result without its call becomes a user message that says so, as providers refuse it."""
-    posts = [parse(message).post for message in messages]
+    posts = [parse(message) for message in messages]
     answers = {place for results in pair_results(posts, ASSISTANT).values() for place in results.values()}
     return [
         {"role": "user", "content": f"[Late result of a tool call]\n{posts[place].message}"}
