@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from memory.rounds import cached_property
 
@@ -34,6 +35,8 @@ _CALENDAR_WORDS = """
     october november december today tomorrow noon midnight
 """
 _CALENDAR = frozenset(_CALENDAR_WORDS.split())
+#: Weights of terms, by kind.
+_CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def content(text: str, *, starts: bool = True) -> Content:
         if not chunk:
             continue
         low = chunk.casefold()
-        weight = _weight(chunk, low)
+        weight = _weigh(chunk, low)
         if weight == _CJK:
             terms.update(dict.fromkeys((low[i : i + 2] for i in range(max(1, len(low) - 1))), _CJK))
         else:
@@ -80,22 +83,7 @@ def content(text: str, *, starts: bool = True) -> Content:
     return Content(terms, " ".join(shape), "".join(form))
 
 
-def is_code(line: str) -> bool:
-    """Return whether *line* looks like code, a comment or markup. A guess by punctuation: prose has little of it."""
-    if _COMMENT.match(line) or line[-1:] in {"{", "}"}:
-        return True
-    signs = len(_CODE_SIGN.findall(line))
-    return signs > 2 and _CODE_FORM.search(line) is not None and 12 * signs > len(line)
-
-
-_COMMENT = re.compile(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
-_CODE_SIGN = re.compile(r"[{}()\[\];=<>|&\\$_]")
-_CODE_FORM = re.compile(r"[={};]|\w\(|\)\.|->|</|/>")
-
-_CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
-
-
-def _weight(chunk: str, low: str) -> float:
+def _weigh(chunk: str, low: str) -> float:
     """Return the weight of *chunk* by its form: identifiers most, then amounts, dates and numbers, names, words."""
     if low in _STOP:
         return 0.0
@@ -105,14 +93,17 @@ def _weight(chunk: str, low: str) -> float:
         if chunk[0] > "\u2e7f" and _CJK_CHAR.match(chunk):
             return _CJK
         return _WORD if len(chunk) > 2 else 0.0
-    digits = sum(map(str.isdigit, chunk))
-    letters = sum(map(str.isalpha, chunk))
+    digits, letters = sum(map(str.isdigit, chunk)), sum(map(str.isalpha, chunk))
     if digits:
-        return _number_weight(chunk, digits, letters)
+        if letters and (digits > 1 or letters > 2):
+            return 0.7 if letters < 3 and chunk[-1].islower() else _IDENTIFIER
+        if not chunk.isdigit():
+            return 0.9
+        return 0.45 if digits == 1 else 0.6 if digits < 4 else 0.8
     if letters < 2:
         return 0.0
     inner = chunk[1:-1]
-    if "_" in inner or "@" in inner or "::" in inner or "\\" in inner:
+    if any(mark in inner for mark in ("_", "@", "::", "\\")):
         return _IDENTIFIER
     if "/" in chunk and (chunk[0] in "/.~" or chunk.count("/") > 1 or "." in chunk):
         return _IDENTIFIER
@@ -124,17 +115,17 @@ def _weight(chunk: str, low: str) -> float:
     return 0.9 if chunk[1:] != low[1:] and not chunk.istitle() else _WORD
 
 
-def _number_weight(chunk: str, digits: int, letters: int) -> float:
-    if letters and (digits > 1 or letters > 2):
-        return 0.7 if letters < 3 and chunk[-1].islower() else _IDENTIFIER
-    if digits == 1 and len(chunk) == 1:
-        return 0.45
-    if not chunk.isdigit():
-        return 0.9
-    return 0.6 if digits < 4 else 0.8
+_COMMENT = re.compile(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
+_CODE_SIGN = re.compile(r"[{}()\[\];=<>|&\\$_]")
+_CODE_FORM = re.compile(r"[={};]|\w\(|\)\.|->|</|/>")
 
 
-# --- assignments of values --------------------------------------------------------------------------------------------
+def is_code(line: str) -> bool:
+    """Return whether *line* looks like code, a comment or markup. A guess by punctuation: prose has little of it."""
+    if _COMMENT.match(line) or line[-1:] in {"{", "}"}:
+        return True
+    signs = len(_CODE_SIGN.findall(line))
+    return signs > 2 and _CODE_FORM.search(line) is not None and 12 * signs > len(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +162,7 @@ _FILL = _STOP | frozenset(_FILL_WORDS.split())
 _WHOSE = frozenset({"his", "her", "their", "your"})
 _VERB = re.compile(r" [a-z]|是|は")
 _FIELD = re.compile(r"(?:^|[(,] ?)([\w.-]{1,40}): ([^,()]{1,60})")
+_ID_KEY = re.compile(r"id|.*(?:_id|name|number)")
 _QUOTED = re.compile(r'[^":]{1,40}: "(.*)"$', re.DOTALL)
 _NO_NAME = re.compile(r"[-\d.,:/%$€£ T]+")
 
@@ -180,58 +172,43 @@ def assignment(text: str) -> Assignment | None:
     label, arrow, body = text.partition(" → ")
     if not arrow:
         label, body = "", text
-    quoted = _QUOTED.match(body)
-    body = quoted[1] if quoted else body
-    fields = _FIELD.findall(body)
-    if len(fields) > 1:
-        return _record(frozenset(_identifiers(label)), fields)
-    subject: frozenset[str] = frozenset()
+    if quoted := _QUOTED.match(body):
+        body = quoted[1]
+    fields = [(key.casefold(), value) for key, value in _FIELD.findall(body)]
+    if len(fields) > 1:  # a record: its id-like values identify it, or else the ids of its call
+        ids = {f"{key}: {value}" for key, value in fields if _ID_KEY.fullmatch(key) or _find_ids(value)}
+        ids = ids or set(_find_ids(label))
+        return Assignment(frozenset(ids.union(key for key, _ in fields)), frozenset(), True) if ids else None
+    subject: set[str] = set()
     value, stated = "", False
-    for found in [*_CHANGE_TO.finditer(body), *_IS.finditer(body, 0, 120)][:4]:
-        head = found["what"] if found.re is _CHANGE_TO else body[: found.start()]
-        subject = _subject(head.lower())
-        value, stated = body[found.end() :], found.re is _CHANGE_TO or not _VERB.match(found[0])
+    for match in [*_CHANGE_TO.finditer(body), *_IS.finditer(body, 0, 120)][:4]:
+        is_change = match.re is _CHANGE_TO
+        head = (match["what"] if is_change else body[: match.start()]).lower()
+        subject = {word for word in content(head).terms if word not in _FILL} | _WHOSE.intersection(head.split())
+        value, stated = body[match.end() :], is_change or not _VERB.match(match[0])
         if subject:
             break
-    said = content(value, starts=False)
+    said = content(value, starts=False).terms
     change = _CHANGED.search(body) is not None
-    telling = any(weight > _WORD for weight in said.terms.values())
-    if not 1 <= len(subject) <= 6 or not value.strip() or not (stated or change or telling):
+    is_telling_value = stated or change or any(weight > _WORD for weight in said.values())
+    if not 1 <= len(subject) <= 6 or not value.strip() or not is_telling_value:
         return None
-    words = frozenset(term for term, weight in said.terms.items() if weight == _WORD and term not in _FILL)
-    return Assignment(subject.union(_identifiers(label)), frozenset() if stated else words, change)
+    words = () if stated else (term for term, weight in said.items() if weight == _WORD and term not in _FILL)
+    return Assignment(frozenset(subject.union(_find_ids(label))), frozenset(words), change)
 
 
-def _subject(head: str) -> frozenset[str]:
-    words = {word for word in content(head).terms if word not in _FILL}
-    return frozenset(words.union(_WHOSE.intersection(head.split())))
-
-
-def _record(about: frozenset[str], fields: list[tuple[str, str]]) -> Assignment | None:
-    """Return a record's assignment. Its id-like values identify it, or else *about*, the ids of its call."""
-    names = frozenset(key.casefold() for key, _ in fields)
-    ids = frozenset(f"{key.casefold()}: {value}" for key, value in fields if _names_something(key, value))
-    return Assignment((ids or about) | names, frozenset(), True) if ids or about else None
-
-
-def _names_something(key: str, value: str) -> bool:
-    key = key.casefold()
-    return key == "id" or key.endswith(("_id", "name", "number")) or bool(_identifiers(value))
-
-
-def _identifiers(text: str) -> list[str]:
+def _find_ids(text: str) -> list[str]:
     return [term for term, weight in content(text).terms.items() if weight >= 0.9 and not _NO_NAME.fullmatch(term)]
 
 
-# --- identifiers, and the ones absent from the sources: a summary may have invented them ------------------------------
-
+# Identifiers, and those absent from the sources: a summary may have invented them.
 
 #: Maximum identifiers to read; no real summary has more.
 MAX_IDENTIFIERS = 500
 #: Length limits in characters: a longer chunk is a blob, a shorter one names nothing.
 _LONGEST, _SHORTEST = 200, 4
 
-_URL = re.compile(r"(?:https?|ftp|file|wss?)://[^\s<>\"'`“”|{}\\^*]+|\bwww\.[^\s<>\"'`“”|{}\\^*]+", re.IGNORECASE)
+_URL = re.compile(r"(?:(?:https?|ftp|file|wss?)://|\bwww\.)[^\s<>\"'`“”|{}\\^*]+", re.IGNORECASE)
 _IDENTIFIER_CHUNK = re.compile(rf"[^\s\"'`´“”‘’„«»<>(){{}}\[\]|,;:=*…→←–—、。，：；（）「」『』！？{CJK}]+")
 _THOUSANDS = re.compile(r"[,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
 
@@ -240,13 +217,13 @@ _AROUND = ".-+#&?!_~%" + _MONEY
 _CURRENCY = (
     r"(?:usd|eur|gbp|chf|jpy|cny|inr|cad|aud|us-?dollars?|dollars?|euros?|pounds?|yen|yuan|francs?|cents?|bucks)\b"
 )
-_CURRENCY_BEHIND = re.compile(rf"\s?[{_MONEY}%]|\s?{_CURRENCY}|\s?percent", re.IGNORECASE)
-_CURRENCY_BEFORE = re.compile(rf"(?:[{_MONEY}]|\b{_CURRENCY})\s?\Z", re.IGNORECASE)
-#: Four digits after this are the end of a longer number.
-_ENDING = re.compile(
-    r"(?:ending|ends)(?: in| with)?:? ?\Z|last (?:four|4)(?: digits)?:? ?\Z|[*•x….]{2,} ?\Z", re.IGNORECASE
+#: Behind a number, and before one: it is an amount, a percentage, or the end of a longer number.
+_UNIT_BEHIND = re.compile(rf"\s?[{_MONEY}%]|\s?{_CURRENCY}|\s?percent", re.IGNORECASE)
+_UNIT_BEFORE = re.compile(
+    rf"(?:[{_MONEY}]|\b{_CURRENCY})\s?\Z"
+    r"|(?:(?:ending|ends)(?: in| with)?:? ?|last (?:four|4)(?: digits)?:? ?|[*•x….]{2,} ?)\Z",
+    re.IGNORECASE,
 )
-
 _REFERENCE = re.compile(r"r\d+(?:\.p\d+)?(?:-(?:r\d+(?:\.p\d+)?|p?\d+))?|p\d+")
 _YEAR = r"(?:19|20)\d\d"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)[a-z]{0,6}"
@@ -267,8 +244,13 @@ _FILE = re.compile(
     r"|parquet|pem|key|bak|exe|dll|so|bin)"
 )
 _SEPARATORS = re.compile(r"[-.#+&@~%/\\]+")
+_SLASHES = re.compile(r"[/\\]+")
 _RUN = re.compile(r"[^\W\d_]+|\d+")
+_THREE_DIGITS = re.compile(r"\d{1,3}(?=(?:\d{3})*\Z)")
 _HASH = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}")
+# Scripts without spaces write a number right beside a word. An escaped line break (JSON inside JSON) ends in a letter.
+_STARTS = re.compile(r"(?<![0-9A-Za-z])|(?<=\\[nrt])")
+_STOPS = re.compile(r"(?![0-9A-Za-z])")
 
 
 def find_identifiers(text: str) -> tuple[str, ...]:
@@ -278,37 +260,17 @@ def find_identifiers(text: str) -> tuple[str, ...]:
     Leaves out values that a summary may rephrase or compute: dates, years, times, amounts of money, percentages,
     ordinals, quantities with a unit, decimals, round thousands. Also leaves out references to rounds and posts.
     """
-    found: dict[str, str] = {}
-    for name in _found(text):
-        found.setdefault(name.casefold(), name)
-        if len(found) == MAX_IDENTIFIERS:
-            break
-    return tuple(found.values())
-
-
-def find_unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
-    """Return the *names* that none of *sources* contains.
-
-    Ignores case, the kind of separators and thousands separators. The beginning of a hash matches the whole hash.
-    """
-    names = tuple(names)
-    if not names:
-        return ()
-    texts = sorted({_folded(source) for source in sources if source}, key=len)  # most names are in the shortest
-    return tuple(name for name in names if not any(_stands_in(_folded(name), text) for text in texts))
-
-
-# -- reading identifiers ----------------------------------------------------------------------------------------------
-
-
-def _found(text: str) -> Iterator[str]:
     text = _THOUSANDS.sub("", text)
+    found: dict[str, str] = {}
     if "://" in text or "www." in text.lower():
-        for url in _URL.finditer(text):
-            if len(url[0]) <= _LONGEST:
-                yield url[0].rstrip(".,;:!?)]/_")
+        for url in _URL.findall(text):
+            if len(url) <= _LONGEST:
+                name = url.rstrip(".,;:!?)]/_")
+                found.setdefault(name.casefold(), name)
         text = _URL.sub(" ", text)
     for match in _IDENTIFIER_CHUNK.finditer(text):
+        if len(found) >= MAX_IDENTIFIERS:
+            break
         chunk = match[0]
         if chunk.isalpha() and not chunk.isupper():
             continue  # fast path for a plain word: the checks below agree, at ten times the cost
@@ -316,47 +278,43 @@ def _found(text: str) -> Iterator[str]:
         if not _SHORTEST <= len(chunk) <= _LONGEST or (chunk.isalpha() and not chunk.isupper()):
             continue
         start = match.start() + match[0].index(chunk)
-        if chunk[0].isdigit() and _counted(text, start, start + len(chunk)):
+        if chunk[0].isdigit() and (
+            _UNIT_BEHIND.match(text, start + len(chunk)) or _UNIT_BEFORE.search(text[max(0, start - 24) : start])
+        ):
             continue
-        yield from _names(chunk)
+        for name in _split_names(chunk):
+            found.setdefault(name.casefold(), name)
+    return tuple(found.values())[:MAX_IDENTIFIERS]
 
 
-def _counted(text: str, start: int, end: int) -> bool:
-    """Return whether the number from *start* to *end* is an amount, a percentage, or the end of a longer number."""
-    before = text[max(0, start - 24) : start]
-    return bool(_CURRENCY_BEHIND.match(text, end) or _CURRENCY_BEFORE.search(before) or _ENDING.search(before))
-
-
-def _names(chunk: str) -> Iterator[str]:
+def _split_names(chunk: str) -> list[str]:
+    """Return the names in *chunk*: itself, the parts between its slashes, the ends of a span, or none."""
     low = chunk.casefold()
     if _REFERENCE.fullmatch(low) or _DATE.fullmatch(low):
-        return
+        return []
     if "/" in chunk or "\\" in chunk:
-        if _is_path(chunk):
-            yield chunk
-        else:  # "HAT103/HAT201", "and/or"
-            for part in re.split(r"[/\\]+", chunk):
-                if len(part) >= _SHORTEST:
-                    yield from _names(part)
-    elif _is_name(chunk, low):
-        ends = chunk.split("-")  # "HAT101-HAT108" are two
-        span = len(ends) == 2 and all(len(end) >= _SHORTEST and _is_name(end, end.casefold()) for end in ends)
-        yield from ends if span else (chunk,)
-
-
-def _is_path(chunk: str) -> bool:
-    parts = [part for part in re.split(r"[/\\]+", chunk) if part]
-    if "\\" in chunk and (len(parts) < 2 or "^" in chunk):  # \frac, 60^\circ
-        return False
-    named = any(part[0].isalpha() or part[0] in "._" for part in parts)
-    rooted = chunk[0] in "/\\.~" or "\\" in chunk
-    return named and (rooted or bool(_FILE.fullmatch(parts[-1].casefold())) or ("_" in chunk and len(parts) > 1))
+        parts = [part for part in _SLASHES.split(chunk) if part]
+        is_formula = "\\" in chunk and (len(parts) < 2 or "^" in chunk)  # \frac, 60^\circ
+        if not is_formula and any(part[0].isalpha() or part[0] in "._" for part in parts):
+            is_rooted = chunk[0] in "/\\.~" or "\\" in chunk
+            if is_rooted or _FILE.fullmatch(parts[-1].casefold()) or ("_" in chunk and len(parts) > 1):
+                return [chunk]
+        # "HAT103/HAT201", "and/or".
+        return [name for part in parts if len(part) >= _SHORTEST for name in _split_names(part)]
+    if not _is_name(chunk, low):
+        return []
+    ends = chunk.split("-")  # "HAT101-HAT108" are two
+    is_span = len(ends) == 2 and all(len(end) >= _SHORTEST and _is_name(end, end.casefold()) for end in ends)
+    return ends if is_span else [chunk]
 
 
 def _is_name(chunk: str, low: str) -> bool:
     digits, letters = sum(map(str.isdecimal, chunk)), sum(map(str.isalpha, chunk))
     if not letters:
-        return _is_number(chunk, digits)
+        if chunk.isdecimal():
+            return digits >= _SHORTEST and not chunk.endswith("000")
+        # "+1-555-0100", "10.0.0.17"; but not "4-10", "3.14159" or "2024.05"
+        return (digits >= 7 and "-" in chunk and "." not in chunk) or chunk.count(".") > 2
     if "@" in chunk:
         return _EMAIL.fullmatch(low) is not None
     if "_" in chunk:
@@ -368,70 +326,45 @@ def _is_name(chunk: str, low: str) -> bool:
     if _VERSION.fullmatch(low):
         return True
     parts = _SEPARATORS.split(chunk)
-    if len(parts) > 1:
-        return _is_compound(parts)
+    if len(parts) > 1:  # a code: RES-48213, a UUID; not COVID-19 or mid-2024
+        if any(len(part) >= _SHORTEST and _split_names(part) for part in parts):
+            return True
+        return any(map(str.isupper, parts)) and sum(map(len, filter(str.isdecimal, parts))) >= 3
     if _QUANTITY.fullmatch(low):
         return chunk.isupper() and digits > 3  # 4412A
     return digits > 1 or chunk.upper() == chunk
 
 
-def _is_number(chunk: str, digits: int) -> bool:
-    if chunk.isdecimal():
-        return digits >= _SHORTEST and not chunk.endswith("000")
-    # "+1-555-0100", "10.0.0.17"; but not "4-10", "3.14159" or "2024.05"
-    return (digits >= 7 and chunk.count("-") > 0 and "." not in chunk) or chunk.count(".") > 2
+def find_unknown(names: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
+    """Return the *names* that none of *sources* contains.
+
+    Ignores case, the kind of separators and thousands separators. The beginning of a hash matches the whole hash.
+    """
+    names = tuple(names)
+    if not names:
+        return ()
+    # Most names are in the shortest text.
+    texts = sorted({_THOUSANDS.sub("", source.casefold()) for source in sources if source}, key=len)
+    return tuple(
+        name for name in names if not any(_has_name(text, _THOUSANDS.sub("", name.casefold())) for text in texts)
+    )
 
 
-def _is_compound(parts: Sequence[str]) -> bool:
-    """Return whether *parts*, split at separators, form a code: RES-48213, a UUID; not COVID-19 or mid-2024."""
-    if any(len(part) >= _SHORTEST and next(_names(part), None) is not None for part in parts):
-        return True
-    return any(part.isupper() for part in parts) and sum(len(part) for part in parts if part.isdecimal()) >= 3
-
-
-# -- searching for identifiers ----------------------------------------------------------------------------------------
-
-
-def _folded(text: str) -> str:
-    return _THOUSANDS.sub("", text.casefold())
-
-
-def _stands_in(name: str, text: str) -> bool:
+def _has_name(text: str, name: str) -> bool:
     at = text.find(name)
     while at >= 0:
-        if _begins(text, at) and (_ends(text, at + len(name)) or _HASH.fullmatch(name)):
+        if _STARTS.match(text, at) and (_STOPS.match(text, at + len(name)) or _HASH.fullmatch(name)):
             return True
         at = text.find(name, at + 1)
     # With other separators, or none: "HAT 103", "https:\/\/", "1.234".
-    runs = [_thousands(run) if run.isdecimal() else [run] for run in _RUN.findall(name)]
+    runs = [_THREE_DIGITS.findall(run) if run.isdecimal() else [run] for run in _RUN.findall(name)]
     if not all(piece in text for run in runs for piece in run):
         return False
     written = r"[\W_]{0,6}".join(r"[.,' ]?".join(run) for run in runs)
-    return any(_begins(text, match.start()) and _ends(text, match.end()) for match in re.finditer(written, text))
+    return any(_STARTS.match(text, one.start()) and _STOPS.match(text, one.end()) for one in re.finditer(written, text))
 
 
-def _thousands(digits: str) -> list[str]:
-    """Return *digits* split at the thousands, for matching with separators between the pieces."""
-    head = len(digits) % 3 or 3
-    return [digits[:head], *(digits[at : at + 3] for at in range(head, len(digits), 3))]
-
-
-def _begins(text: str, at: int) -> bool:
-    # An escaped line break (JSON inside JSON) ends in a letter.
-    return at == 0 or not _continues(text[at - 1]) or (text[at - 1] in "nrt" and text[at - 2 : at - 1] == "\\")
-
-
-def _ends(text: str, end: int) -> bool:
-    return end == len(text) or not _continues(text[end])
-
-
-def _continues(character: str) -> bool:
-    # Scripts without spaces write a number right beside a word.
-    return character.isascii() and character.isalnum()
-
-
-# --- comparable terms: the one measure of how much a summary keeps of another text ------------------------------------
-
+# Comparable terms: the one measure of how much a summary keeps of another text.
 
 #: Scripts without spaces between words, compared by pairs of characters.
 UNSPACED = re.compile(f"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+")
@@ -441,10 +374,8 @@ _DIGIT_GROUPS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
 _CENTS = re.compile(r"(?<=\d)[.,]0{1,2}(?!\d)")
 #: Words with this many equal first letters count as one word: inflections differ at the end.
 _STEM = 5
-#: Number of most frequent words that identify a text's language.
-_FREQUENT = 40
-#: Minimum share of a text's words among them to be in the same language.
-_SAME_LANGUAGE = 0.06
+#: Number of most frequent words that identify a text's language, and the minimum share of them in a text of the same.
+_FREQUENT, _SAME_LANGUAGE = 40, 0.06
 
 # Words that summaries, error messages and replies use about anything: alone, they say nothing about a conversation.
 _EMPTY_WORDS = """
@@ -487,18 +418,13 @@ class Terms:
 
     @cached_property
     def identifiers(self) -> frozenset[str]:
-        return frozenset(map(_fold_term, find_identifiers(self.text)))
+        return frozenset(map(_fold_number, find_identifiers(self.text)))
 
     @cached_property
     def numbers(self) -> frozenset[str]:
         """Numbers of two or more digits that are no identifiers."""
-        return frozenset(
-            number
-            for term in self.all
-            if not term.isalpha() and _fold_term(term) not in self.identifiers
-            for number in _NUMBER.findall(_fold_term(term))
-            if len(number) > 1
-        )
+        terms = {_fold_number(term) for term in self.all if not term.isalpha()} - self.identifiers
+        return frozenset(number for term in terms for number in _NUMBER.findall(term) if len(number) > 1)
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -507,7 +433,7 @@ class Terms:
 
     @cached_property
     def folded(self) -> str:
-        return _fold_term(self.text)
+        return _fold_number(self.text)
 
     @cached_property
     def all(self) -> frozenset[str]:
@@ -530,6 +456,22 @@ class Terms:
         return sum(self._counts[word] for word in frequent) >= _SAME_LANGUAGE * self._counts.total()
 
 
+def _fold_number(term: str) -> str:
+    """Return *term* in lower case, its numbers without thousands separators and without zero cents."""
+    return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
+
+
+def _keys(word: str) -> list[str]:
+    """Return the keys under which *word* is compared; none if it is generic."""
+    if word in _EMPTY:
+        return []
+    if not word.isascii() and UNSPACED.search(word):
+        return [run[at : at + 2] for run in UNSPACED.findall(word) for at in range(max(1, len(run) - 1))]
+    if len(word) > 2:
+        return [word[:2] if "\uac00" <= word[0] <= "\ud7a3" else (word.rstrip("s") or word)[:_STEM]]
+    return [] if word.isascii() else [word]
+
+
 def find_telling_terms(text: str) -> Iterator[str]:
     """Yield the specific identifiers, numbers, names and words of *text*, in order, each once."""
     for term in content(text).terms:
@@ -539,28 +481,10 @@ def find_telling_terms(text: str) -> Iterator[str]:
 
 def is_telling(word: str) -> bool:
     """Return whether *word* is specific: summaries and error messages do not use it about anything at all."""
-    return next(_keys(word.casefold()), None) is not None
+    return bool(_keys(word.casefold()))
 
 
-def _fold_term(term: str) -> str:
-    """Return an identifier or number without thousands separators and without zero cents."""
-    return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
-
-
-def _keys(word: str) -> Iterator[str]:
-    if word in _EMPTY:
-        return
-    if not word.isascii() and UNSPACED.search(word):
-        for run in UNSPACED.findall(word):
-            yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
-    elif len(word) > 2:
-        yield word[:2] if "\uac00" <= word[0] <= "\ud7a3" else (word.rstrip("s") or word)[:_STEM]
-    elif not word.isascii():
-        yield word
-
-
-# --- does a summary say something about its source? "Done." and an error page do not ----------------------------------
-
+# Does a summary say something about its source? "Done." and an error page do not.
 
 #: A summary of a source with fewer different words may use only other words.
 MIN_SOURCE_WORDS = 8
@@ -588,12 +512,6 @@ _PAGE = re.compile(
       | traceback\ \(most\ recent | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d(?:\ [A-Za-z-]{1,20}){0,5}[.!]?\s{0,40}\Z )""",
     re.IGNORECASE | re.VERBOSE,
 )
-#: Only an error object has these keys; an honest one may have the others.
-_FAULT_KEYS = frozenset(
-    ["error", "errors", "fault", "faultstring", "exception", "errorcode", "error_code", "statuscode", "status_code"]
-)
-_FENCED = re.compile(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
-
 _ERROR = re.compile(
     r"""\s{0,40}(?: <!doctype | <\?xml | <html | <head | <body | traceback\ \(most
       | (?:\w{1,40}[. ]){0,4}\w{0,40}(?:error|exception|failure)\b | (?:error|code|status)\W{1,3}\d
@@ -603,34 +521,18 @@ _ERROR = re.compile(
       | (?:the\ )?(?:request|server|service|model|engine|api)\ (?:was|is|had|has|failed|could|timed|does)\b )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_FENCED = re.compile(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
+#: The keys of error objects. The first ones are in no other object; an honest one may have the others.
+_FAULT_FIELDS = "error errors fault faultstring exception errorcode error_code statuscode status_code"
 _ERROR_FIELDS = """
-    error errors detail details message msg code status statuscode status_code type param reason title request_id
-    requestid object success ok errorcode error_code errormessage error_message path timestamp trace_id fault
-    faultstring instance exception documentation_url
+    detail details message msg code status type param reason title request_id requestid object success ok errormessage
+    error_message path timestamp trace_id instance documentation_url
 """
-_ERROR_KEYS = frozenset(_ERROR_FIELDS.split())
-
-
+_FAULT_KEYS = frozenset(_FAULT_FIELDS.split())
+_ERROR_KEYS = _FAULT_KEYS.union(_ERROR_FIELDS.split())
 #: Placeholders that programs write for a missing text.
-_NO_ANSWER = frozenset(
-    [
-        "done",
-        "ok",
-        "none",
-        "null",
-        "nil",
-        "nan",
-        "undefined",
-        "true",
-        "false",
-        "n",
-        "a",
-        "na",
-        "todo",
-        "completed",
-        "json",
-    ]
-)
+_NO_ANSWER_WORDS = "done ok none null nil nan undefined true false n a na todo completed json"
+_NO_ANSWER = frozenset(_NO_ANSWER_WORDS.split())
 _LETTERS = re.compile(r"\w+")
 
 
@@ -639,29 +541,28 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
 
     False if this cannot be measured: the sources have hardly any words, or *said* is in another language.
     """
-    if is_error_page(said.text):
+    error = find_error(said.text)
+    if error == "page":
         return True
-    if not looks_like_error(said.text) and sum(len(said.words_in(source)) for source in sources[:1]) >= _ENOUGH:
+    if not error and len(said.words_in(sources[0])) >= _ENOUGH:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < MIN_SOURCE_WORDS:  # here only placeholders and errors can be recognised
-        return _NO_ANSWER.issuperset(_LETTERS.findall(said.text.casefold())) or (
-            looks_like_error(said.text) and not known
-        )
+        is_placeholder = _NO_ANSWER.issuperset(_LETTERS.findall(said.text.casefold()))
+        return is_placeholder or (bool(error) and not known)
     own = said.words | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
     rich = len(words) >= _RICH_SOURCE
-    if rich and not known and _is_a_handful(said.text) and not any(_name_words(said, source) for source in sources):
+    if rich and not known and _is_a_handful(said.text) and not any(_quotes(said, source) for source in sources):
         return True
-    least = 2 if rich else 1
-    if looks_like_error(said.text):
+    if error:
         return told < _ENOUGH or len(shared) < _SHARE_OF_ERROR * len(own)
-    if told >= _ENOUGH or (told >= least and len(shared) >= _SHARE * len(own)):
+    if told >= _ENOUGH or (told >= (2 if rich else 1) and len(shared) >= _SHARE * len(own)):
         return False
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True
-    return len(said.words) < _OTHER_WORDS and not known and not any(_name_words(said, source) for source in sources)
+    return len(said.words) < _OTHER_WORDS and not known and not any(_quotes(said, source) for source in sources)
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
@@ -669,7 +570,7 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
     if any(source.numbers or source.identifiers for source in sources):
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
-    return len(words) <= _HARDLY_A_WORD and not (is_error_page(said.text) or looks_like_error(said.text))
+    return len(words) <= _HARDLY_A_WORD and not find_error(said.text)
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
@@ -692,56 +593,36 @@ def _is_a_handful(text: str) -> bool:
     return spaced <= _HANDFUL and unspaced <= (0 if spaced else _HANDFUL_UNSPACED)
 
 
-def _name_words(said: Terms, source: Terms) -> bool:
+def _quotes(said: Terms, source: Terms) -> bool:
     """Return whether *said* contains a number or a name of *source*, or a few of its words in a row."""
     if said.numbers & source.numbers:
         return True
     read = source.text
     for run in UNSPACED.findall(said.text):
-        parts = (run[at : at + _QUOTED_UNSPACED] for at in range(max(1, len(run) - _QUOTED_UNSPACED + 1)))
-        if len(run) >= _QUOTED_UNSPACED and any(part in read for part in parts):
+        if any(run[at : at + _QUOTED_UNSPACED] in read for at in range(len(run) - _QUOTED_UNSPACED + 1)):
             return True
     words = _LETTERS.findall(said.text)
     rows = (words[at : at + _QUOTED_TEXT] for at in range(len(words) - _QUOTED_TEXT + 1))
-    return any(any(map(is_telling, row)) and " ".join(row) in read for row in rows) or any(
-        _reads_as_name(word, read) for word in words if word[0].isupper()
-    )
+    if any(any(map(is_telling, row)) and " ".join(row) in read for row in rows):
+        return True
+    # A word that the source capitalises in the middle of a sentence is a name.
+    names = (word for word in words if word[0].isupper() and is_telling(word))
+    return any(re.search(rf"[\w,;] {re.escape(name)}\b", read) for name in names)
 
 
-def _reads_as_name(word: str, text: str) -> bool:
-    """Return whether *text* capitalises *word* in the middle of a sentence."""
-    return is_telling(word) and re.search(rf"[\w,;] {re.escape(word)}\b", text) is not None
-
-
-def is_error_page(text: str) -> bool:
-    """Return whether *text* has the form of a page, a traceback or a server's message, with any words."""
+def find_error(text: str) -> Literal["page", "message", ""]:
+    """Return ``page`` if *text* is a page, a traceback or a server's error object, with any words; ``message`` if it
+    begins like an error message; else ""."""
     if _PAGE.match(text):
-        return True
-    value = _object(text)
-    return value is not None and any(str(key).casefold() in _FAULT_KEYS for key in value) and _is_error(value)
-
-
-def looks_like_error(text: str) -> bool:
-    """Return whether *text* begins like an error message or a page of a server."""
-    if _ERROR.match(text):
-        return True
-    value = _object(text)
-    return value is not None and _is_error(value)
-
-
-def _is_error(value: Mapping[object, object]) -> bool:
-    return bool(value) and all(str(key).casefold() in _ERROR_KEYS for key in value)
-
-
-def _object(text: str) -> Mapping[object, object] | None:
-    """Return the JSON object that *text* begins with, fenced or not."""
-    if fence := _FENCED.match(text):
-        text = text[fence.end() :]
-    text = text.lstrip()
-    if text[:1] != "{":
-        return None
-    try:
-        value, _ = json.JSONDecoder(strict=False).raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        return "page"
+    fence = _FENCED.match(text)
+    body = text[fence.end() if fence else 0 :].lstrip()
+    if body.startswith("{"):
+        try:
+            value, _ = json.JSONDecoder(strict=False).raw_decode(body)
+        except (ValueError, RecursionError):
+            value = {}
+        keys = {str(key).casefold() for key in value}
+        if keys and keys <= _ERROR_KEYS:
+            return "message" if keys.isdisjoint(_FAULT_KEYS) else "page"
+    return "message" if _ERROR.match(text) else ""

@@ -23,10 +23,10 @@ from compactor.acceptance.checks import (
 )
 from compactor.acceptance.content import (
     Terms,
+    find_error,
     find_identifiers,
     find_telling_terms,
     find_unknown,
-    looks_like_error,
     names_nothing_new,
     says_nothing,
 )
@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "letters": letters,
     "lost": lambda text: find_lost(("Never sell it.",), (text,)),
     "standing_sentences": lambda text: find_prohibitions([REQUEST.model_copy(update={"user_query": text})]),
-    "looks_like_error": looks_like_error,
+    "find_error": find_error,
     "says_nothing": lambda text: says_nothing(Terms(text), (Terms(text),), 0),
     "names_nothing_new": lambda text: names_nothing_new(Terms("x"), Terms(text), Terms("y")),
     "find_telling_terms": lambda text: list(find_telling_terms(text)),
