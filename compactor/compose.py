@@ -103,11 +103,11 @@ def compose(
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    recounted = ledger.recounted
+    recount = ledger.count_again
     front = header_of(memory, role, system)
     reminder = _plan_message(memory, role, plan) if plan is not None else None
-    header_tokens = sum([count_message(message, recounted) for message in front])
-    tool_tokens = count_tools(tools, recounted)
+    header_tokens = sum([count_message(message, recount) for message in front])
+    tool_tokens = count_tools(tools, recount)
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)

@@ -101,7 +101,7 @@ class Cycle:
             while True:
                 state, view = self.look()
                 if isinstance(view.rounds, Rounds):
-                    _ = view.sums  # counts what is new, on this thread rather than where prompts are composed
+                    _ = view.prefix_sums  # counts what is new, on this thread rather than where prompts are composed
                 current = StrategyPass(self, view, state, run)
                 due = current.weigh() if self.config.enabled else None
                 if prepared_at == state.generation and not current.has_deferred:  # or it would be made again and again
@@ -433,7 +433,7 @@ class StrategyPass:
             reason = Skip.TOO_LITTLE if self._found_too_little else reason
             cycle.tell_skipped(reason, ahead, self._generation, run=self._run)
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
-            _ = self.view.sums  # lets go of what is covered now, rather than at the next look
+            _ = self.view.prefix_sums  # lets go of what is covered now, rather than at the next look
 
     def _note_failure(self, error: Exception, work: Work, strategy: str) -> None:
         """Tell and remember that *strategy* failed; raise the *error* if there is no other strategy."""

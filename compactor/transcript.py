@@ -20,7 +20,7 @@ from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from prompts import escape_tags
 
 from .prompt.groups import is_summary
-from .prompt.shorten import without_marks
+from .prompt.shorten import strip_marks
 from .tokens import TokenCounter
 
 __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]
@@ -293,7 +293,7 @@ def _post_lines(post: Post, tag: _Tag, *, answers: bool = False, answered: bool 
         yield from _element("tool_result", post.message, {"from": post.send_from} | which | place, tag.most)
     elif post.message and post.extra and is_summary(post):  # nobody said it
         place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number else {}
-        yield from _element("summary", without_marks(post.message), place, tag.most)
+        yield from _element("summary", strip_marks(post.message), place, tag.most)
     elif post.message:
         yield from _element("message", post.message, ends, tag.most)
     for attachment in post.attachment_list:

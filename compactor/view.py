@@ -19,7 +19,7 @@ from memory.visibility import Rounds
 from .acceptance.prohibitions import PROHIBITIONS, collect_prohibitions, find_lost, restore_sentences
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .prompt.accounting import Ledger, PrefixSums, by_round, calls_in, is_pinned
+from .prompt.accounting import Ledger, PrefixSums, calls_in, group_pins, is_pinned
 from .prompt.groups import MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarizers.base import Summary, SummaryRequest
@@ -214,7 +214,7 @@ class View:
         """The numbers of pinned posts by the id of their round; 0 is the query."""
         pinned = self._pinned
         if pinned is None:
-            pinned = by_round(self.rounds.pins)
+            pinned = group_pins(self.rounds.pins)
             object.__setattr__(self, "_pinned", pinned)
         return pinned
 
@@ -222,7 +222,7 @@ class View:
     def compaction_tokens(self) -> int:
         if self.compaction is None:
             return 0
-        return MESSAGE_TOKENS + self.ledger.recounted(self.compaction.to_prompt())
+        return MESSAGE_TOKENS + self.ledger.count_again(self.compaction.to_prompt())
 
     def tokens_in_front(self, compaction: CompactedMessage | None) -> int:
         """Return the tokens that prompts would show before the tail with *compaction*: its message, the pinned posts of
@@ -260,7 +260,7 @@ class View:
     @property
     def messages(self) -> int:
         """Messages of the tail."""
-        closed = self.sums[self.closed].messages - self.sums[min(self.end, self.closed)].messages
+        closed = self.prefix_sums[self.closed].messages - self.prefix_sums[min(self.end, self.closed)].messages
         return closed + sum([len(group.posts) for _, group in self.growing])
 
     @property
@@ -269,12 +269,12 @@ class View:
         return window_of(self.model) or DEFAULT_WINDOW
 
     @property
-    def sums(self) -> PrefixSums:
+    def prefix_sums(self) -> PrefixSums:
         """The costs of the tail's closed rounds. Counts those that are new."""
         sums = self._sums
         if sums is None:
             start = self.end if self.counted_from is None else min(self.counted_from, self.end)
-            sums = self.ledger.sums(self.rounds, self.closed, self.reductions, start)
+            sums = self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
             object.__setattr__(self, "_sums", sums)
         return sums
 
@@ -283,7 +283,7 @@ class View:
         """The place of the newest closed round in which the user speaks, covered or not; -1 if there is none."""
         if self._asked is not None:
             return self._asked
-        sums = self.sums
+        sums = self.prefix_sums
         asked = sums[self.closed].asked
         if asked is None:
             if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
@@ -301,7 +301,7 @@ class View:
 
     def calls_behind(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
-        closed = self.sums[self.closed].calls - self.sums[min(end, self.closed)].calls
+        closed = self.prefix_sums[self.closed].calls - self.prefix_sums[min(end, self.closed)].calls
         return closed + sum([calls_in(round_, self.role) for round_ in self.rounds[max(end, self.closed) :]])
 
     def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
@@ -323,9 +323,9 @@ class View:
         stop = min(stop, self.closed)
         if start >= stop:
             return 0
-        sums = self.sums
+        sums = self.prefix_sums
         if start < sums.start:
-            sums = self.ledger.sums(self.rounds, self.closed, self.reductions, start)
+            sums = self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
         return sums[stop].tokens - sums[start].tokens
 
     def round(self, place: int) -> Round:
@@ -421,11 +421,11 @@ class View:
         """The log number of the tail's first round with dropped posts that prompts mention; 0: none."""
         if not self.reductions.version:
             return 0
-        sums, start = self.sums, min(self.end, self.closed)
+        sums, start = self.prefix_sums, min(self.end, self.closed)
         covered = sums[start].dropped
         if covered != sums[self.closed].dropped:
             closed = range(start, self.closed)
             place = start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
-            return sums.account(place).number
+            return sums.accounts[place - sums.start].number
         open_ones = self.rounds[max(self.end, self.closed) :]
         return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)

@@ -229,7 +229,7 @@ def clip(text: str) -> None:
     clip_message({"role": "assistant", "content": parts}, 200, "r1", count_tokens)
     round_ = called(arguments=text, result=text)
     for post in round_.post_list:
-        OffloadRule(ending=100, arguments=True, tokens=True).applied(round_, post, count_tokens)
+        OffloadRule(ending=100, arguments=True, tokens=True).apply(round_, post, count_tokens)
 
 
 def compose_small(text: str) -> None:

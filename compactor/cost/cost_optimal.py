@@ -55,7 +55,7 @@ def growth_of(view: View, end: int) -> Growth:
 
 
 def _per_call(view: View, in_open_rounds: int) -> float:
-    seen, sums = view.calls_behind(max(view.closed, view.end)), view.sums
+    seen, sums = view.calls_behind(max(view.closed, view.end)), view.prefix_sums
     # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     accounts, first = sums.accounts, sums.start

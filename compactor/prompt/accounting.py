@@ -3,66 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from operator import add
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from memory import Memory
 from memory.hooks import renew_after_fork
+from memory.messages import FUNCTION
 from memory.overlays import Reduction, Reductions
-from memory.rounds import USER, Round, thaw
+from memory.rounds import USER, Round
 from memory.visibility import Rounds
 
 from ..tokens import TokenCounter, count_message
-from .groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
-from .shorten import LEVELS, Level, Reduced, shorten_group
+from .groups import MessageGroup, apply_overlays, group_messages, tells_of_drops
+from .shorten import LARGE, PromptPart, Reduced, shorten_part
 
-#: Closed rounds of one role whose messages are kept at most, and their tokens: older ones are read and made anew.
+if TYPE_CHECKING:
+    from ..host_rounds import HostRounds
+
+#: Maximum closed rounds of one role whose messages are kept, and their tokens: older ones are read and made anew.
 MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
 #: Texts whose counts are remembered; at one more, all are forgotten.
 MAX_TEXTS = 64
 #: Rounds that are counted between two looks at the lock.
 COUNTED_AT_ONCE = 64
-#: Accounts of closed rounds are kept up to twice the number in the sums, plus this many.
+#: Accounts of closed rounds are kept up to twice the number in the prefix sums, plus this many.
 MIN_ACCOUNTS = 1_024
-#: Costs of open rounds' groups that are remembered, their levels, and reports of reductions; at one more, all are
+#: Groups of open rounds whose costs are remembered, their levels, and reports of reductions; at one more, all are
 #: forgotten.
 MAX_OPEN_GROUPS = 20_000
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
 MAX_COUNTERS = 8
 
-
-class OverlayKey(NamedTuple):
-    """The overlays of a round: with an equal key, it costs the same."""
-
-    reductions: tuple[Reduction, ...]
-    #: Numbers of its pinned posts; 0 is the query.
-    pinned: frozenset[int]
-    #: Numbers of its erased posts.
-    erased: tuple[int, ...] = ()
-
-
-NO_OVERLAYS = OverlayKey((), frozenset())
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPart:
-    """A message group of the tail, as it is shown."""
-
-    round_: Round
-    group: MessageGroup
-    messages: tuple[Message, ...]
-    #: Tokens of each message, and of all.
-    costs: tuple[int, ...]
-    tokens: int
-    #: Neither shortened nor left out: one of its posts is pinned; or it is the user's newest query.
-    pinned: bool = False
-    fixed: bool = False
-    #: The group on each level of shortening; empty where nothing makes it shorter, None where nobody has looked.
-    levels: tuple[Level, ...] | None = None
-    reductions: tuple[Reduced, ...] = ()
+#: The overlays of a round: its reductions, and the numbers of its pinned posts (0 is the query) and of its erased ones.
+#: With equal overlays, it costs the same.
+Overlays = tuple[tuple[Reduction, ...], frozenset[int], tuple[int, ...]]
+NO_OVERLAYS: Overlays = ((), frozenset(), ())
+#: The redactions, the rounds' epoch, the reductions' version and the pins: sums hold as long as it is equal.
+_Moment = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -71,245 +50,81 @@ class RoundAccount:
 
     round_id: str
     number: int
-    tokens: int
-    messages: int
-    #: The user speaks in it.
-    from_user: bool
-    #: Tokens on each level of shortening.
-    by_level: tuple[int, ...]
-    #: Tokens of its pinned groups, which stay when the round is left out.
-    pinned: int
-    overlays: OverlayKey
+    overlays: Overlays
     #: How often the role's model was called in it: the messages of the role itself.
-    calls: int = 0
+    calls: int
+    tokens: int = 0
+    messages: int = 0
+    #: Tokens on the heaviest level of shortening.
+    shortest: int = 0
+    #: Tokens of its pinned groups, which stay when the round is left out.
+    pinned: int = 0
+    #: The user speaks in it.
+    from_user: bool = False
     #: The round as it is shown; None where it must be read and made anew.
     parts: tuple[PromptPart, ...] | None = field(default=None, repr=False, compare=False)
     #: There is nothing but text in its messages.
-    plain: bool = field(default=False, repr=False, compare=False)
-    #: Tokens of the parts and of what stands for them on each level.
+    plain: bool = field(default=True, repr=False, compare=False)
+    #: Tokens of the parts and of their replacements on each level.
     kept_tokens: int = field(default=0, repr=False, compare=False)
 
 
-def own(message: Mapping[str, Any]) -> Message:
-    """Return a copy of *message* that its receiver may change, however deep."""
-    for value in message.values():
-        if not isinstance(value, str):
-            return {key: thaw(value) for key, value in message.items()}
-    return {**message}
-
-
-def is_pinned(group: MessageGroup, pinned: Collection[int]) -> bool:
-    """Return whether one of *group*'s posts is *pinned*, by number; 0 is the query."""
-    return bool(pinned) and any((post.number if post else 0) in pinned for post in group.posts)
-
-
-def calls_in(round_: Round, role: str) -> int:
-    """Return how many messages in *round_* are by *role* itself: each is an answer of its model. The empty role, which
-    sees everything, stands for all but the user."""
-    if role:
-        return len([post for post in round_.post_list if post.send_from == role])
-    return len([post for post in round_.post_list if post.send_from != USER and post.tool_call_id is None])
-
-
-def by_round(pins: Iterable[tuple[str, int]]) -> dict[str, frozenset[int]]:
-    """Return the numbers of pinned posts by the id of their round."""
-    found: dict[str, frozenset[int]] = {}
-    for round_id, number in pins:
-        found[round_id] = found.get(round_id, frozenset()) | {number}
-    return found
-
-
-# --- running totals: no prompt pays for the length of the past --------------------------------------------------
-
-
 class RunningTotals(NamedTuple):
-    """Totals of the closed rounds from the start of the sums to a place. The difference of two of them counts."""
+    """Totals of the closed rounds from the start of the prefix sums to a place; meaningful as differences."""
 
     tokens: int = 0
     messages: int = 0
+    calls: int = 0
+    shortest: int = 0
+    pinned: int = 0
+    #: Rounds of which posts were dropped.
+    dropped: int = 0
     #: The place of the newest round in which the user speaks; None: in none of these.
     asked: int | None = None
-    by_level: tuple[int, ...] = (0,) * len(LEVELS)
-    pinned: int = 0
-    #: The number of rounds of which posts were dropped.
-    dropped: int = 0
-    calls: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class PrefixSums:
     """The accounts of closed rounds from the place *start* on, and their running totals. They only grow.
 
     Rounds before *start* were not even read.
     """
 
-    def __init__(
-        self,
-        start: int = 0,
-        totals: Iterable[RunningTotals] = (RunningTotals(),),
-        accounts: Iterable[RoundAccount] = (),
-    ) -> None:
-        self.start = start
-        #: The place of the newest round before these in which the user speaks, once somebody looked; -1: in none.
-        self.asked_before: int | None = None
-        #: The totals before each place from ``start`` on, one more than there are rounds.
-        self.totals = list(totals)
-        self.accounts = list(accounts)
-        self._numbers = [account.number for account in self.accounts]
-        #: The place up to which rounds are counted.
-        self.stop = start + len(self.accounts)
+    start: int = 0
+    #: The place up to which rounds are counted.
+    stop: int = 0
+    accounts: list[RoundAccount] = field(default_factory=list)
+    #: The totals before each place from ``start`` on, one more than there are rounds.
+    totals: list[RunningTotals] = field(default_factory=lambda: [RunningTotals()])
+    #: The place of the newest round before these in which the user speaks, once that was looked up; -1: in none.
+    asked_before: int | None = None
 
     def __getitem__(self, place: int) -> RunningTotals:
         """Return the totals before *place*. Raises ``IndexError`` for one before ``start``."""
-        return self.totals[self._index(place)]
-
-    def account(self, place: int) -> RoundAccount:
-        """Return the account of the round at *place*. Raises ``IndexError`` for one before ``start``."""
-        return self.accounts[self._index(place)]
+        if place < self.start:
+            raise IndexError(f"they begin at place {self.start}, not at {place}; ask the ledger for earlier sums")
+        return self.totals[place - self.start]
 
     def numbers(self, places: range) -> list[int]:
         """Return the log numbers of the rounds at *places*."""
-        return self._numbers[self._index(places.start) : self._index(places.stop)] if places else []
-
-    def _index(self, place: int) -> int:
-        if place < self.start:
-            raise IndexError(f"sums begin at place {self.start}, not at {place}; ask the ledger for some from there on")
-        return place - self.start
+        return [account.number for account in self.accounts[places.start - self.start : places.stop - self.start]]
 
     def add(self, account: RoundAccount) -> None:
-        last = self.totals[-1]
-        asked = self.stop if account.from_user else last.asked
+        tokens, messages, calls, shortest, pinned, dropped, asked = self.totals[-1]
+        reductions = account.overlays[0]
         self.accounts.append(account)
-        self._numbers.append(account.number)
         self.totals.append(
             RunningTotals(
-                last.tokens + account.tokens,
-                last.messages + account.messages,
-                asked,
-                tuple(map(add, last.by_level, account.by_level)),
-                last.pinned + account.pinned,
-                last.dropped + (tells_of_drops(account.overlays.reductions) if account.overlays.reductions else 0),
-                last.calls + account.calls,
+                tokens + account.tokens,
+                messages + account.messages,
+                calls + account.calls,
+                shortest + account.shortest,
+                pinned + account.pinned,
+                dropped + tells_of_drops(reductions) if reductions else dropped,
+                self.stop if account.from_user else asked,
             )
         )
         self.stop += 1  # last: readers hold no lock, and go by it
-
-    def part(self, start: int, stop: int | None = None) -> PrefixSums:
-        """Return sums of their own over the places *start* to *stop*."""
-        first, last = self._index(start), self._index(self.stop if stop is None else stop)
-        totals = self.totals[first : last + 1]
-        for at, item in enumerate(totals):
-            if item.asked is None or item.asked >= start:
-                break
-            totals[at] = item._replace(asked=None)
-        return PrefixSums(start, totals, self.accounts[first:last])
-
-
-class RoundsByPlace(Protocol):
-    """Rounds by their place, places by the rounds' ids, and everything that changes how they read."""
-
-    def __getitem__(self, index: int, /) -> Round: ...
-    def end_of(self, round_id: str) -> int | None: ...
-    @property
-    def pins(self) -> Set[tuple[str, int]]: ...
-    @property
-    def epoch(self) -> object: ...
-    @property
-    def redactions(self) -> int: ...
-    @property
-    def erased(self) -> Mapping[str, tuple[int, ...]]: ...
-
-
-def _move_start(
-    sums: PrefixSums, origin: int, asked_from: int, settled: int, account_at: Callable[[int], RoundAccount]
-) -> PrefixSums:
-    """Return *sums*, or others that begin at *origin* if *sums* begin after it or long before it. The last call asked
-    for *asked_from*."""
-    if origin > sums.stop or settled < sums.start:  # nothing in common: with an older moment, or a newer one
-        return PrefixSums(origin)
-    if origin < sums.start:
-        back = PrefixSums(origin)
-        for account in [*map(account_at, range(origin, sums.start)), *sums.accounts]:
-            back.add(account)
-        return back
-    # Only what lay before the origin already when it moved last: a prompt begun just before the newest publication
-    # still asks from there. And only where that is more than what is left, so that no round is copied over and over.
-    if origin > asked_from and asked_from - sums.start > sums.stop - asked_from:
-        return sums.part(asked_from)
-    return sums
-
-
-def _reuse(
-    old: PrefixSums,
-    rounds: RoundsByPlace,
-    places: range,
-    overlays_of: Callable[[str], OverlayKey],
-    account_at: Callable[[int], RoundAccount],
-) -> PrefixSums:
-    """Return sums over the rounds at *places* that *old* knows. Rounds that read the same are not counted again; up to
-    the first that reads otherwise, they are not even added again.
-
-    The newest round is left out: another host's rounds may say that they are closed, and grow. Memory's own rounds
-    come here only when a closed round has failed or its overlays have changed.
-    """
-    known, place = old.accounts[:-1], places.start
-    if place >= old.start:
-        for account in known[place - old.start : places.stop - old.start]:
-            if rounds.end_of(account.round_id) != place + 1 or overlays_of(account.round_id) != account.overlays:
-                break
-            place += 1
-    sums, left = PrefixSums(places.start), known
-    if place > places.start:
-        sums, left = old.part(places.start, place), known[place - old.start :]
-    for account in left:
-        stop = sums.stop
-        if stop < places.stop and rounds.end_of(account.round_id) == stop + 1:
-            if not sums.accounts and rounds[stop].id != account.round_id:
-                continue  # it has failed, and the one before it, which ends there as well, is not known
-            sums.add(account if overlays_of(account.round_id) == account.overlays else account_at(stop))
-    return sums
-
-
-# --- the ledger: one for all who read a session as one role -----------------------------------------------------
-
-
-class CountedTexts:
-    """A counter for texts that are the same in each prompt: it remembers counts, by length and hash, but no text."""
-
-    def __init__(self, count: TokenCounter) -> None:
-        self._count = count
-        self._known: dict[tuple[int, int], int] = {}
-
-    def __call__(self, text: str, /) -> int:
-        key = len(text), hash(text)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MAX_TEXTS:
-                self._known = {}
-            found = self._known[key] = self._count(text)
-        return found
-
-
-#: A group: its round's id, then of each of its posts the number and the hash of what it says.
-_GroupKey = tuple[object, ...]
-
-
-class _Seen(NamedTuple):
-    """The source of sums: they hold as long as it is equal."""
-
-    epoch: object = None
-    redactions: int = 0
-    #: Of the reductions.
-    version: int = 0
-    pins: object = None
-
-
-class _Summed(NamedTuple):
-    """The sums that the next call goes on from."""
-
-    sums: PrefixSums
-    seen: _Seen = _Seen()
-    #: From where on they were asked for last.
-    origin: int = 0
 
 
 class Ledger:
@@ -318,34 +133,35 @@ class Ledger:
     def __init__(self, role: str, count: TokenCounter) -> None:
         self.role = role
         self.count = count
-        #: Counts what stands in every prompt, and remembers that.
-        self.recounted = CountedTexts(count)
-        #: Tokens of what the last prompt had in front of the compaction: only whoever composes knows it all.
+        #: Tokens of the last prompt's messages before the compaction, and of its tools; only the composer knows them.
         self.header_tokens = 0
-        #: And of the schemas of tools that went with it.
         self.tool_tokens = 0
         #: What reports say of published reductions, each counted once.
         self.reduced: dict[object, Reduced] = {}
-        # Of open rounds' groups. No lock: the worst that two threads can do is to count a group twice.
-        self._open: dict[_GroupKey, tuple[int, ...]] = {}
-        self._shortened: dict[_GroupKey, tuple[Level, ...]] = {}
+        # No lock for these: the worst that two threads can do is to count something twice.
+        self._texts: dict[tuple[int, int], int] = {}
+        self._open: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._shortened: dict[tuple[object, ...], tuple[PromptPart, ...]] = {}
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
         """Begin anew: another thread of the parent may have been in the middle of adding a round."""
-        # Guards all below it and all sums; never held while counting. A thread may enter it again, as in a signal's
-        # handler; what that would add in the middle is refused.
+        # Guards all below it and all prefix sums; never held while counting. A thread may enter it again, as in a
+        # signal's handler; what that would add in the middle is refused.
         self._lock = threading.RLock()
         self._adding = False
-        self._summed = _Summed(PrefixSums())
-        #: The accounts of closed rounds by their numbers, also of such as lie before the sums' origin.
+        #: The prefix sums that the next call goes on from, their moment, and the origin that was asked for last.
+        self._summed: tuple[PrefixSums, _Moment, int] = (PrefixSums(), (), 0)
+        #: The accounts of closed rounds by their numbers, also of rounds before the origin.
         self._accounts: dict[int, RoundAccount] = {}
         #: Those whose parts are kept, oldest first, and the tokens of these.
         self._kept: dict[int, RoundAccount] = {}
         self._kept_tokens = 0
 
-    def sums(self, rounds: RoundsByPlace, settled: int, reductions: Reductions, origin: int = 0) -> PrefixSums:
+    def prefix_sums(
+        self, rounds: Rounds | HostRounds, settled: int, reductions: Reductions, origin: int = 0
+    ) -> PrefixSums:
         """Return sums over the first *settled* of *rounds*, each read through *reductions*, that begin at the place
         *origin* or before it.
 
@@ -354,38 +170,36 @@ class Ledger:
         it moves back, by a revert, they are counted anew.
         """
         origin, pins = min(origin, settled), rounds.pins
-        seen = _Seen(rounds.epoch, rounds.redactions, reductions.version, pins)
-        with self._lock:
-            summed = self._summed
-        if summed.seen == seen and origin == summed.origin and summed.sums.stop >= settled:  # as most of the time
-            return summed.sums
-        pinned, erased = by_round(pins) if pins else {}, rounds.erased
+        moment: _Moment = (rounds.redactions, rounds.epoch, reductions.version, pins)
+        sums, summed_moment, asked_from = self._summed
+        if summed_moment == moment and origin == asked_from and sums.stop >= settled:  # as most of the time
+            return sums
+        pinned, erased = group_pins(pins) if pins else {}, rounds.erased
+        known, number_at = self._accounts, rounds.number_at if isinstance(rounds, Rounds) else int
+        if not isinstance(rounds, Rounds):  # by place; the newest may say that it is closed, and grow
+            known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in sums.accounts[:-1]}
 
-        def overlays_of(round_id: str) -> OverlayKey:
+        def overlays_of(round_id: str) -> Overlays:
             over, gone = reductions.by_round.get(round_id, ()), erased.get(round_id, ())
             if not over and not gone and round_id not in pinned:
                 return NO_OVERLAYS
-            return OverlayKey(over, pinned.get(round_id, frozenset()), gone)
+            return over, pinned.get(round_id, frozenset()), gone
 
         def account_at(place: int) -> RoundAccount:
-            known = self._accounts.get(rounds.number_at(place)) if isinstance(rounds, Rounds) else None
-            if known is not None and overlays_of(known.round_id) == known.overlays:
-                return known
-            round_ = rounds[place]
-            account = self._account_of(round_, overlays_of(round_.id))
-            if not isinstance(rounds, Rounds):  # nobody promises that another host's rounds stay as they are
-                account.parts = None
+            account = known.get(number_at(place))
+            if account is None or overlays_of(account.round_id) != account.overlays:
+                round_ = rounds[place]
+                account = self._count_round(round_, overlays_of(round_.id))
+                if not isinstance(rounds, Rounds):  # nobody promises that another host's rounds stay as they are
+                    account.parts = None
             return account
 
-        # Worked out once: whoever counts another moment's rounds meanwhile puts others in the place of these sums, and
-        # what is counted here is still right.
-        if summed.seen != seen:
-            sums = _reuse(summed.sums, rounds, range(origin, settled), overlays_of, account_at)
-        else:
-            moved = origin != summed.origin
-            sums = _move_start(summed.sums, origin, summed.origin, settled, account_at) if moved else summed.sums
-        if sums is summed.sums and sums.stop >= settled and origin == summed.origin:
-            return sums
+        if summed_moment != moment or not sums.start <= origin <= sums.stop or settled < sums.start:
+            sums = PrefixSums(origin, origin)
+        elif asked_from < origin and asked_from - sums.start > sums.stop - asked_from:
+            # Only what lay before the origin already when it moved last: a prompt begun just before the newest
+            # publication still asks from there. And only if that is most of it: so no round is added over and over.
+            sums = PrefixSums(asked_from, asked_from)
         while True:
             done = sums.stop
             fresh = [account_at(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
@@ -401,27 +215,37 @@ class Ledger:
                 try:
                     for account in fresh:
                         sums.add(account)
-                    self._keep(fresh)
+                        self._keep(account)
                     if sums.stop >= settled:
-                        before, self._summed = self._summed, _Summed(sums, seen, origin)
-                        if (origin, seen.redactions) != (before.origin, before.seen.redactions):
-                            self._let_go(before, overlays_of)
+                        self._publish(sums, moment, origin, overlays_of)
                         return sums
                 finally:
                     self._adding = False
 
-    def _keep(self, fresh: Iterable[RoundAccount]) -> None:
-        """Keep new accounts and their parts in the place of older ones of the same rounds. Called with the lock."""
-        for account in fresh:
-            number = account.number
-            if account.parts is None or self._accounts.get(number) is account:
-                continue
-            if number in self._kept:
-                self._drop_parts([number])
-            self._accounts[number] = self._kept[number] = account
-            self._kept_tokens += account.kept_tokens
-            while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
-                self._drop_parts([next(iter(self._kept))])
+    def _publish(self, sums: PrefixSums, moment: _Moment, origin: int, overlays_of: Callable[[str], Overlays]) -> None:
+        """Have the next call go on from *sums*, and let go of everything else. Called with the lock."""
+        (_, before, last_origin), self._summed = self._summed, (sums, moment, origin)
+        if before and before[0] != moment[0]:  # nothing that was erased is kept
+            self._shortened = {}
+            accounts = [*self._accounts.items(), *self._kept.items()]
+            changed = {number for number, account in accounts if overlays_of(account.round_id) != account.overlays}
+            self._drop_parts(changed)
+            self._accounts = {number: account for number, account in self._accounts.items() if number not in changed}
+        if origin != last_origin:
+            self._drop_parts(self._kept.keys() - set(sums.numbers(range(origin, sums.stop))))
+        if len(self._accounts) > 2 * len(sums.accounts) + MIN_ACCOUNTS:
+            self._accounts = {account.number: account for account in sums.accounts}
+
+    def _keep(self, account: RoundAccount) -> None:
+        """Keep a new account and its parts in the place of an older one of the same round. Called with the lock."""
+        number = account.number
+        if account.parts is None or self._accounts.get(number) is account:
+            return
+        self._drop_parts([number])
+        self._accounts[number] = self._kept[number] = account
+        self._kept_tokens += account.kept_tokens
+        while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
+            self._drop_parts([next(iter(self._kept))])
 
     def _drop_parts(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -430,61 +254,45 @@ class Ledger:
                 account.parts = None
                 self._kept_tokens -= account.kept_tokens
 
-    def _let_go(self, before: _Summed, overlays_of: Callable[[str], OverlayKey]) -> None:
-        """Let go of everything that only the sums *before* needed. Called with the lock."""
-        sums, seen, origin = self._summed
-        if before.seen.redactions != seen.redactions:  # nothing that was erased is kept
-            self._shortened = {}
-            accounts = [*self._accounts.items(), *self._kept.items()]
-            gone = {number for number, one in accounts if overlays_of(one.round_id) != one.overlays}
-            self._drop_parts(gone)
-            self._accounts = {number: one for number, one in self._accounts.items() if number not in gone}
-        if origin != before.origin:
-            tail = {account.number for account in sums.accounts[max(origin - sums.start, 0) :]}
-            self._drop_parts([number for number in self._kept if number not in tail])
-        if len(self._accounts) > 2 * len(sums.accounts) + MIN_ACCOUNTS:
-            self._accounts = {account.number: account for account in sums.accounts}
-
-    def _account_of(self, raw: Round, overlays: OverlayKey) -> RoundAccount:
+    def _count_round(self, raw: Round, overlays: Overlays) -> RoundAccount:
         """Count a closed round, and return its account with its parts."""
-        round_ = apply_overlays(raw, overlays.reductions, self.role)
+        reductions, pinned, _ = overlays
+        round_ = apply_overlays(raw, reductions, self.role)
+        account = RoundAccount(round_.id, round_.number, overlays, calls_in(raw, self.role))
         parts: list[PromptPart] = []
-        by_level = [0] * len(LEVELS)
-        tokens = messages = pinned_tokens = kept_tokens = 0
-        from_user, plain = False, True
         for group in group_messages(round_, self.role):
             key = _key_of(round_, group)
             # What was counted while the round was open is not counted again.
             costs = self._open.pop(key, ()) or tuple([count_message(message, self.count) for message in group.messages])
-            cost, pinned = sum(costs), bool(overlays.pinned) and is_pinned(group, overlays.pinned)
             levels = self._shortened.pop(key, None)
-            if pinned or group.pending or group.from_user:
+            tokens, stays = sum(costs), is_pinned(group, pinned)
+            if stays or group.pending or group.from_user or not _may_be_shorter(group):
                 levels = ()
             elif levels is None:
-                levels = shorten_group(round_, group, costs, self.count)
-            parts.append(PromptPart(round_, group, group.messages, costs, cost, pinned, levels=levels))
-            for at in range(len(LEVELS)):
-                by_level[at] += levels[at].tokens if levels else cost
-            kept_tokens += cost + sum([one.tokens_after for level in levels for one in level.reductions])
-            tokens += cost
-            messages += len(costs)
-            pinned_tokens += cost if pinned else 0
-            from_user = from_user or group.from_user
-            plain = plain and {type(value) for message in group.messages for value in message.values()} <= {str}
-        return RoundAccount(
-            round_.id,
-            round_.number,
-            tokens,
-            messages,
-            from_user,
-            tuple(by_level),
-            pinned_tokens,
-            overlays,
-            calls_in(raw, self.role),
-            tuple(parts),
-            plain,
-            kept_tokens,
-        )
+                levels = shorten_part(PromptPart(round_, group, group.messages, costs, tokens), self.count)
+            parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels))
+            account.tokens += tokens
+            account.messages += len(costs)
+            account.shortest += levels[-1].tokens if levels else tokens
+            account.pinned += tokens if stays else 0
+            account.from_user = account.from_user or group.from_user
+            for message in group.messages:
+                account.plain = account.plain and {*map(type, message.values())} <= {str}
+            account.kept_tokens += tokens
+            for level in levels:
+                account.kept_tokens += sum([reduced.tokens_after for reduced in level.reductions])
+        account.parts = tuple(parts)
+        return account
+
+    def count_again(self, text: str, /) -> int:
+        """Return the tokens of a text that is the same in each prompt. Its count is remembered, but not the text."""
+        key = len(text), hash(text)
+        tokens = self._texts.get(key)
+        if tokens is None:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts = {}
+            tokens = self._texts[key] = self.count(text)
+        return tokens
 
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group in a round of the log, which may still grow; and remember it."""
@@ -496,8 +304,8 @@ class Ledger:
             costs = self._open[key] = tuple([count_message(message, self.count) for message in group.messages])
         return costs
 
-    def levels(self, part: PromptPart) -> tuple[Level, ...]:
-        """Return *part*'s group on each level of shortening, and remember it; nothing if no level makes it shorter."""
+    def levels(self, part: PromptPart) -> tuple[PromptPart, ...]:
+        """Return *part* on each level of shortening, and remember it; nothing if no level makes it shorter."""
         if part.levels is not None:
             return part.levels
         key = _key_of(part.round_, part.group)
@@ -505,12 +313,45 @@ class Ledger:
         if levels is None:
             if len(self._shortened) >= MAX_OPEN_GROUPS:
                 self._shortened = {}
-            levels = self._shortened[key] = shorten_group(part.round_, part.group, part.costs, self.count)
+            levels = shorten_part(part, self.count) if _may_be_shorter(part.group) else ()
+            self._shortened[key] = levels
         return levels
 
 
-def _key_of(round_: Round, group: MessageGroup) -> _GroupKey:
-    """Return a key that tells a group from all others, and from itself before it was overlaid or erased."""
+def is_pinned(group: MessageGroup, pinned: Collection[int]) -> bool:
+    """Return whether one of *group*'s posts is *pinned*, by number; 0 is the query."""
+    return bool(pinned) and any((post.number if post else 0) in pinned for post in group.posts)
+
+
+def calls_in(round_: Round, role: str) -> int:
+    """Return how many messages in *round_* are by *role* itself: each is an answer of its model. The empty role, which
+    sees everything, stands for all but the user."""
+    if role:
+        return len([post for post in round_.post_list if post.send_from == role])
+    return len([post for post in round_.post_list if post.send_from != USER and post.tool_call_id is None])
+
+
+def group_pins(pins: Iterable[tuple[str, int]]) -> dict[str, frozenset[int]]:
+    """Return the numbers of pinned posts by the id of their round."""
+    by_round: dict[str, frozenset[int]] = {}
+    for round_id, number in pins:
+        by_round[round_id] = by_round.get(round_id, frozenset()) | {number}
+    return by_round
+
+
+def _may_be_shorter(group: MessageGroup) -> bool:
+    """Return False if no level of shortening has a rule for the group, as for most."""
+    for post in group.posts:
+        if post is not None:
+            is_result = post.tool_call_id is not None or post.send_from == FUNCTION
+            if is_result or post.attachment_list or len(post.message) > LARGE.threshold:
+                return True
+    return False
+
+
+def _key_of(round_: Round, group: MessageGroup) -> tuple[object, ...]:
+    """Return a key that tells a group from all others, and from itself before it was overlaid or erased: its round's
+    id, then the number of each post and the hash of its texts."""
     key: list[object] = [round_.id]
     for post in group.posts:
         if post is None:
@@ -534,9 +375,9 @@ def ledger_of(memory: Memory, role: str, count: TokenCounter) -> Ledger:
         key: object = count  # equal counters share one: a bound method is another object each time it is named
     except TypeError:
         key = id(count)  # the ledger keeps the counter, so the number stays its own
-    found = ledgers.get(key)
-    if found is None:
+    ledger = ledgers.get(key)
+    if ledger is None:
         for oldest in list(ledgers)[: max(len(ledgers) + 1 - MAX_COUNTERS, 0)]:
             ledgers.pop(oldest, None)
-        found = ledgers.setdefault(key, Ledger(role, count))
-    return found
+        ledger = ledgers.setdefault(key, Ledger(role, count))
+    return ledger

@@ -15,9 +15,9 @@ from memory.rounds import Post, Round
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
-from .accounting import MAX_OPEN_GROUPS, PromptPart, own
-from .groups import ARGUMENTS, Message
-from .shorten import LEVELS, Level, Reduced, clip_message, clip_text, omission_note
+from .accounting import MAX_OPEN_GROUPS
+from .groups import ARGUMENTS, Message, copy_message
+from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, omission_note
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
 GRID = 0.3
@@ -67,11 +67,11 @@ def fits_entirely(view: View, head: Head, limit: int, tool_tokens: int) -> Fitte
     start, closed = view.end, view.closed
     if head.plan is not None or start > closed or (view.reductions.version and view.first_dropped):
         return None
-    sums, growing = view.sums, view.growing
+    sums, growing = view.prefix_sums, view.growing
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
     tokens = PROMPT_TOKENS + view.header_tokens - tool_tokens + last.tokens - first.tokens
     if head.compaction is not None:
-        tokens += count_message(head.compaction, view.ledger.recounted)
+        tokens += count_message(head.compaction, view.ledger.count_again)
     asked = last.asked is not None and last.asked >= start
     for round_, group in growing:
         tokens += sum(view.ledger.costs(round_, group))
@@ -86,8 +86,8 @@ def fits_entirely(view: View, head: Head, limit: int, tool_tokens: int) -> Fitte
         if account.plain:
             messages += [message.copy() for part in parts for message in part.messages]
         else:
-            messages += [own(message) for part in parts for message in part.messages]
-    messages += [own(message) for _, group in growing for message in group.messages]
+            messages += [copy_message(message) for part in parts for message in part.messages]
+    messages += [copy_message(message) for _, group in growing for message in group.messages]
     return Fitted(messages, tokens, tokens)
 
 
@@ -122,7 +122,7 @@ class _Tail:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._sums = view.sums
+        self._sums = view.prefix_sums
         #: The newest round, or the first open one: from here on there are no sums.
         self.newest = max(view.end, min(view.closed, view.total - 1))
         #: The place of the newest round in which the user speaks; -1: in none.
@@ -179,23 +179,23 @@ class _Frame:
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = omission_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self.dropped_from)
-        self.note_tokens = count_message(longest, view.ledger.recounted)
+        self.note_tokens = count_message(longest, view.ledger.count_again)
         #: What was done to the compaction, and the covered rounds of which nothing is shown then.
         self.reductions: tuple[Reduced, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
         self.put(head)
 
     def put(self, head: Head) -> None:
-        recounted = self.view.ledger.recounted
+        recount = self.view.ledger.count_again
         self.head = head
-        in_front = PROMPT_TOKENS + sum([count_message(message, recounted) for message in head.messages()])
-        self.tokens = in_front + (count_message(head.plan, recounted) if head.plan is not None else 0)
+        in_front = PROMPT_TOKENS + sum([count_message(message, recount) for message in head.messages()])
+        self.tokens = in_front + (count_message(head.plan, recount) if head.plan is not None else 0)
         room = self.limit - in_front - self.note_tokens
         self.step = min(self.largest_step, max(int(room * LARGEST_STEP), 1))
 
     def note(self, draft: _Draft) -> Message | None:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
-        numbers = self.view.sums.numbers
+        numbers = self.view.prefix_sums.numbers
         rounds = [*self.omitted_rounds[:1], *self.omitted_rounds[-1:]]
         rounds += [*numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
         if not draft.has_note or not (rounds or draft.omitted_parts or self.dropped_from):
@@ -214,7 +214,7 @@ class _Frame:
     def tokens_of(self, draft: _Draft) -> int:
         """Return the tokens of the prompt that *draft* makes."""
         note = self.note(draft)
-        noted = count_message(note, self.view.ledger.recounted) if note is not None else 0
+        noted = count_message(note, self.view.ledger.count_again) if note is not None else 0
         counted = self.view.closed_tokens(draft.counted.start, draft.counted.stop)
         return self.tokens + noted + counted + sum([part.tokens for part in draft.shown])
 
@@ -234,7 +234,7 @@ def fit(view: View, head: Head, limit: int, step: int) -> tuple[Fitted, int]:
         tokens = frame.tokens_of(draft)
     reductions = tuple([reduced for part in draft.shown for reduced in part.reductions])
     in_part = dict.fromkeys([part.round_.number for part in draft.omitted_parts])
-    omitted = (*frame.omitted_rounds, *view.sums.numbers(draft.omitted), *in_part)
+    omitted = (*frame.omitted_rounds, *view.prefix_sums.numbers(draft.omitted), *in_part)
     messages = _messages_of(frame, tail, draft)
     return Fitted(messages, tokens, before, omitted, (*frame.reductions, *reductions)), max(tokens - limit, 0)
 
@@ -255,7 +255,7 @@ def _messages_of(frame: _Frame, tail: _Tail, draft: _Draft) -> list[Message]:
 
     add(draft.ahead)
     for place in draft.counted:
-        account = view.sums.account(place)
+        account = view.prefix_sums.accounts[place - view.prefix_sums.start]
         if place == tail.asked:
             add(tail.parts_of(place))
         elif (kept := account.parts) is not None:
@@ -263,7 +263,7 @@ def _messages_of(frame: _Frame, tail: _Tail, draft: _Draft) -> list[Message]:
         elif account.messages:  # else all of it was dropped
             shared += [message for _, group in view.groups(place) for message in group.messages]
     add(draft.parts)
-    messages = [*in_front, *[own(message) for message in shared]]
+    messages = [*in_front, *[copy_message(message) for message in shared]]
     if frame.head.plan is not None:
         messages.insert(plan_at, frame.head.plan)
     return messages
@@ -276,7 +276,7 @@ def _shorten_head(frame: _Frame, tail: _Tail) -> None:
     """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
     newest = tail.parts_from(tail.newest)
     must = sum([part.tokens for part in (*tail.ahead_of(tail.newest), *newest) if part.fixed or part.pinned])
-    system = sum([count_message(message, frame.view.ledger.recounted) for message in frame.head.system])
+    system = sum([count_message(message, frame.view.ledger.count_again) for message in frame.head.system])
     must += _least_unread(frame, newest, frame.limit - must - system - PROMPT_TOKENS)
     if frame.tokens + must <= frame.limit:
         return
@@ -336,7 +336,7 @@ def _clip_compaction(
 
 def _cut(frame: _Frame, tail: _Tail) -> _Draft:
     """Return the tail from the first mark of the grid on that makes the prompt fit."""
-    view, sums, start, newest = frame.view, frame.view.sums, frame.view.end, tail.newest
+    view, sums, start, newest = frame.view, frame.view.prefix_sums, frame.view.end, tail.newest
     newest_parts = tail.parts_from(newest)
     repeated = sum([part.tokens for part in tail.ahead_of(newest) if part.fixed])
     room = frame.limit - frame.tokens - frame.note_tokens - repeated
@@ -366,7 +366,7 @@ def _cut(frame: _Frame, tail: _Tail) -> _Draft:
         """Return the tokens saved by leaving out the rounds before *first* and clearing all within the boundary."""
         if first >= cleared:
             return left_out(first) + saved_in_newest
-        lightest = totals[cleared - offset].by_level[-1] - totals[first - offset].by_level[-1]
+        lightest = totals[cleared - offset].shortest - totals[first - offset].shortest
         return left_out(first) + saved_in_newest + behind(cleared) - behind(first) - lightest
 
     first = start + bisect_left(places, mark, key=saved)
@@ -389,7 +389,7 @@ def _shorten_tail(frame: _Frame, tail: _Tail, first: int, target: int, boundary:
     from there are shortened, level by level, the oldest first; then parts are left out."""
     parts = tail.parts_from(first)
     within = _within(frame.view, parts, boundary)
-    levels: dict[int, tuple[Level, ...]] = {}
+    levels: dict[int, tuple[PromptPart, ...]] = {}
     for at in range(len(LEVELS)):
         if target <= 0:
             break
@@ -404,18 +404,11 @@ def _shorten_tail(frame: _Frame, tail: _Tail, first: int, target: int, boundary:
                 levels[number] = part.levels if part.levels is not None else frame.view.ledger.levels(part)
             if levels[number] and (level := levels[number][at]).costs != part.costs:
                 target -= part.tokens - level.tokens
-                parts[number] = _at_level(part, level)
+                parts[number] = level
     draft = _Draft(tail.ahead_of(first), parts=parts, omitted=range(frame.view.end, first))
     if target > 0:
         _leave_out(frame, draft, target)
     return draft
-
-
-def _at_level(part: PromptPart, level: Level) -> PromptPart:
-    messages = list(part.messages)
-    for place, message in level.messages:
-        messages[place] = message
-    return replace(part, messages=tuple(messages), costs=level.costs, tokens=level.tokens, reductions=level.reductions)
 
 
 def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
@@ -472,15 +465,15 @@ def _clip_to(frame: _Frame, part: PromptPart, limit: int, room: int) -> PromptPa
         costs, share = sorted(part.costs, reverse=True), room
         while len(costs) > 1 and costs[-1] <= share // len(costs):
             share -= costs.pop()
-        limit = _step_down(min(limit, share // len(costs)))
+        limit = _step_dcopy_message(min(limit, share // len(costs)))
         clipped = _clip(frame, part, limit)
     while clipped.tokens > room and limit > SHORTEST_CLIP:
-        limit = _step_down(limit * 3 // 4)
+        limit = _step_dcopy_message(limit * 3 // 4)
         clipped = _clip(frame, part, limit)
     return clipped
 
 
-def _step_down(limit: int) -> int:
+def _step_dcopy_message(limit: int) -> int:
     """Return the *limit* of a clip, or the next shorter that there is."""
     return max(limit - limit % CLIP_STEP, SHORTEST_CLIP)
 
@@ -489,24 +482,14 @@ def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
     """Return *part* with each text of more than *limit* tokens clipped; the same object if it is fixed or pinned."""
     if part.fixed or part.pinned or part.tokens <= limit:
         return part
-    messages, costs, reductions = list(part.messages), list(part.costs), {one.ref: one for one in part.reductions}
+    shorter: dict[int, tuple[Message, int]] = {}
     for place, (message, post) in enumerate(zip(part.messages, part.group.posts, strict=True)):
-        if costs[place] <= limit:
-            continue
-        ref = post_reference(part.round_, post)
-        shorter = clip_message(message, limit, ref, frame.count)
-        after = count_message(shorter, frame.count)
-        if after < costs[place]:
-            before = reductions[ref].tokens_before if ref in reductions else costs[place]
-            reductions[ref] = Reduced(ref, before, after, "clipped")
-            messages[place], costs[place] = shorter, after
-    return replace(
-        part,
-        messages=tuple(messages),
-        costs=tuple(costs),
-        tokens=sum(costs),
-        reductions=tuple(reductions.values()),
-    )
+        if part.costs[place] > limit:
+            clipped = clip_message(message, limit, post_reference(part.round_, post), frame.count)
+            tokens = count_message(clipped, frame.count)
+            if tokens < part.costs[place]:
+                shorter[place] = clipped, tokens
+    return part.with_messages(shorter, "clipped")
 
 
 # --- published reductions that a prompt shows, reported like those that were made for it ------------------------

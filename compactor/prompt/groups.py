@@ -23,7 +23,7 @@ from memory.messages import (
 )
 from memory.overlays import Reduction
 from memory.references import post_reference
-from memory.rounds import USER, Post, Round, freeze_mapping
+from memory.rounds import USER, Post, Round, freeze_mapping, thaw
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
@@ -314,3 +314,11 @@ def _message_of(post: Post, role: str) -> Message:
         del message["tool_calls"]
         message["content"] = message.get("content") or ""
     return message
+
+
+def copy_message(message: Mapping[str, Any]) -> Message:
+    """Return a copy of *message* that its receiver may change, however deep."""
+    for value in message.values():
+        if not isinstance(value, str):
+            return {key: thaw(value) for key, value in message.items()}
+    return {**message}

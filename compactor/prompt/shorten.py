@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Any, Literal
 
 from memory.messages import ASSISTANT, FUNCTION, KEPT, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
@@ -36,7 +37,42 @@ class Reduced:
     published: bool = False
 
 
-# --- clipped: the head and the tail of a text, around the reference that reloads it -----------------------------
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A message group of the tail, as it is shown."""
+
+    round_: Round
+    group: MessageGroup
+    messages: tuple[Message, ...]
+    #: Tokens of each message, and of all.
+    costs: tuple[int, ...]
+    tokens: int
+    #: Neither shortened nor left out: one of its posts is pinned; or it is the user's newest query.
+    pinned: bool = False
+    fixed: bool = False
+    #: The part on each level of shortening; empty if none makes it shorter, None if that is unknown.
+    levels: tuple[PromptPart, ...] | None = None
+    #: One for each message that is shortened.
+    reductions: tuple[Reduced, ...] = ()
+    #: On a level: before the last one, it shows only the beginning of a result.
+    shows_preview: bool = False
+
+    def with_messages(self, shorter: Mapping[int, tuple[Message, int]], by: By) -> PromptPart:
+        """Return the part with *shorter* messages in the places of others, each with its tokens."""
+        messages, costs = list(self.messages), list(self.costs)
+        reductions = {one.ref: one for one in self.reductions}
+        for place, (message, tokens) in shorter.items():
+            ref = post_reference(self.round_, self.group.posts[place])
+            before = reductions[ref].tokens_before if ref in reductions else costs[place]
+            reductions[ref] = Reduced(ref, before, tokens, by)
+            messages[place], costs[place] = message, tokens
+        return replace(
+            self,
+            messages=tuple(messages),
+            costs=tuple(costs),
+            tokens=sum(costs),
+            reductions=tuple(reductions.values()),
+        )
 
 
 def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:
@@ -57,33 +93,36 @@ def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) ->
     return {**message, **changed} if changed else message
 
 
+def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
+    """Return head and tail of *text*, about *limit* tokens, with a line between them about the missing part."""
+    mark = f"\n[... {{}} of {len(text):,} characters left out; reload {ref} ...]\n"
+    room = max(limit - count(mark) - 4, 0)
+    head = cut_text(text, room * 2 // 3, count)
+    tail = cut_text(text[len(head) :], room // 3, count, from_end=True)
+    missing = len(text) - len(head) - len(tail)
+    return head + mark.format(f"{missing:,}") + tail if missing else text
+
+
+def cut_text(text: str, length: int, count: TokenCounter | None = None, *, from_end: bool = False) -> str:
+    """Return the beginning of *text*, or its end: at most *length* characters, or *length* tokens by *count*.
+
+    Keeps surrogate pairs together, and characters that readers see as one: letters and their marks, flags, joined
+    emoji. Looks at only a few times as much of *text* as it returns.
+    """
+    size = min(len(text), length if count is None else 6 * length)
+    while size > 0:
+        shown = text[ceil_boundary(text, len(text) - size) :] if from_end else text[: floor_boundary(text, size)]
+        if count is None or (tokens := count(shown)) <= length:
+            return shown
+        size = min(size - 1, size * length // tokens)
+    return ""
+
+
 def _is_over(limit: int, content: Any, count: TokenCounter) -> bool:
     """Return whether *content* is more than *limit* tokens; only as much of a long text is counted as it takes."""
     if not isinstance(content, str):
         return count_message({"content": content}, count) > limit
     return count(content[: 8 * limit]) > limit or (len(content) > 8 * limit and count(content) > limit)
-
-
-def clip_text(text: str, limit: int, ref: str, count: TokenCounter) -> str:
-    """Return head and tail of *text*, about *limit* tokens, with a line between them about the missing part."""
-    mark = f"\n[... {{}} of {len(text):,} characters left out; reload {ref} ...]\n"
-    room = max(limit - count(mark) - 4, 0)
-    head = _fitting(text, room * 2 // 3, count)
-    tail = _fitting(text[len(head) :], room // 3, count, from_end=True)
-    missing = len(text) - len(head) - len(tail)
-    return head + mark.format(f"{missing:,}") + tail if missing else text
-
-
-def _fitting(text: str, tokens: int, count: TokenCounter, *, from_end: bool = False) -> str:
-    """Return a beginning, or end, of *text* of at most *tokens*; only a few times as much of it is looked at."""
-    length = min(len(text), 6 * tokens)
-    while length:
-        part = text[ceil_boundary(text, len(text) - length) :] if from_end else text[: floor_boundary(text, length)]
-        found = count(part)
-        if found <= tokens:
-            return part
-        length = min(length - 1, length * tokens // found)
-    return ""
 
 
 def _text_of(content: Any) -> str:
@@ -113,17 +152,13 @@ def _clip_part(part: Any, limit: int, ref: str, count: TokenCounter) -> Any:
             clipped[key] = clip_text(_text_of(part[key]), limit, ref, count)
     for key in ("input", "arguments"):
         if key in part and _is_over(limit, text := json.dumps(part[key], ensure_ascii=False, default=str), count):
-            clipped[key] = _left_out(text, ref)
+            clipped[key] = _describe_arguments(text, ref)
     return clipped
 
 
-def _left_out(arguments: str, ref: str) -> dict[str, str]:
-    return {"left_out": f"{len(arguments):,} characters; reload {ref}"}
-
-
 def _arguments(call: Any) -> str:
-    asked = call.get("function") if isinstance(call, Mapping) else None
-    arguments = asked.get("arguments") if isinstance(asked, Mapping) else None
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
     return arguments if isinstance(arguments, str) else ""
 
 
@@ -131,15 +166,25 @@ def _clip_call(call: Any, limit: int, ref: str, count: TokenCounter) -> Any:
     arguments = _arguments(call)
     if not _is_over(limit, arguments, count):
         return call
-    shown = json.dumps(_left_out(arguments, ref))
-    return {**call, "function": {**call["function"], "arguments": shown}}
+    return {**call, "function": {**call["function"], "arguments": json.dumps(_describe_arguments(arguments, ref))}}
 
 
-# --- what a large post reads as: its beginning, and a line with its size and the reference that reloads it --------
-
-
-#: The key of what says how much of a call's arguments is left out.
+#: The key of the text that says how much of a call's arguments is left out.
 LEFT_OUT = "left_out"
+
+
+def _describe_arguments(arguments: str, ref: str) -> dict[str, str]:
+    return {LEFT_OUT: f"{len(arguments):,} characters; reload {ref}"}
+
+
+def shorten_arguments(arguments: str, preview: int, reference: str) -> str:
+    """Return the replacement of a call's *arguments*: JSON with their beginning, their size and the reference."""
+    shown = _describe_arguments(arguments, reference)
+    if begins := cut_text(arguments, preview):
+        shown["begins"] = begins
+    return json.dumps(shown, ensure_ascii=False)
+
+
 #: Instructions, however long; they are offloaded only where a rule names their kind.
 _INSTRUCTIONS = ("system", "developer")
 
@@ -172,7 +217,7 @@ class OffloadRule:
         for name in ("threshold", "preview", "ending"):
             whole_number(name, getattr(self, name))
 
-    def applied(
+    def apply(
         self, round_: Round, post: Post | None, count: TokenCounter, *, cost: int | None = None
     ) -> Reduction | None:
         """Return the ``offloaded`` reduction of a large *post*; *post* None is the round's query. None if it is small.
@@ -181,52 +226,37 @@ class OffloadRule:
         round is in no log, so that nothing reloads it; and if it holds more than text, such as an image, which no
         reference gives back. *cost* is the tokens of its message, if they are known.
         """
-        text, arguments = self.large_text(round_, post, count), self._large_arguments(round_, post, count)
-        if text is None and not arguments:
+        text = round_.user_query if post is None else text_of(post)
+        calls = post.tool_calls if post is not None and self.arguments else ()
+        if not (calls or (text and (self.tokens or len(text) > self.threshold))) or not self._covers(round_, post):
             return None
+        size = count(text) if self.tokens else len(text)
+        is_large = self.threshold < size and (self.up_to is None or size <= self.up_to)
         reference = post_reference(round_, post)
-        if text is None:
-            shown: str | None = None
-        else:
+        arguments = {
+            str(number): shorten_arguments(call.arguments, self.preview, reference)
+            for number, call in enumerate(calls)
+            if len(call.arguments) > self.threshold or (self.tokens and count(call.arguments) > self.threshold)
+        }
+        shown = None
+        if is_large:
             before = count(text) if cost is None else cost
             shown = self._shorten(text, before, reference, count, again=post is not None and OVERLAY in post.extra)
             shown = shown if count(shown) < before else None
         if shown is None and not arguments:
             return None
-        left = {str(number): left_out(call, self.preview, reference) for number, call in arguments.items()}
-        said = "" if post is None else text_of(post)
-        extra = {ARGUMENTS: left} if left else {}
-        return Reduction.over(round_, [post], "offloaded", said if shown is None else shown, extra=extra)
+        extra = {ARGUMENTS: arguments} if arguments else {}
+        return Reduction.over(round_, [post], "offloaded", text if shown is None else shown, extra=extra)
 
     def _shorten(self, text: str, tokens: int, reference: str, count: TokenCounter, *, again: bool) -> str:
         """Return *text*, of so many *tokens*, shortened; *again*: its original length is not known."""
         measure = count if self.tokens else None
-        head = cut_beginning(text, self.preview, measure)
-        tail = end_of(text[len(head) :], self.ending, measure)
-        if not head and not tail and again:
-            return f"[Left out; reload {reference}]"
+        head = cut_text(text, self.preview, measure)
+        tail = cut_text(text[len(head) :], self.ending, measure, from_end=True)
         if not head and not tail:
-            return f"[{len(text):,} characters left out; reload {reference}]"
+            return f"[{'Left out' if again else f'{len(text):,} characters left out'}; reload {reference}]"
         size = size_of(len(text) - len(head) - len(tail), max(tokens - count(head) - count(tail), 1))
         return "\n".join(part for part in (head, kept_line(size, reference), tail) if part)
-
-    def _large_arguments(self, round_: Round, post: Post | None, count: TokenCounter) -> dict[int, str]:
-        """Return the arguments of *post*'s calls that are large, by the call's number."""
-        if not self.arguments or post is None or not post.tool_calls or not self._covers(round_, post):
-            return {}
-        return {
-            number: call.arguments
-            for number, call in enumerate(post.tool_calls)
-            if len(call.arguments) > self.threshold or (self.tokens and count(call.arguments) > self.threshold)
-        }
-
-    def large_text(self, round_: Round, post: Post | None, count: TokenCounter) -> str | None:
-        """Return the whole text of *post* if the rule covers it and it is large; else None."""
-        text = round_.user_query if post is None else text_of(post)
-        if not text or (not self.tokens and len(text) <= self.threshold) or not self._covers(round_, post):
-            return None
-        size = count(text) if self.tokens else len(text)
-        return text if self.threshold < size and (self.up_to is None or size <= self.up_to) else None
 
     def _covers(self, round_: Round, post: Post | None) -> bool:
         extra = round_.extra if post is None else post.extra
@@ -239,14 +269,6 @@ class OffloadRule:
         if self.kinds is None:
             return post.send_from not in _INSTRUCTIONS
         return any(is_kind(post, kind, self.role) for kind in self.kinds)
-
-
-def left_out(arguments: str, preview: int, reference: str) -> str:
-    """Return the replacement of a call's *arguments*: JSON with their beginning, their size and the reference."""
-    shown = {LEFT_OUT: f"{len(arguments):,} characters; reload {reference}"}
-    if begins := cut_beginning(arguments, preview):
-        shown["begins"] = begins
-    return json.dumps(shown, ensure_ascii=False)
 
 
 def is_kind(post: Post, kind: str, role: str) -> bool:
@@ -287,120 +309,50 @@ def kept_line(what: str, reference: str) -> str:
 
 
 def size_of(characters: int, tokens: int) -> str:
-    """Return how long a text is, in words."""
-    return f"{characters:,} characters, about {_rounded(tokens):,} tokens"
+    """Return how long a text is, in words. The tokens have two digits: each model counts its own."""
+    return f"{characters:,} characters, about {round(tokens, min(2 - len(str(tokens)), 0)):,} tokens"
 
 
-def _rounded(number: int) -> int:
-    """Return *number* to two digits: models count tokens each in their own way."""
-    digits = len(str(number))
-    return round(number, min(2 - digits, 0))
-
-
-def end_of(text: str, length: int, count: TokenCounter | None = None) -> str:
-    """Return at most the last *length* characters of *text*, or *length* tokens by *count*, cut between characters."""
-    size = min(len(text), length if count is None else 6 * length)
-    while size:
-        shown = text[ceil_boundary(text, len(text) - size) :]
-        if count is None or (found := count(shown)) <= length:
-            return shown
-        size = min(size - 1, size * length // found)
-    return ""
-
-
-def cut_beginning(text: str, length: int, count: TokenCounter | None = None) -> str:
-    """Return at most the first *length* characters of *text*, or *length* tokens by *count*, cut between characters.
-
-    Keeps surrogate pairs together, and characters that readers see as one: letters and their marks, flags, joined
-    emoji. Looks at only a few times as much of *text* as it returns.
-    """
-    if count is None:
-        return text[: floor_boundary(text, length)]
-    size = min(len(text), 6 * length)
-    while size:
-        shown = text[: floor_boundary(text, size)]
-        found = count(shown)
-        if found <= length:
-            return shown
-        size = min(size - 1, size * length // found)
-    return ""
-
-
-# --- levels of shortening, from light to heavy: they shorten texts and leave every message ----------------------
-
-
-#: Large payloads are offloaded, then smaller tool results, then tool results are cleared, previews of large ones as
-#: well: so less is shown of no small one than of a large one. The strategies run the same rules in the background.
-_LARGE = OffloadRule()
-LEVELS = (
-    _LARGE,
-    OffloadRule(threshold=400, up_to=_LARGE.threshold, kinds=("tool_result",)),
-    OffloadRule(threshold=120, preview=0, kinds=("tool_result",), again=True),
+#: Levels of shortening, from light to heavy: they shorten texts and leave every message. Large payloads are offloaded,
+#: then smaller tool results; then tool results are cleared, previews of large ones as well: so no small one is shown
+#: less of than a large one. The strategies run the same rules in the background.
+LARGE = OffloadRule()
+LEVELS: tuple[tuple[OffloadRule, By], ...] = (
+    (LARGE, "offloaded"),
+    (OffloadRule(threshold=400, up_to=LARGE.threshold, kinds=("tool_result",)), "offloaded"),
+    (OffloadRule(threshold=120, preview=0, kinds=("tool_result",), again=True), "cleared"),
 )
-_DONE_BY: tuple[By, ...] = ("offloaded", "offloaded", "cleared")
 
 
-class Level(NamedTuple):
-    """A message group, shortened."""
-
-    #: Those of its messages that are, by their place.
-    messages: tuple[tuple[int, Message], ...]
-    #: Tokens of each message, and of all.
-    costs: tuple[int, ...]
-    tokens: int
-    #: One for each message that is shortened.
-    reductions: tuple[Reduced, ...] = ()
-    #: On the level before, or since a strategy ran, it shows only the beginning of a result.
-    shows_preview: bool = False
-
-
-def shorten_group(round_: Round, group: MessageGroup, costs: tuple[int, ...], count: TokenCounter) -> tuple[Level, ...]:
-    """Return *group*, whose messages have these *costs*, on each level; nothing if none makes it shorter.
-
-    No text is replaced by a longer one.
-    """
-    for post in group.posts:  # of most, no rule need be asked
-        if post is None:
-            continue
-        may_be_result = post.tool_call_id is not None or post.send_from == FUNCTION
-        if may_be_result or post.attachment_list or len(post.message) > _LARGE.threshold:
-            break
-    else:
-        return ()
-    results = [post for post in group.posts if post is not None and is_result(post)]
-    shows_preview = any(OVERLAY in post.extra or len(text_of(post)) > _LARGE.threshold for post in results)
-    first = level = Level((), costs, sum(costs), shows_preview=shows_preview)
-    levels: list[Level] = []
-    for rule, by in zip(LEVELS, _DONE_BY, strict=True):
-        level = _apply(rule, by, level, round_, group, count)
+def shorten_part(part: PromptPart, count: TokenCounter) -> tuple[PromptPart, ...]:
+    """Return *part* on each level; nothing if none makes it shorter. No text is replaced by a longer one."""
+    results = [post for post in part.group.posts if post is not None and is_result(post)]
+    is_preview = any(OVERLAY in post.extra or len(text_of(post)) > LARGE.threshold for post in results)
+    level, levels = replace(part, shows_preview=is_preview), []
+    for rule, by in LEVELS:
+        level = _apply(rule, by, level, count)
         levels.append(level)
-    return tuple(levels) if level is not first else ()
+    return tuple(levels) if level.reductions else ()
 
 
-def _apply(rule: OffloadRule, by: By, level: Level, round_: Round, group: MessageGroup, count: TokenCounter) -> Level:
+def _apply(rule: OffloadRule, by: By, level: PromptPart, count: TokenCounter) -> PromptPart:
     """Return the level after *level*; the same object if *rule* shortens nothing."""
-    shortened, costs = dict(level.messages), list(level.costs)
-    reductions = {one.ref: one for one in level.reductions}
-    changed = False
-    for place, post in enumerate(group.posts):
-        if post is None or (place and post is group.posts[0]):  # a call stands for each result that it lacks
+    shorter: dict[int, tuple[Message, int]] = {}
+    posts = level.group.posts
+    for place, post in enumerate(posts):
+        if post is None or (place and post is posts[0]):  # a call stands for each result that it lacks
             continue
-        reduction = rule.applied(round_, post, count, cost=costs[place])
+        reduction = rule.apply(level.round_, post, count, cost=level.costs[place])
         if reduction is None:
             continue
-        message = shortened.get(place, group.messages[place])
-        message = {**message, "content": replace_text(message.get("content"), reduction.text)}
+        message = {
+            **level.messages[place],
+            "content": replace_text(level.messages[place].get("content"), reduction.text),
+        }
         tokens = count_message(message, count)
-        if tokens < costs[place]:
-            ref = post_reference(round_, post)
-            before = reductions[ref].tokens_before if ref in reductions else costs[place]
-            reductions[ref] = Reduced(ref, before, tokens, by)
-            shortened[place], costs[place] = message, tokens
-            changed = True
-    if not changed:
-        return level
-    messages = tuple(shortened.items())
-    return Level(messages, tuple(costs), sum(costs), tuple(reductions.values()), level.shows_preview)
+        if tokens < level.costs[place]:
+            shorter[place] = message, tokens
+    return level.with_messages(shorter, by) if shorter else level
 
 
 def omission_note(
@@ -420,15 +372,12 @@ def omission_note(
     return {"role": "system", "content": f"[Left out here to save space, and kept in full: {', '.join(omitted)}.]"}
 
 
-# --- what compaction wrote into messages, taken off for whoever chooses lines of them: nobody said it -------------
-
-
 #: Heads what the user forbade in a message that reads shorter.
 FORBIDS = "[In it the user forbids, word for word:]"
 #: One of these is in each line that stands for what is left out.
-_WORDS = ("kept in full", "left out; reload ", "Left out; reload ", "left out now; reload ")
-#: No such line is longer, in characters.
-_LONGEST = 600
+_WORDS = ("kept in full", "left out; reload ", "Left out; reload ", "left out now; reload ", FORBIDS)
+#: Maximum characters of such a line.
+_MAX_MARK = 600
 
 _RELOAD = r"reload r\d{1,12}(?:-r\d{1,12}|\.p\d{1,12}(?:-p\d{1,12})?)?"
 _CHARACTERS = r"\d{1,3}(?:,\d{3})* characters"
@@ -443,44 +392,44 @@ _FORMS = (
     rf"\.\.\. [\d,]{{1,20}} of {_CHARACTERS} left out; {_RELOAD} \.\.\.",
     r"Left out here to save space, and kept in full: .{1,400}\(reload .{1,60}\)\.",
 )
-_LINE = re.compile(rf"\[(?:{'|'.join(_FORMS)})\]")
+_MARK = re.compile(rf"\[(?:{'|'.join(_FORMS)})\]")
 
 
-def as_said(round_: Round) -> Round:
+def strip_round(round_: Round) -> Round:
     """Return *round_* without the lines that compaction put into it; the same object if there are none.
 
     The user's words stay as they are, unless an overlay has shortened them.
     """
-    query = without_marks(round_.user_query) if OVERLAY in round_.extra else round_.user_query
-    posts = tuple(map(_post_as_said, round_.post_list))
-    if query == round_.user_query and all(map(lambda new, old: new is old, posts, round_.post_list)):
+    query = strip_marks(round_.user_query) if OVERLAY in round_.extra else round_.user_query
+    posts = tuple(map(_strip_post, round_.post_list))
+    if query == round_.user_query and all(map(is_, posts, round_.post_list)):
         return round_
     return round_.model_copy(update={"user_query": query, "post_list": posts})
 
 
-def without_marks(text: str) -> str:
+def strip_marks(text: str) -> str:
     """Return *text* without the lines that compaction put into it."""
-    if not any(words in text for words in (*_WORDS, FORBIDS)):
+    if not any(words in text for words in _WORDS):
         return text
     return "\n".join(line for line in text.split("\n") if not _is_mark(line))
 
 
 def _is_mark(line: str) -> bool:
-    if len(line) > _LONGEST or not (line.startswith("[") and line.endswith("]")):
+    if len(line) > _MAX_MARK or not (line.startswith("[") and line.endswith("]")):
         return False
-    return line == FORBIDS or _LINE.fullmatch(line) is not None
+    return line == FORBIDS or _MARK.fullmatch(line) is not None
 
 
-def _post_as_said(post: Post) -> Post:
+def _strip_post(post: Post) -> Post:
     if post.send_from == USER and OVERLAY not in post.extra:
         return post
-    message, calls = without_marks(post.message), tuple(map(_call_as_said, post.tool_calls))
+    message, calls = strip_marks(post.message), tuple(map(_strip_call, post.tool_calls))
     if message == post.message and calls == post.tool_calls:
         return post
     return post.model_copy(update={"message": message, "tool_calls": calls})
 
 
-def _call_as_said(call: ToolCall) -> ToolCall:
+def _strip_call(call: ToolCall) -> ToolCall:
     """Return *call* with the beginning of its arguments, if only that is left of them."""
     if not call.arguments.startswith(f'{{"{LEFT_OUT}": '):
         return call

@@ -79,7 +79,7 @@ def offload_large(
         for placed, post in _candidates(Tail(view), kept, users_too=users_too):
             if placed.group.from_user and over <= 0:
                 return
-            reduction = mine.applied(placed.round_, post, count)
+            reduction = mine.apply(placed.round_, post, count)
             if reduction is None:
                 continue
             if template is not None and work is not None and reduction.text != placed.text_of(post):

@@ -42,7 +42,7 @@ from typing import TypeVar
 from memory.messages import repeats_query
 
 from ..acceptance.content import CJK, Assignment, Content, assignment, content
-from ..prompt.shorten import as_said
+from ..prompt.shorten import strip_round
 from ..tokens import count_tokens
 from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
@@ -96,7 +96,7 @@ class ExtractiveSummarizer:
         """Return a summary within the target, well below the size of the rounds; ``NOTHING`` if they have no words."""
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
-        rounds = list(map(as_said, _breathing(request.rounds)))
+        rounds = list(map(strip_round, _breathing(request.rounds)))
         new = list(_breathing(from_rounds(rounds, queries=request.kind == "rounds")))
         earlier = without_old_plans(from_summary(previous), new)
         called = list(_breathing(find_actions(rounds)))

@@ -75,7 +75,7 @@ def only_post(memory: Memory, number: int) -> tuple[Round, Post]:
 def test_a_large_post_reads_as_its_beginning_and_the_line_that_reloads_it() -> None:
     """Preview, size, reference: what a model needs to decide whether it needs the rest."""
     memory = with_result()
-    reduction = OffloadRule().applied(*only_post(memory, 2), count_tokens)
+    reduction = OffloadRule().apply(*only_post(memory, 2), count_tokens)
 
     assert reduction is not None
     assert (reduction.kind, spans([reduction])) == ("offloaded", [(2, 2)])
@@ -99,13 +99,13 @@ def test_more_than_the_threshold_is_large(rule: OffloadRule, text: str, large: b
     """In characters, or in tokens; what is just as long is not."""
     memory = with_result(text)
 
-    assert (rule.applied(*only_post(memory, 2), count_tokens) is not None) is large
+    assert (rule.apply(*only_post(memory, 2), count_tokens) is not None) is large
 
 
 def test_a_preview_in_tokens_has_that_many() -> None:
     """By the counter that is given, as the threshold is."""
     rule = OffloadRule(threshold=100, preview=30, tokens=True)
-    reduction = rule.applied(*only_post(with_result(words(500)), 2), count_tokens)
+    reduction = rule.apply(*only_post(with_result(words(500)), 2), count_tokens)
 
     assert reduction is not None
     assert 25 <= count_tokens(reduction.text.partition("\n[")[0]) <= 30
@@ -115,7 +115,7 @@ def test_without_a_preview_there_is_only_a_short_line() -> None:
     """As the ladder clears old tool results: even one of a few lines gets shorter."""
     rule = OffloadRule(threshold=120, preview=0, kinds=("tool_result",))
     memory = with_result("The booking HX7-221 is confirmed for two, " * 3)
-    reduction = rule.applied(*only_post(memory, 2), count_tokens)
+    reduction = rule.apply(*only_post(memory, 2), count_tokens)
 
     assert reduction is not None
     assert reduction.text == "[126 characters left out; reload r1.p2]"
@@ -126,8 +126,8 @@ def test_what_would_not_get_shorter_stays() -> None:
     memory = with_result(" " * 6_000)
 
     assert count_tokens(" " * 6_000) < 100
-    assert OffloadRule(preview=5_000).applied(*only_post(memory, 2), count_tokens) is None
-    assert OffloadRule(threshold=3, preview=0).applied(*only_post(with_result("four"), 2), count_tokens) is None
+    assert OffloadRule(preview=5_000).apply(*only_post(memory, 2), count_tokens) is None
+    assert OffloadRule(threshold=3, preview=0).apply(*only_post(with_result("four"), 2), count_tokens) is None
 
 
 def test_the_size_is_that_of_the_whole_post() -> None:
@@ -136,7 +136,7 @@ def test_the_size_is_that_of_the_whole_post() -> None:
     round_ = memory.create_round("Plan it")
     attachment = Attachment(type="plan", content="Step. " * 1_000)
     post = memory.add_post(round_, send_from=ROLE, send_to="User", message="Here.", attachment_list=(attachment,))
-    reduction = OffloadRule().applied(memory.conversation.rounds[0], post, count_tokens)
+    reduction = OffloadRule().apply(memory.conversation.rounds[0], post, count_tokens)
 
     assert reduction is not None
     assert reduction.text.startswith("Here.\n\n[plan]\nStep. Step.")
@@ -174,7 +174,7 @@ def test_kinds_say_which_posts_are_meant(kinds: tuple[str, ...] | None, covered:
     round_ = Round(user_query="q", post_list=posts, number=1)
     rule = OffloadRule(kinds=kinds)
 
-    assert {post.number for post in posts if rule.applied(round_, post, count_tokens)} == covered
+    assert {post.number for post in posts if rule.apply(round_, post, count_tokens)} == covered
 
 
 def test_instructions_and_the_user_go_only_where_they_are_named() -> None:
@@ -183,10 +183,10 @@ def test_instructions_and_the_user_go_only_where_they_are_named() -> None:
     system = Post(number=1, send_from="system", send_to=ROLE, message=BIG, kind="manual")
     said = Post(number=2, send_from="User", send_to=ROLE, message=BIG)
 
-    assert OffloadRule(kinds=("manual",)).applied(round_, system, count_tokens)
+    assert OffloadRule(kinds=("manual",)).apply(round_, system, count_tokens)
     for post in (said, None):
-        assert OffloadRule().applied(round_, post, count_tokens) is None
-        assert OffloadRule(users_too=True).applied(round_, post, count_tokens)
+        assert OffloadRule().apply(round_, post, count_tokens) is None
+        assert OffloadRule(users_too=True).apply(round_, post, count_tokens)
 
 
 def test_what_no_reference_gives_back_stays() -> None:
@@ -197,11 +197,11 @@ def test_what_no_reference_gives_back_stays() -> None:
     replaced = Post(number=1, send_from=ROLE, send_to="User", message=BIG, extra=freeze_mapping({OVERLAY: "offloaded"}))
     post = replaced.model_copy(update={"extra": freeze_mapping({})})
 
-    assert OffloadRule().applied(*only_post(shown, 1), count_tokens) is None
-    assert OffloadRule().applied(*only_post(plain, 1), count_tokens) is not None
-    assert OffloadRule().applied(Round(user_query="q", number=1), replaced, count_tokens) is None
-    assert OffloadRule().applied(Round(user_query="q", number=1), post, count_tokens) is not None
-    assert OffloadRule().applied(Round(user_query="q"), post, count_tokens) is None
+    assert OffloadRule().apply(*only_post(shown, 1), count_tokens) is None
+    assert OffloadRule().apply(*only_post(plain, 1), count_tokens) is not None
+    assert OffloadRule().apply(Round(user_query="q", number=1), replaced, count_tokens) is None
+    assert OffloadRule().apply(Round(user_query="q", number=1), post, count_tokens) is not None
+    assert OffloadRule().apply(Round(user_query="q"), post, count_tokens) is None
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": -1}, {"preview": -1}, {"threshold": 0.5}, {"preview": True}])

@@ -14,13 +14,13 @@ from compactor.presets import auto_context, context_offload, memory_with_compres
 from compactor.prompt.groups import OVERLAY, apply_overlays
 from compactor.prompt.shorten import (
     FORBIDS,
-    as_said,
     clip_text,
     kept_line,
-    left_out,
     omission_note,
+    shorten_arguments,
     size_of,
-    without_marks,
+    strip_marks,
+    strip_round,
 )
 from compactor.strategies.incremental import append_prohibitions, attachments_line, summary_text
 from compactor.summarizers.statements import Section, from_summary
@@ -148,7 +148,7 @@ def test_a_summarizer_reads_a_reduction_as_a_summary_and_not_as_a_message() -> N
 )
 def test_each_line_of_ours_is_known(line: str) -> None:
     """Around it stands what was said, which stays."""
-    assert without_marks(f"The head.\n{line}\nThe tail.") == "The head.\nThe tail."
+    assert strip_marks(f"The head.\n{line}\nThe tail.") == "The head.\nThe tail."
 
 
 @pytest.mark.parametrize("end", [" kept in full", ", kept in full; reload r1.p2", " left out; reload r1.p2"])
@@ -175,8 +175,8 @@ def test_a_line_of_ours_that_the_user_wrote_himself_is_his() -> None:
     post = Post(send_from=USER, send_to=ROLE, message=text)
     ours = freeze_mapping({OVERLAY: "offloaded"})
 
-    written = as_said(Round(user_query=text, post_list=(post,)))
-    shortened = as_said(Round(user_query=text, post_list=(post.model_copy(update={"extra": ours}),), extra=ours))
+    written = strip_round(Round(user_query=text, post_list=(post,)))
+    shortened = strip_round(Round(user_query=text, post_list=(post.model_copy(update={"extra": ours}),), extra=ours))
 
     assert (written.user_query, written.post_list[0].message) == (text, text)
     assert (shortened.user_query, shortened.post_list[0].message) == ("What is this?", "What is this?")
@@ -184,15 +184,15 @@ def test_a_line_of_ours_that_the_user_wrote_himself_is_his() -> None:
 
 def test_what_the_user_forbade_stays_without_the_line_above() -> None:
     """Those are his words."""
-    assert without_marks(append_prohibitions("Long.", ["Never refund."])) == "Long.\n- Never refund."
+    assert strip_marks(append_prohibitions("Long.", ["Never refund."])) == "Long.\n- Never refund."
 
 
 def test_arguments_that_were_left_out_read_as_their_beginning() -> None:
     """How much is left out of them was no argument of the call."""
-    left = left_out('{"path": "a.py", "text": "' + "x" * 9_000, 16, "r1.p1")
+    left = shorten_arguments('{"path": "a.py", "text": "' + "x" * 9_000, 16, "r1.p1")
     post = Post(send_from=ROLE, send_to="tool", tool_calls=(ToolCall(id="c", name="write", arguments=left),))
 
-    read = as_said(Round(user_query="q", post_list=(post,)))
+    read = strip_round(Round(user_query="q", post_list=(post,)))
 
     assert read.post_list[0].tool_calls[0].arguments == '{"path": "a.py",…'
 
@@ -203,4 +203,4 @@ def test_a_round_without_lines_of_ours_is_the_same_object() -> None:
         user_query="[What is kept?]", post_list=(Post(send_from=ROLE, send_to=USER, message="Nothing is left out."),)
     )
 
-    assert as_said(round_) is round_
+    assert strip_round(round_) is round_

@@ -93,7 +93,7 @@ def test_what_is_covered_stays_covered(mark: int | None) -> None:
     not even counted."""
     view = view_of(chat(20), 15)
     assert view.due_end(CompactorConfig(retain_recent=10, target_tokens=50), mark) == (19 if mark == 1 else 15)
-    assert view.sums.start == 15
+    assert view.prefix_sums.start == 15
 
 
 @pytest.mark.parametrize(("end", "calls"), [(0, 5), (3, 2), (4, 1), (5, 0)])

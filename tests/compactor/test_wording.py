@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.prompt.shorten import cut_beginning, kept_line, only_text, size_of
+from compactor.prompt.shorten import cut_text, kept_line, only_text, size_of
 from compactor.strategies.incremental import attachments_line, summary_text
 from compactor.tokens import count_tokens
 from memory.rounds import Attachment, freeze_mapping
@@ -81,14 +81,14 @@ def test_the_line_for_attachments_counts_them_and_their_characters() -> None:
 )
 def test_a_beginning_ends_between_two_characters(text: str, length: int, shown: str) -> None:
     """Half an emoji, or a letter without its accent, is not what was said."""
-    assert cut_beginning(text, length) == shown
+    assert cut_text(text, length) == shown
 
 
 @given(st.one_of(any_text, joined_text), st.integers(0, 70))
 @example("e" + "\u0301" * 60, 50)
 def test_a_beginning_is_one_and_tears_no_character(text: str, length: int) -> None:
     """Never longer than asked for, and as long as whole characters allow."""
-    shown = cut_beginning(text, length)
+    shown = cut_text(text, length)
 
     assert text.startswith(shown)
     assert len(shown) <= length
@@ -104,15 +104,15 @@ def test_marks_without_end_do_not_take_the_whole_beginning() -> None:
     """Some write letters under towers of accents: then a tower may be cut."""
     text = "".join("e" + "\u0301" * 500 for _ in range(3))
 
-    assert cut_beginning(text, 400) == text[:400]
-    assert cut_beginning("\u200d" * 40 + "\ud83d\ude00x", 41) == "\u200d" * 40
-    assert cut_beginning("\U0001f1e9" * 200, 151) == "\U0001f1e9" * 150
+    assert cut_text(text, 400) == text[:400]
+    assert cut_text("\u200d" * 40 + "\ud83d\ude00x", 41) == "\u200d" * 40
+    assert cut_text("\U0001f1e9" * 200, 151) == "\U0001f1e9" * 150
 
 
 @given(st.one_of(any_text, joined_text, st.integers(0, 200).map(lambda n: " " * n)), st.integers(0, 40))
 def test_a_beginning_in_tokens_has_at_most_as_many(text: str, tokens: int) -> None:
     """Whatever it takes: the count of the beginning itself is what holds."""
-    shown = cut_beginning(text, tokens, count_tokens)
+    shown = cut_text(text, tokens, count_tokens)
 
     assert text.startswith(shown)
     assert count_tokens(shown) <= tokens
@@ -120,8 +120,8 @@ def test_a_beginning_in_tokens_has_at_most_as_many(text: str, tokens: int) -> No
 
 def test_a_beginning_in_tokens_comes_near_what_was_asked_for() -> None:
     """Of a text in words, and of one in a script with more tokens than characters."""
-    assert 45 <= count_tokens(cut_beginning("word " * 1_000, 50, count_tokens)) <= 50
-    assert 25 <= count_tokens(cut_beginning("ꙮ" * 1_000, 50, count_tokens)) <= 50
+    assert 45 <= count_tokens(cut_text("word " * 1_000, 50, count_tokens)) <= 50
+    assert 25 <= count_tokens(cut_text("ꙮ" * 1_000, 50, count_tokens)) <= 50
 
 
 def test_only_a_few_times_as_much_is_counted_as_is_shown() -> None:
@@ -132,7 +132,7 @@ def test_only_a_few_times_as_much_is_counted_as_is_shown() -> None:
         looked_at.append(len(text))
         return count_tokens(text)
 
-    cut_beginning("word " * 200_000, 50, count)
+    cut_text("word " * 200_000, 50, count)
 
     assert max(looked_at) <= 6 * 50
 

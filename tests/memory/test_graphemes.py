@@ -13,7 +13,7 @@ from recalled import pages
 
 from compactor.plan import plan_text
 from compactor.prompt.shorten import clip_text
-from compactor.prompt.shorten import cut_beginning as preview
+from compactor.prompt.shorten import cut_text as preview
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, steps
 from memory import Memory, Recall

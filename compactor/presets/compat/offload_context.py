@@ -31,7 +31,7 @@ from ...acceptance.prohibitions import (
 from ...config import CompactorConfig, ConfigError, number, whole_number
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
-from ...prompt.shorten import cut_beginning, is_result, only_text, size_of
+from ...prompt.shorten import cut_text, is_result, only_text, size_of
 from ...strategies.incremental import Saving
 from ...summarize import Work, traits_of
 from ...summarizers import ExtractiveSummarizer
@@ -387,7 +387,7 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int, payloads: _Pa
 
 def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str:
     """Return the first *length* characters of *text*, and a line that says how much is left out, and *where* it is."""
-    shown = cut_beginning(text, length)
+    shown = cut_text(text, length)
     size = size_of(len(text) - len(shown), max(count(text[len(shown) :]), 1))
     line = f"[{size}, {_KEPT}{where}]"
     return f"{shown}\n{line}" if shown else line

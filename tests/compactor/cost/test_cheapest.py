@@ -454,7 +454,7 @@ def test_a_long_tail_is_not_read_through_each_time(memory: Memory, most: int) ->
             looked.append(place)
             return super().__getitem__(place)
 
-    view.sums.accounts = Accounts(view.sums.accounts)
+    view.prefix_sums.accounts = Accounts(view.prefix_sums.accounts)
     growth_of(view, 0)
     assert looked == [view.closed - 1 - place for place in range(len(looked))]
     assert most / 2 < len(looked) <= most

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from compactor import View, compose
 from compactor.prompt import accounting as kept
-from compactor.prompt.accounting import CountedTexts, ledger_of, own
+from compactor.prompt.accounting import Ledger, ledger_of
+from compactor.prompt.groups import copy_message
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
 
@@ -83,7 +84,7 @@ def test_closed_rounds_of_the_tail_are_kept_and_covered_ones_let_go() -> None:
     memory = talked(8)
     composed(memory)
     view = view_of(memory)
-    assert [account.parts is not None for account in view.sums.accounts] == [True] * 8
+    assert [account.parts is not None for account in view.prefix_sums.accounts] == [True] * 8
     end = memory.conversation.rounds[5]
     made = {"start_index": 1, "end_index": 6, "summary": "six", "end_round_id": end.id}
     memory.journal(ROLE).publish(CompactedMessage(**made), base=0, round_ids=[end.id])
@@ -112,11 +113,11 @@ def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.M
         counted.append(text)
         return len(text)
 
-    recounted = CountedTexts(count)
-    assert [recounted("one"), recounted("one"), recounted("three")] == [3, 3, 5]
+    count_again = Ledger(ROLE, count).count_again
+    assert [count_again("one"), count_again("one"), count_again("three")] == [3, 3, 5]
     assert counted == ["one", "three"]
     monkeypatch.setattr(kept, "MAX_TEXTS", 2)
-    assert [recounted("seven"), recounted("one")] == [5, 3]
+    assert [count_again("seven"), count_again("one")] == [5, 3]
     assert counted == ["one", "three", "seven", "one"]
 
 
@@ -133,7 +134,7 @@ def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.M
 )
 def test_a_message_of_ones_own_says_the_same_and_shares_nothing(message: dict[str, object]) -> None:
     """Lists and mappings in it are others."""
-    mine = own(message)
+    mine = copy_message(message)
     assert mine == message
     shared = {id(value) for value in message.values() if isinstance(value, (list, dict))}
     assert mine is not message

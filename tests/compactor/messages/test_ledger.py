@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from operator import sub
 from random import Random
 
 import pytest
@@ -22,15 +21,15 @@ from compactor.prompt.accounting import (
     MAX_COUNTERS,
     MAX_OPEN_GROUPS,
     Ledger,
-    OverlayKey,
+    Overlays,
     PrefixSums,
-    PromptPart,
     RoundAccount,
     RunningTotals,
     calls_in,
     ledger_of,
 )
 from compactor.prompt.groups import group_messages
+from compactor.prompt.shorten import PromptPart
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
 from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
@@ -57,7 +56,7 @@ def chat(rounds: int) -> Memory:
 
 
 def sums_of(ledger: Ledger, rounds: Rounds | HostRounds, origin: int = 0) -> PrefixSums:
-    return ledger.sums(rounds, rounds.settled, rounds.reductions, origin)
+    return ledger.prefix_sums(rounds, rounds.settled, rounds.reductions, origin)
 
 
 def fresh(
@@ -81,7 +80,7 @@ def told(sums: PrefixSums, start: int | None = None) -> tuple[list[RunningTotals
             tokens=one.tokens - first.tokens,
             messages=one.messages - first.messages,
             asked=one.asked if one.asked is not None and one.asked >= start else None,
-            by_level=tuple(map(sub, one.by_level, first.by_level)),
+            shortest=one.shortest - first.shortest,
             pinned=one.pinned - first.pinned,
             dropped=one.dropped - first.dropped,
             calls=one.calls - first.calls,
@@ -208,10 +207,8 @@ def test_rounds_before_the_origin_are_not_counted() -> None:
     assert sums.numbers(range(46, 48)) == [47, 48]
     assert sums.numbers(range(3, 3)) == []
     assert sums[49].asked == 48
-    assert sums.account(45).number == 46
-    for read in (sums.__getitem__, sums.account):
-        with pytest.raises(IndexError, match="begin at place 45, not at 44"):
-            read(44)
+    with pytest.raises(IndexError, match="begin at place 45, not at 44"):
+        sums[44]
 
 
 def test_what_lies_before_the_origin_is_let_go_when_that_moves_on() -> None:
@@ -401,7 +398,7 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
         return len(text)
 
     ledger = Ledger("assistant", count)
-    ledger.sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
+    ledger.prefix_sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
     sums = sums_of(ledger, rounds)
 
     assert sums is overtaken[0]
@@ -420,13 +417,13 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
     read: list[str] = []
 
     class Watched(Ledger):
-        def _account_of(self, raw: Round, overlays: OverlayKey) -> RoundAccount:
+        def _count_round(self, raw: Round, overlays: Overlays) -> RoundAccount:
             read.append(raw.id)
             assert len(read) < 2_000, "each has the other begin anew"
             if len(read) % 50 == 0:  # in the middle of a count: the other one comes in, and is through before
                 rounds, origin = (older, 300 if withdrawn else 0) if len(read) % 100 else (newer, 0)
                 turn(rounds, origin)
-            return super()._account_of(raw, overlays)
+            return super()._count_round(raw, overlays)
 
     inside: list[bool] = []
 
@@ -570,8 +567,8 @@ def test_what_is_pinned_is_what_stays_of_a_round_that_is_left_out() -> None:
     cost = count_message(answer("x" * 6_000), len)
     assert [one.pinned for one in before(pinned)] == [0, cost, cost]
     assert [one.pinned for one in before(plain)] == [0, 0, 0]
-    assert pinned[1].by_level[-1] == pinned[1].tokens > plain[1].by_level[-1]
-    assert pinned[2].by_level[-1] - pinned[1].by_level[-1] == plain[2].by_level[-1] - plain[1].by_level[-1]
+    assert pinned[1].shortest == pinned[1].tokens > plain[1].shortest
+    assert pinned[2].shortest - pinned[1].shortest == plain[2].shortest - plain[1].shortest
     memory.unpin("r1.p1")
     assert told(sums_of(ledger, memory.get_role_rounds("assistant")[0])) == told(plain)
 

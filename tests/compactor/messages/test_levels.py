@@ -7,7 +7,7 @@ from chats import answer, calls, result, user, words
 
 from compactor.prompt.accounting import Ledger, is_pinned
 from compactor.prompt.groups import MessageGroup, group_messages
-from compactor.prompt.shorten import LEVELS, Level, shorten_group
+from compactor.prompt.shorten import PromptPart, shorten_part
 from compactor.tokens import TokenCounter, count_message, count_tokens
 from memory import Memory, Round
 
@@ -23,11 +23,16 @@ def costs_of(group: MessageGroup, count: TokenCounter = count_tokens) -> tuple[i
     return tuple(count_message(message, count) for message in group.messages)
 
 
-def shortened(round_: Round, group: MessageGroup, count: TokenCounter = count_tokens) -> tuple[Level, ...]:
-    return shorten_group(round_, group, costs_of(group, count), count)
+def shortened(round_: Round, group: MessageGroup, count: TokenCounter = count_tokens) -> tuple[PromptPart, ...]:
+    costs = costs_of(group, count)
+    return shorten_part(PromptPart(round_, group, group.messages, costs, sum(costs)), count)
 
 
-def shortened_on(level: Level) -> list[str]:
+def changed_places(level: PromptPart) -> list[int]:
+    return [place for place, message in enumerate(level.messages) if message != level.group.messages[place]]
+
+
+def shortened_on(level: PromptPart) -> list[str]:
     return [one.ref for one in level.reductions]
 
 
@@ -41,18 +46,17 @@ def test_the_first_level_takes_large_texts_and_the_last_results() -> None:
 
     assert (shortened_on(first), shortened_on(last)) == (["r1.p2"], ["r1.p2", "r1.p3"])
     assert [shortened_on(level) for level in answered] == [["r1.p4"]] * 3
-    assert [place for place, _ in first.messages] == [1]
-    assert dict(first.messages)[1]["content"].startswith(LARGE[:150])
-    assert [place for place, _ in last.messages] == [1, 2]
-    assert dict(last.messages)[1]["content"] == f"[{len(LARGE):,} characters left out; reload r1.p2]"
+    assert changed_places(first) == [1]
+    assert first.messages[1]["content"].startswith(LARGE[:150])
+    assert changed_places(last) == [1, 2]
+    assert last.messages[1]["content"] == f"[{len(LARGE):,} characters left out; reload r1.p2]"
     assert answered[0] is answered[2], "an answer is not cleared"
     assert [(one.by, one.tokens_before) for one in last.reductions] == [
         ("cleared", costs_of(called)[1]),
         ("cleared", costs_of(called)[2]),
     ]
-    for group, level in ((called, first), (called, last), *((said, level) for level in answered)):
-        shown = dict(enumerate(group.messages)) | dict(level.messages)
-        assert level.costs == tuple(count_message(message, count_tokens) for message in shown.values())
+    for level in (first, last, *answered):
+        assert level.costs == tuple(count_message(message, count_tokens) for message in level.messages)
         assert level.tokens == sum(level.costs)
 
 
@@ -73,8 +77,8 @@ def test_a_call_that_stands_for_a_missing_result_is_shortened_once() -> None:
     first = shortened(round_, group)[0]
 
     assert shortened_on(first) == ["r1.p1"]
-    [(place, message)] = first.messages
-    assert (place, message["tool_calls"]) == (0, said["tool_calls"])
+    assert changed_places(first) == [0]
+    assert first.messages[0]["tool_calls"] == said["tool_calls"]
 
 
 def test_nothing_is_replaced_by_what_costs_more() -> None:
@@ -93,7 +97,7 @@ def test_the_replacement_itself_may_be_longer_than_it_looks() -> None:
     round_ = round_of(user(), calls("a"), result("a", words(130)))
     group = group_messages(round_, "assistant")[1]
 
-    assert shorten_group(round_, group, (9, 5), count_tokens) == ()
+    assert shorten_part(PromptPart(round_, group, group.messages, (9, 5), 14), count_tokens) == ()
 
 
 def test_each_level_has_its_costs() -> None:
@@ -110,7 +114,7 @@ def test_each_level_has_its_costs() -> None:
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_rounds_costs_are_those_of_its_groups_without_what_must_stay(pinned: bool) -> None:
-    """Pinned groups keep their cost on every level."""
+    """Pinned groups keep their cost on the heaviest level."""
     memory = Memory.from_messages([user(), calls("a"), result("a", LARGE), calls("b", "c"), result("b", LARGE)])
     memory.finish_round(memory.conversation.rounds[0])
     if pinned:
@@ -118,13 +122,11 @@ def test_a_rounds_costs_are_those_of_its_groups_without_what_must_stay(pinned: b
     rounds, _ = memory.get_role_rounds("assistant")
     groups = group_messages(rounds[0], "assistant")
 
-    account = Ledger("assistant", count_tokens).sums(rounds, 1, rounds.reductions).account(0)
+    account = Ledger("assistant", count_tokens).prefix_sums(rounds, 1, rounds.reductions).accounts[0]
 
     whole = [sum(costs_of(group)) for group in groups]
-    by_level = [[level.tokens for level in shortened(rounds[0], group)] for group in groups[1:]]
-    for at in range(len(LEVELS)):
-        shorter = whole[1] if pinned else by_level[0][at]
-        assert account.by_level[at] == whole[0] + shorter + by_level[1][at]
+    shortest = [shortened(rounds[0], group)[-1].tokens for group in groups[1:]]
+    assert account.shortest == whole[0] + (whole[1] if pinned else shortest[0]) + shortest[1]
 
 
 def test_a_group_is_pinned_by_any_of_its_posts() -> None:
