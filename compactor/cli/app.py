@@ -8,9 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,30 +24,12 @@ from .scenario import INCIDENT, SALES_FORECAST, Demo
 from .session_commands import AsJson, Store
 from .terminal import CannotRun, ConversationScreen, can_redraw, event_log, one_line, screen
 
-
-class LogFormat(StrEnum):
-    JSON = "json"
-    CONSOLE = "console"
-
-
-class By(StrEnum):
-    EXTRACTIVE = "extractive"
-    OPENAI = "openai"
-
-
-class Preset(StrEnum):
-    """Names of functions in ``compactor.presets``."""
-
-    AUTO_CONTEXT = "auto_context"
-    SELECTIVE = "selective"
-    MEMORY_WITH_COMPRESS = "memory_with_compress"
-    CONTEXT_OFFLOAD = "context_offload"
-
-
 DEFAULT_MODEL = "gpt-5-mini"
 
+By = Literal["extractive", "openai"]
 LogEvents = Annotated[
-    LogFormat | None, typer.Option("--log-events", help="Log each event to standard error, as JSON or as text.")
+    Literal["json", "console"] | None,
+    typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
 ]
 BaseUrl = Annotated[
     str | None,
@@ -125,13 +106,13 @@ def demo(
     With --pressure, one agent investigates an outage: results of thousands of tokens, dozens of calls in a round, an id
     that it has to read back, and never a prompt of more than 4,000 tokens. Shows the savings of each strategy.
     """
-    console = screen()
-    live = not as_json and can_redraw(console, log)
+    console, hooks = screen(), event_log(log)
+    live = not as_json and can_redraw(console, hooks)
     pace = 0.0 if fast else pace if pace is not None else 0.3 if live else 0.05
     latency = latency if latency is not None else min(1.0, max(0.1, 2.5 * pace))
     scenario = INCIDENT if pressure else SALES_FORECAST
     count = rounds if rounds is not None else scenario.length
-    with Demo(scenario, latency, seed, event_log(log)) as playing:
+    with Demo(scenario, latency, seed, hooks) as playing:
         if live:
             play_live(playing, count, pace, console)
         else:
@@ -151,7 +132,7 @@ def replay(
     each: Annotated[
         bool, typer.Option("--each/--joined", help="Replay each conversation by itself, or all as one.")
     ] = True,
-    summarizer: Annotated[By, typer.Option(help="Summarise offline, or with a model.")] = By.EXTRACTIVE,
+    summarizer: Annotated[By, typer.Option(help="Summarise offline, or with a model.")] = "extractive",
     model: Annotated[
         str,
         typer.Option(
@@ -162,7 +143,7 @@ def replay(
     ] = "",
     base_url: BaseUrl = None,
     preset: Annotated[
-        Preset | None,
+        Literal["auto_context", "selective", "memory_with_compress", "context_offload"] | None,
         typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
     prompt: PromptOption = "assistant",
@@ -195,18 +176,18 @@ def replay(
     conversations = replays.read_transcript(file)
     if not each:
         conversations = [replays.join_conversations(conversations)]
-    client = find_endpoint(model or DEFAULT_MODEL, base_url).summarizer if summarizer is By.OPENAI else None
+    client = find_endpoint(model or DEFAULT_MODEL, base_url)[0] if summarizer == "openai" else None
     config = _make_config(prompt, budget, threshold, retain, model)
-    setup = replays.Setup(config, budget, client, event_log(log), preset=preset or "")
-    errors = screen(sys.stderr)
-    results = replays.replay_all(conversations, setup, errors if can_redraw(errors, log) else None)
+    replaying = replays.Replay(config, budget, client, event_log(log), preset or "")
+    results = replaying.run_all(conversations, screen(sys.stderr))
+    figures = [one for one, _ in results]
     if as_json:
-        typer.echo(json.dumps(replays.make_document(file, results, setup, joined=not each), indent=2))
+        typer.echo(json.dumps(replaying.make_document(file, figures, joined=not each), indent=2))
         return
     console = screen()
     if show:
         replays.print_last_prompt(results, console)
-    replays.print_report(results, console)
+    replays.print_report(figures, console)
 
 
 @app.command(short_help="Chat with a model, and watch the compaction.")
@@ -214,7 +195,7 @@ def chat(
     model: Annotated[str, typer.Option(metavar="NAME", help="Model that answers and summarises.")] = DEFAULT_MODEL,
     base_url: BaseUrl = None,
     system: Annotated[str, typer.Option(metavar="TEXT", help="System message.", show_default=False)] = "",
-    summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = By.OPENAI,
+    summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = "openai",
     prompt: PromptOption = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
@@ -231,16 +212,16 @@ def chat(
 
     With --store the chat is kept, and --session resumes it another time. Without --session a new one begins.
     """
-    source = find_endpoint(model, base_url)
+    client, answer, address = find_endpoint(model, base_url)
     config = _make_config(prompt, budget, threshold, retain, model)
     with open_memory(store, session) as memory:
         add_system_message(memory, system)
         dialogue = ConversationScreen(screen(), screen(sys.stderr))
-        dialogue.emit(f"{source}; /help lists the commands")
+        dialogue.emit(f"{model} at {address}; /help lists the commands")
         if store:
             dialogue.emit(describe_resumed(memory))
-        extractive = summarizer is By.EXTRACTIVE
-        Chat(source, dialogue, config, budget, memory, extractive=extractive, hooks=event_log(log)).run()
+        chosen = client if summarizer == "openai" else None
+        Chat(dialogue, memory, config, budget, chosen, answer, event_log(log)).run()
 
 
 app.add_typer(session_commands.app)

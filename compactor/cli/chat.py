@@ -6,9 +6,8 @@ import codecs
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +20,8 @@ from ..compose import Prompt, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
-from ..summarizers.extractive import ExtractiveSummarizer
 from ..summarizers.openai import OpenAISummarizer, make_client, sendable
-from .savings import describe_event
+from .savings import Messages, describe_event
 from .sessions import open_named
 from .terminal import CannotRun, ConversationScreen, name_options, one_line, quantity
 
@@ -34,40 +32,55 @@ HELP = """\
 /retry    send the last message again
 /quit     end the chat; so do Ctrl-D and Ctrl-C"""
 
+Answer = Callable[[Messages], Generator[str, None, None]]
 #: Seconds without a piece of the answer after which the endpoint counts as dead.
 _READ_TIMEOUT = 120.0
 #: A stream wraps each word in about a hundred bytes.
 _MAX_STREAM_BYTES = 200_000_000
 
 
-# --- the endpoint ---
+def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, Answer, str]:
+    """Return the configured endpoint as a summarizer, as a model that answers, and as an address without its password.
+
+    Options come before the environment. Raises ``CannotRun`` if there is no endpoint.
+    """
+    url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or None
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
+    if url is None and not key:
+        raise CannotRun(
+            "no endpoint is configured: set OPENAI_API_KEY, or pass --base-url of a server that needs no key, such as"
+            " http://localhost:11434/v1"
+        )
+    try:
+        summarizer = OpenAISummarizer(model, base_url=url)  # checks address and key
+    except (ValueError, SummarizerError) as error:
+        raise CannotRun(name_options(str(error))) from None
+
+    @cache
+    def client() -> Any:
+        import openai  # takes half a second: not before the first message
+
+        timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
+        return make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
+
+    parts = urlsplit(url or "https://api.openai.com/v1")
+    return (
+        summarizer,
+        partial(stream_answer, client, model),
+        f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
+    )
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """A model and its server. ``str()`` names both, and never shows the key."""
-
-    model: str
-    #: Without any password that the URL contains.
-    address: str
-    summarizer: OpenAISummarizer
-    client: Callable[[], Any]
-
-    def __str__(self) -> str:
-        return f"{self.model} at {self.address}"
-
-    def stream(self, messages: Sequence[Mapping[str, Any]]) -> Generator[str, None, None]:
-        """Yield the answer to *messages* in pieces. Raises ``SummarizerError`` if it fails or breaks off."""
-        try:
-            with self.client().chat.completions.create(
-                model=self.model, messages=sendable(messages), stream=True
-            ) as answer:
-                text = _read_unstreamed(answer.response)
-                streamed = (piece.choices[0].delta.content for piece in answer if piece.choices)
-                yield from _join_surrogates(piece for piece in (streamed if text is None else [text]) if piece)
-        except Exception as error:  # noqa: BLE001  (any error of the client fails this answer only)
-            # Without its cause, which may quote the request or the key.
-            raise SummarizerError(_explain(error)) from None
+def stream_answer(client: Callable[[], Any], model: str, messages: Messages) -> Generator[str, None, None]:
+    """Yield the answer to *messages* in pieces. Raises ``SummarizerError`` if it fails or breaks off."""
+    try:
+        with client().chat.completions.create(model=model, messages=sendable(messages), stream=True) as answer:
+            text = _read_unstreamed(answer.response)
+            streamed = (piece.choices[0].delta.content for piece in answer if piece.choices)
+            yield from _join_surrogates(piece for piece in (streamed if text is None else [text]) if piece)
+    except Exception as error:  # noqa: BLE001  (any error of the client fails this answer only)
+        # Without its cause, which may quote the request or the key.
+        raise SummarizerError(_explain(error)) from None
 
 
 def _read_unstreamed(response: Any) -> str | None:
@@ -91,38 +104,13 @@ def _join_surrogates(pieces: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def find_endpoint(model: str, base_url: str | None) -> Endpoint:
-    """Return the endpoint that options and environment configure. Raises ``CannotRun`` if there is none."""
-    url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or None
-    key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if url is None and not key:
-        raise CannotRun(
-            "no endpoint is configured: set OPENAI_API_KEY, or pass --base-url of a server that needs no key, such as"
-            " http://localhost:11434/v1"
-        )
-    try:
-        summarizer = OpenAISummarizer(model, base_url=url)  # checks address and key
-    except (ValueError, SummarizerError) as error:
-        raise CannotRun(name_options(str(error))) from None
-
-    @cache
-    def client() -> Any:
-        import openai  # takes half a second: not before the first message
-
-        timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
-        return make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
-
-    parts = urlsplit(url or "https://api.openai.com/v1")
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return Endpoint(model, address, summarizer, client)
-
-
 def _explain(error: Exception) -> str:
     name, status = type(error).__name__, getattr(error, "status_code", None)
     if isinstance(error, SummarizerError):  # from the client itself, such as a body that is too large
         return name_options(str(error))
     if isinstance(status, int):
-        return f"the endpoint answered HTTP {status} ({name}){_REMEDIES.get(status, '')}"
+        remedy = _REDIRECTED if 300 <= status < 400 else _REMEDIES.get(status, "")
+        return f"the endpoint answered HTTP {status} ({name}){remedy}"
     if "Timeout" in name:
         return f"the endpoint did not answer in time ({name})"
     if "Connect" in name or "Protocol" in name or name == "ReadError":
@@ -130,18 +118,13 @@ def _explain(error: Exception) -> str:
     return f"the endpoint's answer cannot be read ({name}): check --base-url, which usually ends in /v1"
 
 
-_REMEDIES = dict.fromkeys(
-    (301, 302, 303, 307, 308),
-    ": it redirects to another address, and the conversation is not sent there; if it may be, give that as --base-url",
-) | {
+_REDIRECTED = ": it redirects, and the conversation is not sent there; if it may be, give that address as --base-url"
+_REMEDIES = {
     401: ": check the key in OPENAI_API_KEY",
     403: ": the key may not use this model",
     404: ": check --model and --base-url, which usually ends in /v1",
     429: ": too many requests; wait a little",
 }
-
-
-# --- the session ---
 
 
 @contextlib.contextmanager
@@ -188,26 +171,21 @@ def is_answered(memory: Memory) -> bool:
     return any(post.send_from == ASSISTANT for post in rounds[-1].post_list)
 
 
-# --- the conversation ---
-
-
 class Chat:
     """One conversation. ``run()`` reads and answers until its end."""
 
     def __init__(
         self,
-        source: Endpoint,
         screen: ConversationScreen,
+        memory: Memory,
         config: CompactorConfig,
         budget: int,
-        memory: Memory,
-        *,
-        extractive: bool = False,
+        summarizer: OpenAISummarizer | None,
+        answer: Answer,
         hooks: Sequence[EventHook] = (),
     ) -> None:
-        self._source, self._screen, self._budget, self._memory = source, screen, budget, memory
+        self._screen, self._memory, self._stream, self._budget = screen, memory, answer, budget
         self._model = config.model
-        summarizer = ExtractiveSummarizer() if extractive else source.summarizer
         self._compactor = ContextCompactor.for_role(memory, ASSISTANT, config, summarizer, on_event=self._note)
         for hook in hooks:
             self._compactor.on_event(hook)
@@ -257,7 +235,7 @@ class Chat:
             return
         pieces: list[str] = []
         try:
-            with self._screen.answer() as write, contextlib.closing(self._source.stream(prompt.messages)) as stream:
+            with self._screen.answer() as write, contextlib.closing(self._stream(prompt.messages)) as stream:
                 for piece in stream:
                     pieces.append(piece)
                     write(piece)
@@ -279,15 +257,11 @@ class Chat:
             return
         try:
             command()
-        except StoreError as error:
-            self._screen.complain(one_line(str(error)))
+        except (StoreError, BudgetExceeded, CompactionFailed, StaleCompaction) as error:
+            self._screen.complain(one_line(name_options(str(error))))
 
     def _show_prompt(self) -> None:
-        try:
-            prompt = self._compose()
-        except BudgetExceeded as error:
-            self._screen.complain(str(error))
-            return
+        prompt = self._compose()
         rounds, compaction = self._memory.get_role_rounds(ASSISTANT)
         end = compaction.end_index if compaction else 0
         omitted, error_text = len(prompt.report.omitted_rounds), self._compactor.status().last_error
@@ -299,21 +273,15 @@ class Chat:
         )
 
     def _compact(self) -> None:
-        try:
-            if self._compactor.compact_now() is None:
-                self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
-        except CompactionFailed as error:
-            self._screen.complain(name_options(str(error)))
+        if self._compactor.compact_now() is None:
+            self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
 
     def _revert(self) -> None:
         shown = self._compactor.status().generation
         if self._compactor.get_compaction() is None:
             self._screen.emit("there is no summary to go back from")
-            return
-        try:
-            self._compactor.revert(shown)
-        except StaleCompaction as stale:  # published in the background, or by another process
-            self._screen.complain(one_line(str(stale)))
+        else:
+            self._compactor.revert(shown)  # refused if another was published meanwhile
 
     def _retry(self) -> None:
         if is_answered(self._memory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,27 +21,26 @@ _RATE = 12
 #: Maximum pauses in a round: one wherever a model would be thinking.
 _PAUSES = 5
 _MAX_BAR = 44
-_FULL, _PART, _NONE = "█▒·"
-_FULL_ASCII, _PART_ASCII, _NONE_ASCII = "#=."
+#: A full sign, a lighter one and an empty one, in Unicode and in ASCII.
+_SIGNS, _ASCII_SIGNS = "█▒·", "#=."
 
 
 def play_live(demo: Demo, count: int, pace: float, console: Console) -> None:
     """Play *count* rounds of about *pace* seconds each, on a display that redraws itself."""
     with Live(console=console, auto_refresh=False) as live:
 
+        def draw() -> None:
+            live.update(_draw(demo, count, console), refresh=True)
+
         def pause() -> None:
             until = time.monotonic() + pace / _PAUSES
-            while True:
-                # Draw here, not on a thread: drawing must not slow down the calls that are timed.
-                live.update(_draw(demo, count, console), refresh=True)
-                left = until - time.monotonic()
-                if left <= 0:
-                    return
+            draw()  # here, not on a thread: drawing must not slow down the calls that are timed
+            while (left := until - time.monotonic()) > 0:
                 time.sleep(min(left, 1 / _RATE))
+                draw()
 
-        demo.play(count, pause)
-        demo.settle(demo.latency + 5)
-        live.update(_draw(demo, count, console), refresh=True)
+        _play(demo, count, pause)
+        draw()
 
 
 def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -> None:
@@ -56,7 +56,8 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -
         if done // 10 > printed_tens:
             printed_tens = done // 10
             for role, agent in demo.agents.items():
-                news.append((role, f"prompt: {agent.prompts.prompt_tokens:,} tokens of {agent.prompts.raw_tokens:,}"))
+                figures = agent.watch.figures()
+                news.append((role, f"prompt: {figures['prompt_tokens']:,} tokens of {figures['raw_tokens']:,}"))
         for role, text in news:
             # Not wrapped, so that each thing is one line for other programs.
             console.print(visible(f"round {done:>3}  {role:<15}  {text}"), soft_wrap=True)
@@ -66,65 +67,58 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -
         if pace:
             time.sleep(pace / _PAUSES)
 
-    demo.play(count, pause)
-    demo.settle(demo.latency + 5)
+    _play(demo, count, pause)
     print_news()
 
 
-# --- the live display ---
+def _play(demo: Demo, count: int, pause: Callable[[], None]) -> None:
+    demo.play(count, pause)
+    demo.settle(demo.latency + 5)
 
 
 def _draw(demo: Demo, count: int, console: Console) -> Panel:
     done = len(demo.held_up)
     width = max(20, min(console.width, 100) - 6)
     lines = [Text(f"User: {one_line(demo.asked, width - 6)}\n{one_line(demo.doing, width)}", style="dim")]
-    for agent in demo.agents.values():
-        lines += [Text(""), *_draw_agent(agent, done, count, console)]
+    for role, agent in demo.agents.items():
+        lines += [Text(""), *_draw_agent(role, agent, done, count, console)]
     longest = milliseconds(max(demo.held_up, default=0.0))
     lines += [
         Text(""),
         Text.assemble("longest time that a turn was held up  ", (longest, "bold green"), style="default"),
         Text(f"A summary takes {demo.latency:g} s longer here, as a model would. No turn waits.", style="dim"),
     ]
-    return Panel(
-        Group(*lines),
-        title=f"{demo.scenario.command} - round {min(done + 1, count)} of {count}",
-        title_align="left",
-        border_style="cyan",
-        padding=(0, 2),
-        width=min(console.width, 100),
-    )
+    title = f"{demo.scenario.command} - round {min(done + 1, count)} of {count}"
+    width = min(console.width, 100)
+    return Panel(Group(*lines), title=title, title_align="left", border_style="cyan", padding=(0, 2), width=width)
 
 
-def _draw_agent(agent: Agent, done: int, count: int, console: Console) -> list[Text]:
-    status, savings = agent.compactor.status(), agent.watch.savings
-    busy = status.state is State.COMPACTING and agent.watch.last.startswith("compacting")
-    end = status.end_index
+def _draw_agent(role: str, agent: Agent, done: int, count: int, console: Console) -> list[Text]:
+    status, figures, last = agent.compactor.status(), agent.watch.figures(), agent.watch.last
+    busy = status.state is State.COMPACTING and last.startswith("compacting")
+    end, tokens, raw = status.end_index, figures["prompt_tokens"], max(figures["raw_tokens"], 1)
     covered = f"1-{end} summarised, {done - end} as they are" if end else f"{done} as they are"
-    width = min(_MAX_BAR, max(10, console.width - 50))
-    tokens, raw = agent.prompts.prompt_tokens, agent.prompts.raw_tokens
     lines = [
         Text.assemble(
-            (f"{agent.role:<16}", "bold"),
+            (f"{role:<16}", "bold"),
             (" compacting " if busy else f" {status.state} ", "black on yellow" if busy else "green"),
-            (f"  {quantity(agent.watch.compactions, 'compaction')}", "default"),
+            (f"  {quantity(figures['compactions'], 'compaction')}", "default"),
         ),
-        Text.assemble("rounds  ", _draw_bar(end / count, done / count, width, console), f"  {covered}"),
-        Text.assemble(
-            "tokens  ", _draw_bar(tokens / max(raw, 1), 1.0, width, console), f"  {tokens:,} of {max(raw, 1):,}"
-        ),
+        Text.assemble("rounds  ", _draw_bar(end / count, done / count, console), f"  {covered}"),
+        Text.assemble("tokens  ", _draw_bar(tokens / raw, 1.0, console), f"  {tokens:,} of {raw:,}"),
     ]
-    if len(savings) > 1:
-        for name, saving in savings.items():
-            overlays = quantity(saving.overlays, "overlay")
-            cost = f"{saving.tokens_before:>7,} -> {saving.tokens_after:,} tokens"
+    if len(figures["strategies"]) > 1:
+        for name, saving in figures["strategies"].items():
+            overlays = quantity(saving["overlays"], "overlay")
+            cost = f"{saving['tokens_before']:>7,} -> {saving['tokens_after']:,} tokens"
             lines.append(Text(f"{name:<28} {overlays:<13}{cost}"))
-    return [*lines, Text(one_line(agent.watch.last, 90), style="dim")]
+    return [*lines, Text(one_line(last, 90), style="dim")]
 
 
-def _draw_bar(full: float, part: float, width: int, console: Console) -> Text:
-    """Return a bar of *width* that is full up to the share *full* and lighter up to the share *part*."""
-    signs = (_FULL_ASCII, _PART_ASCII, _NONE_ASCII) if console.options.ascii_only else (_FULL, _PART, _NONE)
+def _draw_bar(full: float, part: float, console: Console) -> Text:
+    """Return a bar that is full up to the share *full* and lighter up to the share *part*."""
+    width = min(_MAX_BAR, max(10, console.width - 50))
+    signs = _ASCII_SIGNS if console.options.ascii_only else _SIGNS
     first = min(width, round(full * width))
     second = min(width, max(first, round(part * width)))
     return Text.assemble(
@@ -132,27 +126,25 @@ def _draw_bar(full: float, part: float, width: int, console: Console) -> Text:
     )
 
 
-# --- the end ---
-
-
 def print_summary(demo: Demo, console: Console) -> None:
-    agents = list(demo.agents.values())
-    covered = [agent.compactor.status().end_index for agent in agents]
-    prompts = [agent.prompts for agent in agents]
+    covered = [agent.compactor.status().end_index for agent in demo.agents.values()]
+    figures = [agent.watch.figures() for agent in demo.agents.values()]
+    saved = [percent(one["prompt_tokens"], one["raw_tokens"]) for one in figures]
+    saved_in_all = [percent(one["tokens_of_all_prompts"], one["raw_tokens_of_all_prompts"]) for one in figures]
     rows = {
-        "compactions": [str(agent.watch.compactions) for agent in agents],
-        "reductions": [str(agent.watch.reductions) for agent in agents],
+        "compactions": [one["compactions"] for one in figures],
+        "reductions": [one["reductions"] for one in figures],
         "rounds summarised": [f"1-{end}" if end else "none" for end in covered],
-        "tokens of everything said": [f"{one.raw_tokens:,}" for one in prompts],
-        "tokens of the last prompt": [f"{one.prompt_tokens:,}" for one in prompts],
-        "saved in the last prompt": [percent(one.prompt_tokens, one.raw_tokens) for one in prompts],
-        "saved in all prompts": [percent(one.tokens_of_all_prompts, one.raw_tokens_of_all_prompts) for one in prompts],
-        "prompts over the budget": [f"{one.prompts_over_budget} of {one.prompts}" for one in prompts],
-        "tool calls parted from their results": [str(one.torn_calls) for one in prompts],
-        "newest queries not whole": [str(one.queries_not_whole) for one in prompts],
-        "compacting, in the background": [f"{agent.watch.seconds:.1f} s" for agent in agents],
+        "tokens of everything said": [one["raw_tokens"] for one in figures],
+        "tokens of the last prompt": [one["prompt_tokens"] for one in figures],
+        "saved in the last prompt": saved,
+        "saved in all prompts": saved_in_all,
+        "prompts over the budget": [f"{one['prompts_over_budget']} of {one['prompts']}" for one in figures],
+        "tool calls parted from their results": [one["torn_calls"] for one in figures],
+        "newest queries not whole": [one["queries_not_whole"] for one in figures],
+        "compacting, in the background": [f"{one['background_seconds']:.1f} s" for one in figures],
     }
-    count = "one agent" if len(agents) == 1 else "two agents"
+    count = "one agent" if len(figures) == 1 else "two agents"
     title = f"{len(demo.held_up)} rounds in one Memory, {count}"
     console.print(make_table(("", *demo.agents), [(name, *cells) for name, cells in rows.items()], title=title))
     if demo.scenario.recalls:
@@ -160,9 +152,9 @@ def print_summary(demo: Demo, console: Console) -> None:
     console.print(
         f"All calls of one turn together took {milliseconds(max(demo.held_up, default=0.0))} at most, the longest"
         f" single call {milliseconds(demo.longest_call)}.\n"
-        f"Summarising took {sum(agent.watch.seconds for agent in agents):.1f} s, all of it in the background: extracted"
-        f" offline, with\n{demo.latency:g} s added to each call that a model would take.\n{demo.scenario.rule}\n"
-        f"No prompt may exceed {BUDGET:,} tokens."
+        f"Summarising took {sum(one['background_seconds'] for one in figures):.1f} s, all of it in the background:"
+        f" extracted offline, with\n{demo.latency:g} s added to each call that a model would take.\n"
+        f"{demo.scenario.rule}\nNo prompt may exceed {BUDGET:,} tokens."
     )
     console.print(
         "\nWith a conversation of yours:  compactor replay FILE --show"
@@ -172,16 +164,16 @@ def print_summary(demo: Demo, console: Console) -> None:
 
 def _print_promises(demo: Demo, console: Console) -> None:
     (agent,) = demo.agents.values()
-    prompts = agent.prompts.prompts
-    console.print(strategy_table(agent.watch.savings))
-    console.print(level_table(agent.prompts.levels))
-    right = [one for one in demo.lookups if one.right]
+    figures = agent.watch.figures()
+    console.print(strategy_table(figures["strategies"]))
+    console.print(level_table(figures["ladder"]))
+    right = [one for one in demo.lookups if one["right"]]
     rows = [
-        ("prompts without what is pinned", f"{demo.pins_lost} of {prompts}"),
-        ("prompts without the plan, while it was not done", f"{demo.plans_lost} of {prompts}"),
+        ("prompts without what is pinned", f"{demo.pins_lost} of {figures['prompts']}"),
+        ("prompts without the plan, while it was not done", f"{demo.plans_lost} of {figures['prompts']}"),
         ("references in prompts", len(demo.references)),
         ("that do not give back the original", demo.wrong_references),
         ("ids needed again, and read back", f"{len(right)} of {len(demo.lookups)}"),
-        ("of these, gone from the prompt before", sum(not one.in_prompt for one in right)),
+        ("of these, gone from the prompt before", sum(not one["in_prompt"] for one in right)),
     ]
     console.print(make_table(("", ""), rows, title="what must not be lost", show_header=False))

@@ -1,4 +1,4 @@
-"""The figures of demo and replay: sums over a compactor's events, and counts and checks of its prompts.
+"""The figures of demo and replay: what the events of a compactor and the prompts of its role add up to.
 
 Prompts are counted and checked from their messages alone; the report of ``compose`` is used for its savings only.
 """
@@ -9,8 +9,8 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
-from typing import Any, Self, TypeVar
+from copy import deepcopy
+from typing import Any
 
 from rich.table import Table
 
@@ -26,7 +26,6 @@ from ..events import (
     Reduced,
     Rejected,
     Reverted,
-    Skipped,
     Started,
     Stopped,
     StrategyFailed,
@@ -34,6 +33,8 @@ from ..events import (
 from .terminal import make_table, one_line
 
 Messages = Sequence[Mapping[str, Any]]
+#: Numbers by the names of the JSON document, some of them in nested mappings.
+Figures = dict[str, Any]
 
 #: The levels at which ``compose`` shortens a prompt, from light to heavy, and what each does.
 LEVELS = {
@@ -42,117 +43,120 @@ LEVELS = {
     "left_out": "rounds left out, entirely or in part",
     "clipped": "texts clipped to head and tail",
 }
-#: Longer names are folded: on a terminal of 80 columns the figures beside them need the room.
+#: The work of one level. It stores nothing, so it repeats the same work for each prompt. ``times`` counts shortened
+#: texts, or rounds left out entirely or in part.
+NO_WORK: Figures = {"prompts": 0, "times": 0, "tokens_saved": 0}
+#: The savings of one strategy. ``overlays`` are published compactions and reductions. Tokens are counted when each is
+#: published: of a compaction those of the covered rounds and the previous summary, of a reduction those of its round.
+#: ``requests`` include those whose answer was rejected; the time is that from the first request to publication.
+NO_SAVING: Figures = {
+    "overlays": 0,
+    "tokens_before": 0,
+    "tokens_after": 0,
+    "requests": 0,
+    "tokens_saved": 0,
+    "background_seconds": 0.0,
+}
+_OF_EVENTS = ("compactions", "reductions", "failures", "background_seconds")
+_OF_PROMPTS = (
+    "prompt_tokens",  # of the last prompt
+    "raw_tokens",  # of the same messages with nothing compacted
+    "prompts",
+    "prompts_over_budget",
+    "torn_calls",  # calls without their result and results without their call, in any prompt
+    "queries_not_whole",  # prompts that lack the newest user message, or do not show it as it was said
+    "tokens_of_all_prompts",
+    "raw_tokens_of_all_prompts",
+)
+#: Longer names of strategies are folded: on a terminal of 80 columns the figures beside them need the room.
 _MAX_NAME = 18
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    def __add__(self, other: Self) -> Self:
-        return type(self)(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+def add_figures(sums: Figures, more: Mapping[str, Any]) -> None:
+    """Add the numbers in *more* to those of the same names in *sums*."""
+    for name, value in more.items():
+        if isinstance(value, Mapping):
+            add_figures(sums.setdefault(name, {}), value)
+        elif isinstance(value, int | float):
+            sums[name] = round(sums.get(name, 0) + value, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Saving(_Sums):
-    """The savings of one strategy: tokens before and after, as counted when each overlay was published.
+class Watch:
+    """The figures of one role: sums over the events of its compactor, as its event hook, and over its prompts.
 
-    For a compaction these are the tokens of the covered rounds and the previous summary; for a reduction, of its round.
+    Each of *strategies* is listed, also one that saves nothing. Thread-safe.
     """
 
-    #: Published compactions and reductions.
-    overlays: int = 0
-    tokens_before: int = 0
-    tokens_after: int = 0
-    #: Requests to the summarizer, including those whose answer was rejected.
-    requests: int = 0
-    seconds: float = 0.0
+    def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
+        self._lock = threading.Lock()  # guards all below
+        self._figures: Figures = dict.fromkeys((*_OF_EVENTS, *_OF_PROMPTS), 0) | {
+            "strategies": {name_of(strategy): dict(NO_SAVING) for strategy in strategies},
+            "ladder": {name: dict(NO_WORK) for name in LEVELS},
+        }
+        self._news: list[str] = []
+        #: The sentence of the newest event that has one.
+        self.last = ""
 
-    @property
-    def tokens_saved(self) -> int:
-        return self.tokens_before - self.tokens_after
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if text := describe_event(event):
+                self.last = text
+                self._news.append(text)
+            match event:
+                case Published() | Reduced():
+                    kind = "compactions" if isinstance(event, Published) else "reductions"
+                    seconds, before, after = round(event.seconds, 3), event.tokens_before, event.tokens_after
+                    saving = {"tokens_before": before, "tokens_after": after, "tokens_saved": before - after}
+                    self._add_to_strategy(event.strategy, {"overlays": 1, "background_seconds": seconds} | saving)
+                    add_figures(self._figures, {kind: 1, "background_seconds": seconds})
+                case Failed():
+                    add_figures(self._figures, {"failures": 1})
+                case Started():
+                    self._add_to_strategy(event.strategy, {"requests": 1})
+                case Rejected() if event.attempt < event.attempts:  # the summarizer is asked again
+                    self._add_to_strategy(event.strategy, {"requests": 1})
 
-    def figures(self) -> dict[str, Any]:
-        plain = asdict(self)
-        seconds = plain.pop("seconds")
-        return plain | {"tokens_saved": self.tokens_saved, "background_seconds": round(seconds, 3)}
+    def _add_to_strategy(self, name: str, more: Figures) -> None:
+        add_figures(self._figures["strategies"].setdefault(name, dict(NO_SAVING)), more)
+
+    def add_prompt(self, prompt: Prompt, tokens: int, raw_tokens: int, *, budget: int, torn: int, whole: bool) -> None:
+        figures = {
+            "prompts": 1,
+            "prompts_over_budget": int(tokens > budget),
+            "torn_calls": torn,
+            "queries_not_whole": int(not whole),
+            "tokens_of_all_prompts": tokens,
+            "raw_tokens_of_all_prompts": raw_tokens,
+            "ladder": count_levels(prompt),
+        }
+        with self._lock:
+            self._figures |= {"prompt_tokens": tokens, "raw_tokens": raw_tokens}
+            add_figures(self._figures, figures)
+
+    def figures(self) -> Figures:
+        """Return a copy of all figures, as the JSON document has them."""
+        with self._lock:
+            return deepcopy(self._figures)
+
+    def take_news(self) -> list[str]:
+        """Return the sentences of the events since the last call, oldest first."""
+        with self._lock:
+            news, self._news = self._news, []
+            return news
 
 
-@dataclass(frozen=True, slots=True)
-class LevelSaving(_Sums):
-    """The work of one level of shortening. It stores nothing, so it repeats the same work for each prompt."""
-
-    prompts: int = 0
-    #: Shortened texts, or rounds left out entirely or in part.
-    times: int = 0
-    tokens_saved: int = 0
-
-
-def count_levels(prompt: Prompt) -> dict[str, LevelSaving]:
+def count_levels(prompt: Prompt) -> dict[str, Figures]:
     """Return the work of each level for *prompt*. A text counts for the heaviest level applied to it."""
-    report = prompt.report
-    saved: dict[str, list[int]] = {name: [] for name in LEVELS}
+    report, levels = prompt.report, {name: dict(NO_WORK) for name in LEVELS}
     for reduced in report.reductions:
         if not reduced.published:  # a published one counts for its strategy
-            saved[reduced.by].append(reduced.tokens_before - reduced.tokens_after)
-    levels = {name: LevelSaving(int(bool(tokens)), len(tokens), sum(tokens)) for name, tokens in saved.items()}
+            saved = reduced.tokens_before - reduced.tokens_after
+            levels[reduced.by]["prompts"] = 1
+            add_figures(levels[reduced.by], {"times": 1, "tokens_saved": saved})
     if report.omitted_rounds:
-        rest = report.tokens_before - report.tokens_after - sum(level.tokens_saved for level in levels.values())
-        levels["left_out"] = LevelSaving(1, len(report.omitted_rounds), rest)
+        rest = report.tokens_before - report.tokens_after - sum(level["tokens_saved"] for level in levels.values())
+        levels["left_out"] = {"prompts": 1, "times": len(report.omitted_rounds), "tokens_saved": rest}
     return levels
-
-
-SumsT = TypeVar("SumsT", bound=_Sums)
-
-
-def sum_by_name(parts: Iterable[Mapping[str, SumsT]]) -> dict[str, SumsT]:
-    """Add up the values that have the same name. Names keep the order of their first appearance."""
-    sums: dict[str, SumsT] = {}
-    for part in parts:
-        for name, more in part.items():
-            sums[name] = sums[name] + more if name in sums else more
-    return sums
-
-
-def saving_figures(strategies: Mapping[str, Saving], levels: Mapping[str, LevelSaving]) -> dict[str, Any]:
-    return {
-        "strategies": {name: saving.figures() for name, saving in strategies.items()},
-        "ladder": {name: asdict(level) for name, level in levels.items()},
-    }
-
-
-# --- prompts: counts and promises, taken from the messages ---
-
-
-@dataclass
-class PromptFigures:
-    """Sums over all prompts of one role."""
-
-    #: Tokens of the last prompt, and of the same messages with nothing compacted.
-    prompt_tokens: int = 0
-    raw_tokens: int = 0
-    prompts: int = 0
-    prompts_over_budget: int = 0
-    #: Tool calls without their result and results without their call, in any prompt.
-    torn_calls: int = 0
-    #: Prompts that lack the newest user message, or do not show it as it was said.
-    queries_not_whole: int = 0
-    #: Tokens of all prompts, and of the same messages with nothing compacted.
-    tokens_of_all_prompts: int = 0
-    raw_tokens_of_all_prompts: int = 0
-    levels: dict[str, LevelSaving] = field(default_factory=lambda: dict.fromkeys(LEVELS, LevelSaving()))
-
-    def add(self, prompt: Prompt, tokens: int, raw_tokens: int, *, budget: int, torn: int, whole: bool) -> None:
-        self.prompt_tokens, self.raw_tokens = tokens, raw_tokens
-        self.prompts += 1
-        self.prompts_over_budget += tokens > budget
-        self.torn_calls += torn
-        self.queries_not_whole += not whole
-        self.tokens_of_all_prompts += tokens
-        self.raw_tokens_of_all_prompts += raw_tokens
-        self.levels = sum_by_name((self.levels, count_levels(prompt)))
-
-    def figures(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "levels"}
 
 
 def count_torn_calls(messages: Messages) -> int:
@@ -182,88 +186,18 @@ def count_open_calls(messages: Messages) -> int:
     return 0
 
 
-def is_whole(message: Mapping[str, Any], messages: Messages, earlier: Messages = ()) -> bool:
+def _call_ids(message: Mapping[str, Any]) -> Counter[str]:
+    calls = message.get("tool_calls") if message["role"] == "assistant" else None
+    return Counter(str(call["id"]) for call in calls or () if isinstance(call, Mapping) and "id" in call)
+
+
+def is_whole(message: Mapping[str, Any], messages: Messages, earlier: Iterable[Mapping[str, Any]] = ()) -> bool:
     """Return whether *messages* contain *message* unchanged, with none of the *earlier* user messages after it.
 
     The order matters because users repeat themselves: an old "yes" must not count as the newest one.
     """
     index = max((index for index, one in enumerate(messages) if one == message), default=None)
     return index is not None and not any(one in earlier for one in messages[index + 1 :] if one["role"] == "user")
-
-
-def _call_ids(message: Mapping[str, Any]) -> Counter[str]:
-    calls = message.get("tool_calls") if message["role"] == "assistant" else None
-    return Counter(str(call["id"]) for call in calls or () if isinstance(call, Mapping) and "id" in call)
-
-
-# --- events: counts, and one sentence for each ---
-
-
-@dataclass(eq=False)
-class Watch:
-    """An event hook that counts the events of one compactor. Thread-safe."""
-
-    #: Listed among the savings in this order, even when they save nothing.
-    strategies: Sequence[Strategy] = ()
-    compactions: int = 0
-    failures: int = 0
-    #: Published reductions.
-    reductions: int = 0
-    #: Time from the first request to publication, all on the compactor's own thread.
-    seconds: float = 0.0
-    #: The sentence of the newest event that has one.
-    last: str = ""
-    _news: list[str] = field(default_factory=list)
-    _outcomes: int = 0
-    _savings: dict[str, Saving] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)  # guards all but `strategies`
-
-    def __call__(self, event: Event) -> None:
-        with self._changed:
-            if text := describe_event(event):
-                self.last = text
-                self._news.append(text)
-            self.compactions += isinstance(event, Published)
-            self.reductions += isinstance(event, Reduced)
-            self.failures += isinstance(event, Failed)
-            if isinstance(event, (Published, Reduced)):
-                self.seconds += event.seconds
-                self._add(event.strategy, Saving(1, event.tokens_before, event.tokens_after, seconds=event.seconds))
-            elif isinstance(event, Started) or (isinstance(event, Rejected) and event.attempt < event.attempts):
-                self._add(event.strategy, Saving(requests=1))  # a rejected answer is asked for again
-            if isinstance(event, (Published, Failed, Discarded, Skipped, Stopped)):
-                self._outcomes += 1
-                self._changed.notify_all()
-
-    def _add(self, strategy: str, more: Saving) -> None:
-        self._savings[strategy] = self._savings.get(strategy, Saving()) + more
-
-    @property
-    def savings(self) -> dict[str, Saving]:
-        """The savings of each strategy so far."""
-        with self._changed:
-            return {name_of(strategy): Saving() for strategy in self.strategies} | self._savings
-
-    def figures(self) -> dict[str, Any]:
-        with self._changed:
-            return {"compactions": self.compactions, "reductions": self.reductions, "failures": self.failures}
-
-    def take_news(self) -> list[str]:
-        """Return the sentences of the events since the last call, oldest first."""
-        with self._changed:
-            news, self._news = self._news, []
-            return news
-
-    @property
-    def outcomes(self) -> int:
-        """Number of finished cycles, whatever their outcome."""
-        with self._changed:
-            return self._outcomes
-
-    def wait_for_outcome(self, after: int, timeout: float) -> bool:
-        """Wait until more than *after* cycles have finished; return False after *timeout* seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._outcomes > after, timeout)
 
 
 def describe_event(event: Event) -> str:
@@ -297,34 +231,20 @@ def describe_event(event: Event) -> str:
             return ""
 
 
-# --- tables ---
-
-
-def strategy_table(savings: Mapping[str, Saving]) -> Table:
-    rows = [
-        (
-            _fold_name(one_line(name)),
-            *astuple(saving)[:3],
-            saving.tokens_saved,
-            saving.requests,
-            f"{saving.seconds:.1f} s",
-        )
-        for name, saving in savings.items()
-    ]
+def strategy_table(strategies: Mapping[str, Figures]) -> Table:
+    """Return a table of the ``strategies`` in a role's figures."""
     columns = ("strategy", "overlays", "before", "after", "saved", "requests", "time")
+    names = ("overlays", "tokens_before", "tokens_after", "tokens_saved", "requests")
+    rows = []
+    for strategy, saving in strategies.items():
+        label = one_line(strategy)
+        if len(label) > _MAX_NAME:  # break the line after underscores
+            label = re.sub(rf".{{1,{_MAX_NAME - 1}}}_(?=.)", r"\g<0>\n", label)
+        rows.append((label, *(saving[name] for name in names), f"{saving['background_seconds']:.1f} s"))
     return make_table(columns, rows, title="saved by strategies in the background", pad_edge=False)
 
 
-def level_table(levels: Mapping[str, LevelSaving]) -> Table:
-    rows = [(LEVELS[name], *astuple(level)) for name, level in levels.items()]
+def level_table(levels: Mapping[str, Figures]) -> Table:
+    """Return a table of the ``ladder`` in a role's figures."""
+    rows = [(LEVELS[name], *level.values()) for name, level in levels.items()]
     return make_table(("level", "prompts", "times", "tokens saved"), rows, title="shortened anew in each prompt")
-
-
-def _fold_name(name: str) -> str:
-    """Break *name* after underscores into lines of at most ``_MAX_NAME`` characters if possible."""
-    lines = [""]
-    for word in re.findall(r"[^_]*_+|[^_]+", name):
-        if lines[-1] and len(lines[-1] + word) > _MAX_NAME:
-            lines.append("")
-        lines[-1] += word
-    return "\n".join(lines)

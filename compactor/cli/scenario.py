@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from string import Template
@@ -35,7 +35,7 @@ from ..summarizers.extractive import ExtractiveSummarizer
 from ..tokens import MESSAGE_TOKENS, count_message, count_prompt, counter_for
 from ..triggers import over_tokens
 from ..view import View
-from .savings import PromptFigures, Watch, count_open_calls, count_torn_calls, is_whole, saving_figures
+from .savings import Watch, count_open_calls, count_torn_calls, is_whole
 
 #: Maximum tokens of each prompt.
 BUDGET = 4_000
@@ -77,100 +77,65 @@ def load_script(file: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any
     return made_up, rounds
 
 
-class SlowSummarizer:
-    """The extractive summarizer with a model's latency. Setting *closing* ends all waits."""
-
-    deterministic = True
-
-    def __init__(self, latency: float, closing: threading.Event) -> None:
-        self._latency, self._closing = latency, closing
-        self._extract = ExtractiveSummarizer()
-
-    def __call__(self, request: SummaryRequest) -> Summary:
-        self._closing.wait(self._latency)
-        return self._extract(request)
-
-
 @dataclass(eq=False)
 class Agent:
-    """One role: its compactor and the figures of its prompts."""
+    """One role: its compactor and the figures of its events and prompts."""
 
-    role: str
-    system: str
     compactor: ContextCompactor
     watch: Watch
     #: Counts all messages as they were said.
     ledger: Ledger
-    prompts: PromptFigures = field(default_factory=PromptFigures)
-
-    def figures(self) -> dict[str, Any]:
-        return {
-            "covered_rounds": self.compactor.status().end_index,
-            **self.watch.figures(),
-            "background_seconds": round(self.watch.seconds, 3),
-            **self.prompts.figures(),
-            **saving_figures(self.watch.savings, self.prompts.levels),
-        }
 
 
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """An id that an agent had read before and needed again."""
-
-    what: str
-    #: Whether the prompt still showed the id.
-    in_prompt: bool
-    #: The reference that gave the id back; "" if none did.
-    ref: str
-    found: str
-    #: Whether it is the right id.
-    right: bool
-
-
-@dataclass(eq=False)
 class Demo:
     """A scenario being played: ``with Demo(...) as demo: demo.play(...)``, then ``demo.figures()``."""
 
-    scenario: Scenario
-    latency: float
-    seed: int = 0
-    hooks: Sequence[EventHook] = ()
-    memory: Memory = field(default_factory=Memory)
-    agents: dict[str, Agent] = field(default_factory=dict)
-    #: Seconds that the host's own calls took, for each finished round.
-    held_up: list[float] = field(default_factory=list)
-    longest_call: float = 0.0
-    #: The user's query and the newest message, for display.
-    asked: str = ""
-    doing: str = ""
-    #: Prompts that lack a pinned text, and prompts that lack the plan while it has pending subtasks.
-    pins_lost: int = 0
-    plans_lost: int = 0
-    lookups: list[LookUp] = field(default_factory=list)
-    #: Each reference that prompts contained, and whether it gave back the original.
-    references: dict[str, bool] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, scenario: Scenario, latency: float, seed: int = 0, hooks: Sequence[EventHook] = ()) -> None:
+        self.scenario, self.latency = scenario, latency
+        self.memory = Memory()
+        self.agents: dict[str, Agent] = {}
+        #: Seconds that the host's own calls took, for each finished round.
+        self.held_up: list[float] = []
+        self.longest_call = 0.0
+        #: The user's query and the newest message, for display.
+        self.asked = self.doing = ""
+        #: Prompts that lack a pinned text, and prompts that lack the plan while it has pending subtasks.
+        self.pins_lost = self.plans_lost = 0
+        #: The ids that an agent had read before and needed again: whether the prompt still showed it (``in_prompt``),
+        #: the reference that gave it back ("": none), and whether the id found there is ``right``.
+        self.lookups: list[dict[str, Any]] = []
+        #: Each reference that prompts contained, and whether it gave back the original.
+        self.references: dict[str, bool] = {}
         self._closing = threading.Event()
         self._pause: Callable[[], None] = lambda: None
-        self._held = 0.0
-        self._calls = 0
-        self._made_up, self._rounds = load_script(self.scenario.file)
-        self._random = random.Random(self.seed)  # noqa: S311  (figures in made-up output)
+        self._held, self._calls = 0.0, 0
+        self._made_up, self._rounds = load_script(scenario.file)
+        self._random = random.Random(seed)  # noqa: S311  (figures in made-up output)
         self._names: dict[str, str] = {}
         self._plan = Plan("")
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
         self._said: dict[tuple[int, int], str | tuple[str, ...]] = {}
-        for role, system in self.scenario.agents.items():
-            options = self.scenario.options(role, lambda: self._plan)
-            watch, summarizer = Watch(options["strategies"]), SlowSummarizer(self.latency, self._closing)
+        for role in scenario.agents:
+            options = scenario.options(role, lambda: self._plan)
+            watch, summarizer = Watch(options["strategies"]), self._make_summarizer()
             compactor = ContextCompactor.for_role(self.memory, role, summarizer=summarizer, on_event=watch, **options)
-            for hook in self.hooks:
+            for hook in hooks:
                 compactor.on_event(hook)
-            self.agents[role] = Agent(role, system, compactor, watch, Ledger(role, counter_for()))
+            self.agents[role] = Agent(compactor, watch, Ledger(role, counter_for()))
         self._recall = Recall(self.memory, next(iter(self.agents)))
-        self._tools = self._recall.tools() if self.scenario.recalls else []
+        self._tools = self._recall.tools() if scenario.recalls else []
+
+    def _make_summarizer(self) -> Callable[[SummaryRequest], Summary]:
+        """Return the extractive summarizer with a model's latency. Closing the demo ends all waits."""
+        extract = ExtractiveSummarizer()
+
+        def summarize(request: SummaryRequest) -> Summary:
+            self._closing.wait(self.latency)
+            return extract(request)
+
+        summarize.deterministic = True  # type: ignore[attr-defined]
+        return summarize
 
     def __enter__(self) -> Self:
         counter_for()("")  # load the token tables first, as a host does: no turn should be charged for it
@@ -244,10 +209,9 @@ class Demo:
         text, count = _MADE_UP.subn(replace, text)
         return self._make_up(text) if count else text  # ranges may stand inside a choice
 
-    def say(
-        self, round_: Round, send_from: str, send_to: str, text: str, *, kind: str = "message", **attached: str
-    ) -> None:
-        attachments = tuple(Attachment(type=type_, content=content) for type_, content in attached.items() if content)
+    def say(self, round_: Round, send_from: str, send_to: str, text: str, kind: str = "message", **more: str) -> None:
+        """Add a message; *more* are its attachments by type, of which empty ones are left out."""
+        attachments = tuple(Attachment(type=type_, content=content) for type_, content in more.items() if content)
         self._post(round_, send_from, send_to, text, kind=kind, attachment_list=attachments)
 
     def think(self, role: str) -> Prompt:
@@ -258,51 +222,55 @@ class Demo:
 
     def use(self, round_: Round, role: str, *calls: tuple[str, str, str]) -> Prompt:
         """Make *calls* at once (each: tool, arguments, result), and give *role* its next prompt."""
-        made = []
-        for tool, arguments, _ in calls:
-            self._calls += 1
-            made.append(ToolCall(id=f"call_{self._calls}", name=tool, arguments=arguments))
-        self._post(round_, role, "tool", tool_calls=tuple(made))
-        for call, (_, _, result) in zip(made, calls, strict=True):
+        numbers = range(self._calls + 1, self._calls + len(calls) + 1)
+        self._calls += len(calls)
+        tool_calls = tuple(
+            ToolCall(id=f"call_{number}", name=tool, arguments=arguments)
+            for number, (tool, arguments, _) in zip(numbers, calls, strict=True)
+        )
+        self._post(round_, role, "tool", tool_calls=tool_calls)
+        for call, (_, _, result) in zip(tool_calls, calls, strict=True):
             self._post(round_, "tool", role, result, tool_call_id=call.id)
         return self.think(role)
 
     def look_up(self, round_: Round, role: str, script: Mapping[str, str]) -> None:
         """Find an id as a model would: search, then read the hits, with only the prompts to go by."""
 
-        def ask(tool: str, arguments: Mapping[str, object]) -> str:
+        def ask(tool: str, **arguments: object) -> str:
             with self._timed():
                 answer = self._recall.call(tool, json.dumps(arguments))
             return str(self.use(round_, role, (tool, json.dumps(arguments), answer)).messages[-1]["content"])
 
         right, pattern = self._names[script["look_up"]], self.fill(script["pattern"])
         in_prompt = right in _text_of(self._compose(role))
-        hits = ask("search_history", {"query": self.fill(script["search"]), "limit": _MAX_HITS})
+        hits = ask("search_history", query=self.fill(script["search"]), limit=_MAX_HITS)
         found, source = "", ""
         for ref in _RESULT.findall(hits)[:_MAX_READS]:
-            answer = ask("context_reload", {"ref": ref, "pattern": pattern})
+            answer = ask("context_reload", ref=ref, pattern=pattern)
             if match := re.search(f"{re.escape(pattern)}[^\\n]*?({script['find']})", answer):
                 found, source = match[1], ref
                 break
         self._names["found"] = found
-        self.lookups.append(LookUp(script["look_up"], in_prompt, source, found, found == right))
+        lookup = {"what": script["look_up"], "in_prompt": in_prompt, "ref": source, "right": found == right}
+        self.lookups.append(lookup)
 
     def _post(self, round_: Round, send_from: str, send_to: str, message: str = "", **more: Any) -> None:
         calls: Sequence[ToolCall] = more.get("tool_calls", ())
         self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
         with self._timed():
             post = self.memory.add_post(round_, send_from=send_from, send_to=send_to, message=message, **more)
-        self._said[round_.number, post.number] = tuple(call.arguments for call in calls) if calls else message
+        self._said[round_.number, post.number] = tuple(call.arguments for call in calls) or message
 
     def _compose(self, role: str) -> Prompt:
-        agent, tools, plan = self.agents[role], self._tools, self.scenario.recalls or None
+        agent, tools, system = self.agents[role], self._tools, self.scenario.agents[role]
+        plan = True if self.scenario.recalls else None
         with self._timed():
-            prompt = compose(self.memory, role, system=agent.system, budget=BUDGET, tools=tools, plan=plan)
+            prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
         count = counter_for()
         extra = sum(MESSAGE_TOKENS + count(json.dumps(tool)) for tool in tools)
-        header = count_message({"role": "system", "content": agent.system}, count)
+        header = count_message({"role": "system", "content": system}, count)
         rounds = self.memory.rounds_getter(role)()
-        agent.prompts.add(
+        agent.watch.add_prompt(
             prompt,
             count_prompt(prompt.messages, count) + extra,
             View(rounds, None, agent.ledger, header + extra, published=Reductions()).tokens,
@@ -325,13 +293,13 @@ class Demo:
             text = self.memory.reload(match[0], role=next(iter(self.agents)))
         except UnknownReference:
             return False
-        round_, last_round, post, last_post = (int(part) if part else None for part in match.groups())
-        assert round_ is not None  # noqa: S101  (always part of the pattern)
+        first, last, post, last_post = (int(part) if part else None for part in match.groups())
+        assert first is not None  # noqa: S101  (always part of the pattern)
         if post is None:
-            said = [one for (number, _), one in self._said.items() if round_ <= number <= (last_round or round_)]
+            said = [texts for (number, _), texts in self._said.items() if first <= number <= (last or first)]
         else:
             posts = range(post, (last_post or post) + 1)
-            said = [self._said[round_, number] for number in posts if (round_, number) in self._said]
+            said = [self._said[first, number] for number in posts if (first, number) in self._said]
             if last_post is None and said and isinstance(said[0], str):
                 return text == said[0]
         return bool(said) and all(part in text for one in said for part in ((one,) if isinstance(one, str) else one))
@@ -360,17 +328,19 @@ class Demo:
             "summarizer_latency_seconds": self.latency,
             "longest_turn_ms": round(1000 * max(self.held_up, default=0.0), 3),
             "longest_call_ms": round(1000 * self.longest_call, 3),
-            "roles": {role: agent.figures() for role, agent in self.agents.items()},
+            "roles": {
+                role: {"covered_rounds": agent.compactor.status().end_index} | agent.watch.figures()
+                for role, agent in self.agents.items()
+            },
             **self.scenario.settings,
         }
         if self.scenario.recalls:
-            names = ("what", "in_prompt", "ref", "right")
             figures |= {
                 "pins_lost": self.pins_lost,
                 "plans_lost": self.plans_lost,
                 "references": len(self.references),
                 "references_wrong": self.wrong_references,
-                "looked_up": [{name: getattr(one, name) for name in names} for one in self.lookups],
+                "looked_up": self.lookups,
             }
         return figures
 
@@ -379,7 +349,7 @@ def _text_of(prompt: Prompt) -> str:
     return "\n".join(str(message.get("content")) for message in prompt.messages)
 
 
-# --- the sales forecast: a planner and a code interpreter, for `compactor demo` ---
+# The sales forecast: a planner and a code interpreter, for `compactor demo`.
 
 _THRESHOLD, _RETAIN = 8, 3
 
@@ -425,7 +395,7 @@ SALES_FORECAST = Scenario(
 )
 
 
-# --- the incident: one agent with huge results, for `compactor demo --pressure` ---
+# The incident: one agent with huge results, for `compactor demo --pressure`.
 
 #: Strategies run while the prompt has more tokens than this.
 _MARK = 2_600

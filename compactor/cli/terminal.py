@@ -75,10 +75,9 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **style
     return table
 
 
-def can_redraw(console: Console, log_format: str | None) -> bool:
-    """Return whether a live display may use *console*: it is a terminal, and no log is written to the same one."""
-    logs_here = log_format is not None and sys.stderr.isatty()
-    return console.is_terminal and not console.is_dumb_terminal and not logs_here
+def can_redraw(console: Console, hooks: Sequence[EventHook]) -> bool:
+    """Return whether a live display may use *console*: it is a terminal, and no hook logs to the same one."""
+    return console.is_terminal and not console.is_dumb_terminal and not (hooks and sys.stderr.isatty())
 
 
 def event_log(log_format: str | None) -> list[EventHook]:

@@ -76,7 +76,7 @@ def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
     assert states == [State.COMPACTING, State.COMPACTING]
     assert ends == [0, 0]
     assert len(demo.held_up) == 20
-    assert all(agent.prompts.prompt_tokens <= BUDGET for agent in demo.agents.values())
+    assert all(agent.watch.figures()["prompt_tokens"] <= BUDGET for agent in demo.agents.values())
 
 
 def test_stopping_does_not_wait_for_the_added_latency() -> None:

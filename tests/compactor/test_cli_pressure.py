@@ -14,8 +14,8 @@ from command_line import refusal, run
 
 from compactor import Prompt, Report, count_tokens
 from compactor.cli import scenario
-from compactor.cli.savings import Saving
-from compactor.cli.scenario import BUDGET, INCIDENT, Demo, LookUp, load_script
+from compactor.cli.savings import NO_SAVING
+from compactor.cli.scenario import BUDGET, INCIDENT, Demo, load_script
 from memory import Memory, Round
 from memory.events import Event
 
@@ -91,13 +91,13 @@ def test_the_pressure_is_real(whole: Demo) -> None:
 
 def test_every_strategy_saves_something(whole: Demo) -> None:
     """All five have their part in it, those that ask a model as well as those that need none."""
-    agent = whole.agents[ROLE]
-    savings = agent.watch.savings
+    figures = whole.agents[ROLE].watch.figures()
+    savings = figures["strategies"]
     assert list(savings) == STRATEGIES
-    assert all(saving.overlays > 0 and saving.tokens_saved > 0 for saving in savings.values())
-    asked = [name for name, saving in savings.items() if saving.requests]
+    assert all(saving["overlays"] > 0 and saving["tokens_saved"] > 0 for saving in savings.values())
+    asked = [name for name, saving in savings.items() if saving["requests"]]
     assert asked == STRATEGIES[2:]
-    assert sum(saving.overlays for saving in savings.values()) == agent.watch.compactions + agent.watch.reductions
+    assert sum(saving["overlays"] for saving in savings.values()) == figures["compactions"] + figures["reductions"]
 
 
 def test_every_reference_gives_back_exactly_what_was_said(whole: Demo) -> None:
@@ -107,18 +107,15 @@ def test_every_reference_gives_back_exactly_what_was_said(whole: Demo) -> None:
 
 def test_ids_that_are_needed_again_are_read_back(whole: Demo) -> None:
     """Two of them had left the prompt; the agent finds them by its tools, in what a tool once gave."""
-    assert [(one.what, one.right) for one in whole.lookups] == [
+    assert [(one["what"], one["right"]) for one in whole.lookups] == [
         ("deployment", True),
         ("trace", True),
         ("deployment", True),
     ]
-    assert sum(not one.in_prompt for one in whole.lookups) >= 1
-    first, _, last = whole.lookups
-    assert first.found == last.found
-    assert first.found in whole.memory.reload(first.ref)
+    assert sum(not one["in_prompt"] for one in whole.lookups) >= 1
     posts = [post for round_ in whole.memory.conversation.rounds for post in round_.post_list]
     called = {call.name: call.arguments for post in posts for call in post.tool_calls}
-    assert json.loads(called["roll_back"]) == {"deployment": first.found}
+    assert json.loads(called["roll_back"])["deployment"] in whole.memory.reload(whole.lookups[0]["ref"])
     assert "context_reload" in called
 
 
@@ -138,12 +135,11 @@ def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
     with Demo(INCIDENT, latency=60) as playing:
         playing.play(9)
         assert not playing.settle(timeout=0)
-        agent = playing.agents[ROLE]
-        assert agent.watch.compactions == 0
-    figures = agent.prompts
-    assert (figures.prompts_over_budget, figures.torn_calls, figures.queries_not_whole) == (0, 0, 0)
+        figures = playing.agents[ROLE].watch.figures()
+    assert figures["compactions"] == 0
+    assert (figures["prompts_over_budget"], figures["torn_calls"], figures["queries_not_whole"]) == (0, 0, 0)
     assert (playing.pins_lost, playing.wrong_references) == (0, 0)
-    assert figures.levels["left_out"].prompts > 10
+    assert figures["ladder"]["left_out"]["prompts"] > 10
 
 
 def test_hooks_see_the_events() -> None:
@@ -167,10 +163,10 @@ def test_lost_pins_plans_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(scenario, "compose", empty)
     with Demo(INCIDENT, latency=0.0) as playing:
         playing.play(1)
-    figures = playing.agents[ROLE].prompts
-    number = figures.prompts
+    figures = playing.agents[ROLE].watch.figures()
+    number = figures["prompts"]
     assert number == 2
-    assert (figures.prompts_over_budget, figures.torn_calls, figures.queries_not_whole) == (number, number, number)
+    assert [figures[name] for name in ("prompts_over_budget", "torn_calls", "queries_not_whole")] == [number] * 3
     assert (playing.pins_lost, playing.plans_lost) == (number, number)
     assert (playing.references, playing.wrong_references) == ({"r9.p9": False}, 1)
 
@@ -218,11 +214,10 @@ def test_an_id_that_is_not_found_is_told() -> None:
 
     with playing(look_up) as demo:
         demo.play(1)
-    missed = LookUp("deployment", False, "", "", False)
+    missed = {"what": "deployment", "in_prompt": False, "ref": "", "right": False}
     assert demo.lookups[:2] == [missed, missed]
-    assert demo.lookups[2].right
-    found = demo.lookups[2].found
-    assert demo.memory.conversation.rounds[0].post_list[-1].message == f"{found} is {found}"
+    assert demo.lookups[2]["right"]
+    assert re.fullmatch(r"(dep-\w+) is \1", demo.memory.conversation.rounds[0].post_list[-1].message)
 
 
 # -- the script -------------------------------------------------------------------------------------------------------
@@ -313,4 +308,4 @@ def test_options_are_checked_as_without_pressure() -> None:
 def test_savings_without_overlays_are_shown_as_nothing() -> None:
     """Before anything was published there is a line for each strategy, with zeros."""
     with Demo(INCIDENT, latency=0.0) as playing:
-        assert list(playing.agents[ROLE].watch.savings.values()) == [Saving()] * 5
+        assert playing.agents[ROLE].watch.figures()["strategies"] == dict.fromkeys(STRATEGIES, NO_SAVING)

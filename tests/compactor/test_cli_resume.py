@@ -32,11 +32,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
     """The prompts that a model is asked; it answers each in one word."""
     prompts: list[list[dict[str, Any]]] = []
 
-    def stream(_self: object, messages: list[dict[str, Any]]) -> Any:
+    def stream(_client: object, _model: str, messages: list[dict[str, Any]]) -> Any:
         prompts.append([dict(message) for message in messages])
         yield f"Answer-{len(prompts)}."
 
-    monkeypatch.setattr(module.Endpoint, "stream", stream)
+    monkeypatch.setattr(module, "stream_answer", stream)
     return prompts
 
 

@@ -14,16 +14,17 @@ from rich.console import Console
 from compactor import CompactorConfig, ContextCompactor, Prompt, Report, View, compact_rounds, compose, count_tokens
 from compactor.cli.savings import (
     LEVELS,
-    LevelSaving,
-    Saving,
+    NO_SAVING,
+    NO_WORK,
+    Figures,
     Watch,
+    add_figures,
     count_levels,
     count_open_calls,
     count_torn_calls,
     is_whole,
     level_table,
     strategy_table,
-    sum_by_name,
 )
 from compactor.prompt.shorten import Reduced
 from compactor.testing import ScriptedSummarizer
@@ -99,19 +100,13 @@ def test_tokens_are_those_that_compose_counts() -> None:
 # -- savings ----------------------------------------------------------------------------------------------------------
 
 
-def test_savings_add_up_by_name_in_the_order_they_come() -> None:
-    one, other = Saving(1, 100, 40, 2, 0.5), Saving(2, 10, 5)
-    summed = sum_by_name([{"a": one}, {"b": other, "a": other}])
-    assert list(summed) == ["a", "b"]
-    assert summed["a"] == Saving(3, 110, 45, 2, 0.5)
-    assert summed["a"].figures() == {
-        "overlays": 3,
-        "tokens_before": 110,
-        "tokens_after": 45,
-        "tokens_saved": 65,
-        "requests": 2,
-        "background_seconds": 0.5,
-    }
+def test_figures_add_up_by_name_in_the_order_they_come() -> None:
+    """Also those in mappings; what is no number is left out."""
+    sums: Figures = {}
+    add_figures(sums, {"name": "d1", "rounds": 1, "strategies": {"a": {"overlays": 1, "background_seconds": 0.5}}})
+    add_figures(sums, {"rounds": 2, "strategies": {"b": {"overlays": 4}, "a": {"overlays": 2}}})
+    assert sums == {"rounds": 3, "strategies": {"a": {"overlays": 3, "background_seconds": 0.5}, "b": {"overlays": 4}}}
+    assert list(sums["strategies"]) == ["a", "b"]
 
 
 def test_a_watch_counts_what_each_strategy_saved() -> None:
@@ -129,22 +124,24 @@ def test_a_watch_counts_what_each_strategy_saved() -> None:
     def never(view: View) -> list[Reduction]:
         return []
 
-    watch = Watch([lightest, never, compact_rounds])
-    assert watch.savings == {name: Saving() for name in ("lightest", "never", "compact_rounds")}
+    strategies = [lightest, never, compact_rounds]
+    watch = Watch(strategies)
+    assert watch.figures()["strategies"] == dict.fromkeys(("lightest", "never", "compact_rounds"), NO_SAVING)
     refused_first = ScriptedSummarizer(["", "All items were told of."])
     config = CompactorConfig(threshold=1, retain_recent=1)
     with ContextCompactor.for_role(
-        memory, "P", config, refused_first, strategies=watch.strategies, on_event=watch
+        memory, "P", config, refused_first, strategies=strategies, on_event=watch
     ) as compactor:
         assert compactor.wait_idle(20)
-    assert list(watch.savings) == ["lightest", "never", "compact_rounds"]
-    light, none, heavy = watch.savings.values()
-    assert (light.overlays, light.requests, none) == (1, 0, Saving())
-    assert light.tokens_saved > 200
-    assert (heavy.overlays, heavy.requests) == (1, 2)
-    assert heavy.tokens_saved > 500
-    assert (watch.compactions, watch.reductions) == (1, 1)
-    assert watch.seconds == pytest.approx(light.seconds + heavy.seconds)
+    figures = watch.figures()
+    assert list(figures["strategies"]) == ["lightest", "never", "compact_rounds"]
+    light, none, heavy = figures["strategies"].values()
+    assert (light["overlays"], light["requests"], none) == (1, 0, NO_SAVING)
+    assert light["tokens_saved"] == light["tokens_before"] - light["tokens_after"] > 200
+    assert (heavy["overlays"], heavy["requests"]) == (1, 2)
+    assert heavy["tokens_saved"] > 500
+    assert (figures["compactions"], figures["reductions"]) == (1, 1)
+    assert figures["background_seconds"] == pytest.approx(light["background_seconds"] + heavy["background_seconds"])
 
 
 def test_requests_count_though_nothing_came_of_them() -> None:
@@ -156,9 +153,10 @@ def test_requests_count_though_nothing_came_of_them() -> None:
     config = CompactorConfig(threshold=1, retain_recent=1, summary_attempts=3)
     with ContextCompactor.for_role(memory, "P", config, ScriptedSummarizer(default=""), on_event=watch) as compactor:
         compactor.wait_idle(20)
-    assert watch.savings["compact_rounds"].requests % 3 == 0
-    assert watch.savings["compact_rounds"].requests >= 3
-    assert watch.savings["compact_rounds"].overlays == 0
+    saving = watch.figures()["strategies"]["compact_rounds"]
+    assert saving["requests"] % 3 == 0
+    assert saving["requests"] >= 3
+    assert saving["overlays"] == 0
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
@@ -181,22 +179,24 @@ def test_each_level_counts_what_it_did_for_a_prompt() -> None:
         prompt = under_pressure(budget)
         levels = count_levels(prompt)
         assert list(levels) == list(LEVELS)
-        shown_shorter = sum(level.times for name, level in levels.items() if name != "left_out")
+        shown_shorter = sum(level["times"] for name, level in levels.items() if name != "left_out")
         assert shown_shorter == len(prompt.report.reductions)
-        assert levels["left_out"].times == len(prompt.report.omitted_rounds)
+        assert levels["left_out"]["times"] == len(prompt.report.omitted_rounds)
         saved = prompt.report.tokens_before - prompt.report.tokens_after
-        assert sum(level.tokens_saved for level in levels.values()) == saved > 0
+        assert sum(level["tokens_saved"] for level in levels.values()) == saved > 0
         text = "\n".join(str(message.get("content")) for message in prompt.messages)
-        assert levels["offloaded"].times == text.count("left out here and kept in full; reload r")
-        assert levels["clipped"].times == text.count(" ...]\n")
-        assert levels["cleared"].times == len(re.findall(r"^\[[\d,]+ characters left out; reload \S+\]$", text, re.M))
+        assert levels["offloaded"]["times"] == text.count("left out here and kept in full; reload r")
+        assert levels["clipped"]["times"] == text.count(" ...]\n")
+        assert levels["cleared"]["times"] == len(
+            re.findall(r"^\[[\d,]+ characters left out; reload \S+\]$", text, re.M)
+        )
 
 
 def test_light_pressure_takes_light_levels_and_heavy_pressure_heavy_ones() -> None:
     light, heavy = count_levels(under_pressure(9_000)), count_levels(under_pressure(400))
-    assert light["offloaded"].times > 0
-    assert light["left_out"] == light["clipped"] == LevelSaving()
-    assert heavy["left_out"].prompts == heavy["clipped"].prompts == 1
+    assert light["offloaded"]["times"] > 0
+    assert light["left_out"] == light["clipped"] == NO_WORK
+    assert heavy["left_out"]["prompts"] == heavy["clipped"]["prompts"] == 1
 
 
 def test_a_summary_that_is_too_long_counts_as_clipped() -> None:
@@ -208,9 +208,9 @@ def test_a_summary_that_is_too_long_counts_as_clipped() -> None:
     made = CompactedMessage(start_index=1, end_index=2, end_round_id=rounds[1].id, end_number=2, summary=said)
     memory.journal("assistant").publish(made, base=0, round_ids=[rounds[0].id, rounds[1].id])
     levels = count_levels(compose(memory, budget=400))
-    assert (levels["clipped"].prompts, levels["clipped"].times) == (1, 1)
-    assert levels["clipped"].tokens_saved > 1_000
-    assert {name for name, level in levels.items() if level.times} == {"clipped"}
+    assert (levels["clipped"]["prompts"], levels["clipped"]["times"]) == (1, 1)
+    assert levels["clipped"]["tokens_saved"] > 1_000
+    assert {name for name, level in levels.items() if level["times"]} == {"clipped"}
 
 
 def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
@@ -219,12 +219,8 @@ def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
     done = {"r1.p1": "offloaded", "r1.p2": "clipped", "r1.p3": "cleared", "r1.p4": "clipped"}
     report = Report(100, 60, reductions=tuple(Reduced(ref, 12, 2, by) for ref, by in done.items()))  # type: ignore[arg-type]
     levels = count_levels(Prompt([{"role": "tool", "content": line}], 60, report))
-    assert (levels["offloaded"], levels["cleared"], levels["clipped"]) == (
-        LevelSaving(1, 1, 10),
-        LevelSaving(1, 1, 10),
-        LevelSaving(1, 2, 20),
-    )
-    assert levels["left_out"] == LevelSaving()
+    once, twice = {"prompts": 1, "times": 1, "tokens_saved": 10}, {"prompts": 1, "times": 2, "tokens_saved": 20}
+    assert levels == {"offloaded": once, "cleared": once, "left_out": NO_WORK, "clipped": twice}
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -238,8 +234,8 @@ def printed(table: Any) -> str:
 
 def test_long_names_are_folded_at_their_underscores() -> None:
     """Numbers have their room on a narrow terminal, and names are still to be read."""
-    name = "large_message_offload_with_protection"
-    out = printed(strategy_table({name: Saving(31, 234_567, 98_765, 310, 12.3), "drop(user)": Saving()}))
+    name, figures = "large_message_offload_with_protection", (31, 234_567, 98_765, 310, 135_802, 12.3)
+    out = printed(strategy_table({name: dict(zip(NO_SAVING, figures, strict=True)), "drop(user)": NO_SAVING}))
     for part in (
         "large_message_ ",
         "offload_with_ ",
@@ -256,5 +252,5 @@ def test_long_names_are_folded_at_their_underscores() -> None:
 
 
 def test_every_level_has_a_row() -> None:
-    out = printed(level_table(dict.fromkeys(LEVELS, LevelSaving(3, 1_200, 34_567))))
+    out = printed(level_table({name: dict(zip(NO_WORK, (3, 1_200, 34_567), strict=True)) for name in LEVELS}))
     assert out.count("34,567") == out.count("1,200") == len(LEVELS) == 4

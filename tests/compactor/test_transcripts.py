@@ -33,7 +33,7 @@ def read_text(folder: Path, text: str | bytes, name: str = "chat.json") -> list[
 
 
 def messages(conversations: list[Conversation]) -> list[list[Any]]:
-    return [list(one.messages) for one in conversations]
+    return [list(messages) for _, messages in conversations]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_a_conversation_goes_by_its_id_or_its_number(tmp_path: Path) -> None:
             {"id": "a-1", "messages": ONE}, {"messages": ONE}, {"id": 7, "messages": ONE}, {"id": [], "messages": ONE}
         ),
     )
-    assert [one.name for one in found] == ["a-1", "2", "7", "4"]
+    assert [name for name, _ in found] == ["a-1", "2", "7", "4"]
 
 
 def test_an_id_is_shown_on_one_line_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
     """A file cannot write to the user's terminal by the names in it."""
     (found,) = read_text(tmp_path, json.dumps({"id": "a\x1b[2J\nb", "messages": ONE}))
-    assert found.name == "a\\x1b[2J b"
+    assert found[0] == "a\\x1b[2J b"
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -110,20 +110,18 @@ def test_joined_conversations_keep_every_message(tmp_path: Path) -> None:
     """Nothing is left out silently: also a later conversation's system message stays where it stands."""
     rules = {"role": "system", "content": "rules"}
     found = read_text(tmp_path, lines({"messages": [rules, *ONE]}, {"messages": [rules, *OTHER]}))
-    one = join_conversations(found)
-    assert list(one.messages) == [rules, *ONE, rules, *OTHER]
-    assert one.name == "1-2 joined"
+    assert join_conversations(found) == ("1-2 joined", [rules, *ONE, rules, *OTHER])
 
 
 def test_a_single_conversation_keeps_its_name_when_joined(tmp_path: Path) -> None:
-    assert join_conversations(read_text(tmp_path, json.dumps({"id": "a", "messages": ONE}))).name == "a"
+    assert join_conversations(read_text(tmp_path, json.dumps({"id": "a", "messages": ONE})))[0] == "a"
 
 
 def test_the_real_dialogues_are_read(data: list[dict[str, Any]], tmp_path: Path) -> None:
     """133 dialogues, none refused, none changed."""
     found = read_text(tmp_path, lines(*data))
     assert messages(found) == [dialogue["messages"] for dialogue in data]
-    assert [one.name for one in found] == [dialogue["id"] for dialogue in data]
+    assert [name for name, _ in found] == [dialogue["id"] for dialogue in data]
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
