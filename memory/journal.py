@@ -293,7 +293,7 @@ class RoleJournal(Journal):
         state = self._state(now)
         if not (prepared := now.prepared.get(self._role)):
             return state
-        return state._replace(prepared=tuple([one for one in prepared if one.base == state.generation]))
+        return state._replace(prepared=tuple([one for one in prepared.values() if one.base == state.generation]))
 
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
@@ -312,8 +312,7 @@ class RoleJournal(Journal):
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         before = self._memory.snapshot
-        before.read_ahead(self._role, before.published.get(self._role, ())[:-1])
-        revert(before, self._role, 0)  # reads the rest, so that nothing is left to read under the lock
+        revert(before, self._role, 0)  # reads what is shown instead, so that nothing is left to read under the lock
 
         def records(now: Snapshot) -> Iterable[Record]:
             state = now.journal(self._role)

@@ -210,7 +210,7 @@ class Memory(Log):
         round_id = round_id_of(round_)
         number = self.snapshot.number_of(round_id) if state == "failed" else 0
         if number:
-            self.snapshot.read_ahead_without(number)
+            without_failed(self.snapshot, number)  # reads what is shown instead, before the lock is taken
 
         def records(now: Snapshot) -> Iterable[Record]:
             if now.open_round(round_id) is None:
@@ -257,7 +257,9 @@ class Memory(Log):
             fields = post.__dict__ | {"id": post_id, "created_at": made_at}
             if now.total == 0 and post.send_from in chat.SYSTEM:
                 return [HeaderAdded(post=create_unchecked(Post, fields))]
-            newest = now.live[-1] if now.live and now.live[-1].state == "created" else None
+            newest = now.live.get(now.total)
+            if newest is not None and newest.state != "created":
+                newest = None
             opening: list[Record] = []
             if newest is None or (is_query and newest.answered):
                 query, extra = (post.message, post.extra) if is_query else ("", EMPTY)
@@ -279,7 +281,7 @@ class Memory(Log):
         """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
         open. *given*: the host chose the round's id."""
         # Random ids are not looked up: a database would be asked before every round.
-        if (given or self._new_id is not new_id) and opened.round_id in now.archive.numbers:
+        if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         if not now.live:
             return [opened]
@@ -378,7 +380,8 @@ class Memory(Log):
         ``UnknownReference`` if there is no such post.
         """
         place, asked = self._find_post(post)
-        self.snapshot.read_ahead_without(place)
+        before = self.snapshot  # what is shown instead is read before the lock is taken
+        withdraw_redacted(before, create_redaction(before.round_at(place), asked))
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -401,7 +404,7 @@ class Memory(Log):
         missed the events. Asks the store only if posts were erased. May raise ``StoreError``.
         """
         now = self.snapshot
-        return read_erased_references(self._store, self.session_id, now.numbers.__getitem__) if now.redactions else ()
+        return read_erased_references(self._store, self.session_id, now.number_of) if now.redactions else ()
 
     def note_prompt(self, role: str, tokens: int) -> None:
         """Remember the length of *role*'s newest prompt by our own count. It is not logged. ``compose`` calls it."""
@@ -498,7 +501,7 @@ class Memory(Log):
     @property
     def open_rounds(self) -> tuple[Round, ...]:
         """The rounds that take posts, in all processes. A compaction ends before the first of them."""
-        return tuple(item.round for item in self.snapshot.live if item.state == "created")
+        return tuple(item.round for item in self.snapshot.live.values() if item.state == "created")
 
     def search(self, query: str, *, role: str = "", limit: int = 20) -> list[Hit]:
         """Return the places of words of *query* in posts that *role* sees: at most *limit*, the best match first.

@@ -11,16 +11,16 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from ..entries import CompactionPrepared, Entry, HeaderAdded, from_ascii, to_ascii
+from ..entries import CompactionPrepared, HeaderAdded, from_ascii, to_ascii
 from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, run_dump
-from ..stores.base import Checkpoint, Store
+from ..stores.base import Checkpoint
 from ..usage import Pinned, Usage, read_pinned, unreadable_pin
 from .round_store import StoredRounds, rebuild
-from .state import OpenRound, Publication, ReductionPlaces, Snapshot, record_at
+from .state import OpenRound, Snapshot
 
 #: Version of the body. A checkpoint of another version is ignored, and the log is read instead.
 VERSION = 1
@@ -66,7 +66,7 @@ class _Body(Record):
 
 def checkpoint_of(now: Snapshot) -> Checkpoint:
     """Return *now* as a checkpoint. Reads nothing. Its length does not depend on the length of texts."""
-    names = dict.fromkeys([*now.journals, *now.prepared_entries, *now.reductions, *now.usages])
+    names = dict.fromkeys([*now.journals, *now.prepared, *now.reductions, *now.usages])
     body = _Body(
         version=VERSION,
         last=now.last,
@@ -82,15 +82,15 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
 
 
 def _role_of(now: Snapshot, role: str) -> _Role:
-    state, held, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
+    state, reductions, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
     places = now.reduction_places.get(role, {})
     return _Role(
-        generation=None if state is None else state.generation,
-        held_round_id=None if state is None else state.revert_round_id,
+        generation=state.generation if state else None,
+        held_round_id=state.revert_round_id if state else None,
         published=now.published.get(role, ()),
-        prepared=now.prepared_entries.get(role, ()),
-        reductions=None if held is None else _Reductions(version=held.version, places=places),
-        usage=None if usage is None else _usage_of(usage),
+        prepared=tuple(now.prepared.get(role, ())),
+        reductions=_Reductions(version=reductions.version, places=places) if reductions else None,
+        usage=_usage_of(usage) if usage else None,
     )
 
 
@@ -100,100 +100,81 @@ def _usage_of(usage: Usage) -> tuple[int | None, int] | tuple[int | None, int, f
     return (*known, usage.cold) if usage.cold else known
 
 
-def resume_from(kept: Checkpoint, store: Store, session: str, archive: StoredRounds) -> Snapshot | None:
+def resume_from(kept: Checkpoint, archive: StoredRounds) -> Snapshot | None:
     """Return the snapshot after the entry that *kept* names; None if *kept* cannot be used.
 
     Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
     """
     try:
         body = _Body.model_validate(from_ascii(kept.body))
-    except (ValueError, ValidationError, RecursionError):
+    except (ValueError, RecursionError):
         return None
-    if body.version != VERSION or [entry.id for entry in store.read(session, kept.number - 1, 1)] != [body.last]:
+    entries = archive.store.read(archive.session, kept.number - 1, 1)
+    if body.version != VERSION or [entry.id for entry in entries] != [body.last]:
         return None
     try:
-        return _Reading(store, session, archive).snapshot(kept.number, body)
+        return _restore(kept.number, body, archive)
     except StoreDamaged:
         return None  # if it is the log that is damaged, reading it will tell
 
 
-class _Reading:
-    """Reads the parts of a session's log that a checkpoint names."""
+def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
+    """Return the snapshot after the entry of that *number*, reading from the log what *body* names."""
+    first, total = body.settled + 1, body.total
+    live = _read_rounds(archive, first, total, number) if first <= total else {}
+    if sorted(live) != list(range(first, total + 1)) or (live and live[first].state != "created"):
+        raise StoreDamaged(OF_ANOTHER_LOG)
+    archive.numbers.update((item.opened.round_id, place) for place, item in live.items())
+    archive.numbers.update((round_id, place) for round_id, _, place in body.pins)
+    roles = body.roles.items()
+    now = Snapshot(
+        number=number,
+        last=body.last,
+        header=tuple(archive.record_at(entry, HeaderAdded).post for entry in body.header),
+        header_entries=body.header,
+        archive=archive,
+        closed_prefix=body.settled,
+        live=live,
+        total=total,
+        failed=body.failed,
+        redactions=body.redactions,
+        journals={name: JournalState(role.generation) for name, role in roles if role.generation is not None},
+        reductions={name: Reductions(role.reductions.version) for name, role in roles if role.reductions},
+        reduction_places={name: role.reductions.places for name, role in roles if role.reductions},
+    ).with_pinned(_read_pinned(number, body, archive, live))
+    for name, role in roles:
+        if role.generation is not None:
+            now = now.with_publications(name, role.generation, role.published, revert_round_id=role.held_round_id)
+            current = now.journal(name).current
+            if current is not None and current.end_round_id is not None and current.end_number:
+                archive.numbers[current.end_round_id] = current.end_number
+        elif role.reductions is not None:
+            shown = Reductions(role.reductions.version, now.shown_reductions(name, None))
+            now = now.copy_with(reductions={**now.reductions, name: shown})
+    return now.copy_with(
+        usages={name: Usage(*role.usage) for name, role in roles if role.usage is not None},
+        prepared={
+            name: {entry: archive.record_at(entry, CompactionPrepared) for entry in role.prepared}
+            for name, role in roles
+            if role.prepared
+        },
+    )
 
-    def __init__(self, store: Store, session: str, archive: StoredRounds) -> None:
-        self._store = store
-        self._session = session
-        self._archive = archive
 
-    def snapshot(self, number: int, body: _Body) -> Snapshot:
-        live = {}
-        if body.settled < body.total:
-            entries = self._store.read_rounds(self._session, body.settled + 1, body.total)
-            live = rebuild(entry for entry in entries if entry.number <= number)
-        first = live.get(body.settled + 1)
-        if sorted(live) != list(range(body.settled + 1, body.total + 1)) or (
-            first is not None and first.state != "created"
-        ):
-            raise StoreDamaged(OF_ANOTHER_LOG)
-        for place, item in live.items():
-            self._archive.numbers[item.opened.round_id] = place
-        for round_id, _, place in body.pins:
-            self._archive.numbers[round_id] = place
-        now = Snapshot(
-            number=number,
-            last=body.last,
-            header=tuple(record_at(self._store, self._session, entry, HeaderAdded).post for entry in body.header),
-            header_entries=body.header,
-            archive=self._archive,
-            closed_prefix=body.settled,
-            live=tuple(live[place] for place in sorted(live)),
-            total=body.total,
-            failed=body.failed,
-            redactions=body.redactions,
-            journals={
-                name: JournalState(role.generation) for name, role in body.roles.items() if role.generation is not None
-            },
-            reductions={
-                name: Reductions(role.reductions.version)
-                for name, role in body.roles.items()
-                if role.reductions is not None
-            },
-            reduction_places={
-                name: {round_id: ReductionPlaces(*places) for round_id, places in role.reductions.places.items()}
-                for name, role in body.roles.items()
-                if role.reductions is not None
-            },
-            usages={name: Usage(*role.usage) for name, role in body.roles.items() if role.usage is not None},
-            prepared={name: self._prepared(role) for name, role in body.roles.items() if role.prepared},
-            prepared_entries={name: role.prepared for name, role in body.roles.items() if role.prepared},
-        ).with_pinned(self._pinned(number, body, live))
-        for name, role in body.roles.items():
-            kept = tuple(Publication(*one) for one in role.published)
-            if role.generation is not None:
-                now = now.with_publications(name, role.generation, kept, revert_round_id=role.held_round_id)
-                current = now.journal(name).current
-                if current is not None and current.end_round_id is not None and current.end_number:
-                    self._archive.numbers[current.end_round_id] = current.end_number
-            elif role.reductions is not None:
-                now = now.with_shown_reductions(name)
-        return now
+def _read_rounds(archive: StoredRounds, first: int, last: int, number: int) -> dict[int, OpenRound]:
+    """Return these rounds as the entries up to that *number* make them."""
+    entries = archive.store.read_rounds(archive.session, first, last)
+    return rebuild(entry for entry in entries if entry.number <= number)
 
-    def _pinned(self, number: int, body: _Body, live: Mapping[int, OpenRound]) -> list[Pinned]:
-        """Return the pinned posts, read now so that prompts do not need the store later."""
-        found: list[Pinned] = []
-        for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
-            posts = [(round_id, post) for round_id, post, _ in pins]
-            try:
-                rounds = live if place in live else rebuild(self._of_round(place, number))
-                found += [read_pinned(rounds[place].round, post) for _, post in posts]
-            except (StoreDamaged, NewerVersion):
-                found += [unreadable_pin(round_id, place, post) for round_id, post in posts]
-            except KeyError as error:
-                raise StoreDamaged(OF_ANOTHER_LOG) from error
-        return found
 
-    def _of_round(self, place: int, number: int) -> Iterator[Entry]:
-        return (one for one in self._store.read_rounds(self._session, place, place) if one.number <= number)
-
-    def _prepared(self, role: _Role) -> tuple[CompactionPrepared, ...]:
-        return tuple(record_at(self._store, self._session, entry, CompactionPrepared) for entry in role.prepared)
+def _read_pinned(number: int, body: _Body, archive: StoredRounds, live: Mapping[int, OpenRound]) -> Iterator[Pinned]:
+    """Yield the pinned posts, read now so that prompts do not need the store later."""
+    for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
+        posts = [(round_id, post) for round_id, post, _ in pins]
+        try:
+            rounds = live if place in live else _read_rounds(archive, place, place, number)
+            yield from [read_pinned(rounds[place].round, post) for _, post in posts]
+        except (StoreDamaged, NewerVersion):
+            yield from [unreadable_pin(round_id, place, post) for round_id, post in posts]
+        except KeyError as error:
+            raise StoreDamaged(OF_ANOTHER_LOG) from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..entries import (
@@ -32,25 +31,24 @@ if TYPE_CHECKING:
 #: Stands in place of an erased text.
 REDACTED = "[Redacted]"
 
+_OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
+_HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
+_ERASING = kinds_of(PostRedacted)
+
 
 def without(round_: Round, numbers: Iterable[int]) -> Round:
     """Return *round_* with the posts of these *numbers* erased."""
     numbers = frozenset(numbers)
-    left = copy_with(
-        round_, post_list=tuple(redact(post) if post.number in numbers else post for post in round_.post_list)
-    )
-    return copy_with(left, user_query=REDACTED, extra=strip(left.extra)) if 0 in numbers else left
+    posts = tuple(redact(post) if post.number in numbers else post for post in round_.post_list)
+    query = {"user_query": REDACTED, "extra": strip(round_.extra)} if 0 in numbers else {}
+    return copy_with(round_, post_list=posts, **query)
 
 
 def redact(post: Post) -> Post:
     """Return *post* without its text. Ids and names of tools stay, so that no call loses its result."""
-    return copy_with(
-        post,
-        message=REDACTED,
-        attachment_list=(),
-        tool_calls=tuple(copy_with(call, arguments="{}") for call in post.tool_calls),
-        extra=strip(post.extra, named=post.send_from == FUNCTION),
-    )
+    calls = tuple(copy_with(call, arguments="{}") for call in post.tool_calls)
+    extra = strip(post.extra, named=post.send_from == FUNCTION)
+    return copy_with(post, message=REDACTED, attachment_list=(), tool_calls=calls, extra=extra)
 
 
 def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
@@ -66,12 +64,6 @@ def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
         if named:
             left["name"] = kept.get("name")
     return freeze_mapping({KEPT: left})
-
-
-_OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
-_HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
-_ERASING = kinds_of(PostRedacted)
-_SHOWING = kinds_of(ShownRecorded)
 
 
 def find_post(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
@@ -107,9 +99,11 @@ def list_references(record: PostRedacted, number: int) -> tuple[str, ...]:
 
 def read_erased_references(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
     """Return the references of all posts that were erased, each once. *numbers* gives those of the rounds."""
-    records = (entry.record for entry in store.read_kinds(session, _ERASING))
-    found = (list_references(one, numbers(one.round_id)) for one in records if isinstance(one, PostRedacted))
-    return tuple(dict.fromkeys(chain.from_iterable(found)))
+    found: dict[str, None] = {}
+    for entry in store.read_kinds(session, _ERASING):
+        if isinstance(record := entry.record, PostRedacted):
+            found |= dict.fromkeys(list_references(record, numbers(record.round_id)))
+    return tuple(found)
 
 
 def holds_erased_text(present: Round, record: PostRedacted) -> bool:
@@ -117,11 +111,17 @@ def holds_erased_text(present: Round, record: PostRedacted) -> bool:
     return without(present, record.numbers) != present
 
 
-def with_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
+def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
     """Return *now* without the text, and without everything made from it."""
     posts = (*now.erased.get(record.round_id, ()), *record.numbers)
-    after = withdraw_redacted(now, record).copy_with(erased={**now.erased, record.round_id: posts})
-    return after.without_posts(now.archive.numbers[record.round_id], record.numbers)
+    after = withdraw_redacted(now, record)
+    after = after.copy_with(epoch=after.epoch + 1, erased={**now.erased, record.round_id: posts})
+    number = now.number_of(record.round_id)
+    now.archive.forget_overlays()
+    if number > now.closed_prefix:
+        return after.copy_with(live=now.live | {number: now.live[number].after(record)})
+    archive = now.archive.with_change(now.closed_prefix, number, lambda round_: without(round_, record.numbers))
+    return after.copy_with(archive=archive)
 
 
 def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
@@ -137,7 +137,6 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     after = now.without_pins(record.round_id, record.numbers).copy_with(
         usages={role: copy_with(usage, input_tokens=None) for role, usage in now.usages.items()},
         prepared={},  # the rounds that went into a step are not known
-        prepared_entries={},
         redactions=now.redactions + 1,
     )
     for role in now.reductions:
@@ -150,31 +149,31 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     return after
 
 
-def read_affected(store: Store, session: str, rounds: Iterable[int]) -> Iterable[Entry]:
+def read_affected(store: Store, session: str, rounds: Iterable[int]) -> list[Entry]:
     """Return, in order, the entries that may hold texts of *rounds*, and those that say which texts are erased.
 
     On an indexed store these are all compactions and all entries of these rounds; else the whole log.
     """
     if "indexed" not in store.capabilities:
-        return store.read(session)
+        return list(store.read(session))
     found = {entry.number: entry for entry in store.read_kinds(session, _OF_MANY_ROUNDS)}
     for number in set(rounds):
         found |= {entry.number: entry for entry in store.read_rounds(session, number, number)}
     return [found[number] for number in sorted(found)]
 
 
-def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterable[tuple[int, str]]:
+def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[tuple[int, str]]:
     """Return the number and the new body of each entry that holds an erased text. *numbers* gives a round's number.
 
     Overlays come first, then posts, so that the post shows whether a redaction was interrupted. An overlay published
     after the redaction was made without the text, and stays.
     """
+    entries = list(log)
     posts: dict[str, frozenset[int]] = {}
     first = None  # the first round in which a later entry erases something
     overlays: list[tuple[int, str]] = []
     texts: list[tuple[int, str]] = []
-    entries = list(log)
-    sources = _sources_in(entries)
+    sources = dict(_list_sources(entries))
     for entry in reversed(entries):
         record = entry.record if entry.kind in _HOLDING | _ERASING else None
         if isinstance(record, PostRedacted):
@@ -188,20 +187,17 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> Iterab
             else:
                 left = _erase_in(record, posts, first)
             if left != record:
-                is_overlay = not isinstance(record, (RoundOpened, PostAdded))
-                (overlays if is_overlay else texts).append((entry.number, Entry.of(left).body))
+                (texts if isinstance(record, (RoundOpened, PostAdded)) else overlays).append(
+                    (entry.number, Entry.of(left).body)
+                )
     return [*overlays, *texts]
 
 
-def _sources_in(entries: Iterable[Entry]) -> dict[str, tuple[str, ...]]:
-    """Return the sources of each stand-in, by its id."""
-    records = (entry.record for entry in entries if entry.kind in _SHOWING)
-    return {
-        one.id: one.sources + one.beside
-        for record in records
-        if isinstance(record, ShownRecorded)
-        for one in record.made
-    }
+def _list_sources(entries: Iterable[Entry]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the id of each stand-in, and its sources."""
+    for entry in entries:
+        if entry.kind in kinds_of(ShownRecorded) and isinstance(record := entry.record, ShownRecorded):
+            yield from ((one.id, one.sources + one.beside) for one in record.made)
 
 
 def _erase_in_shown(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
@@ -16,8 +16,7 @@ from ..errors import NewerVersion, SessionPurged, StoreDamaged
 from ..hooks import renew_after_fork
 from ..rounds import Round, copy_with
 from ..stores.base import Store
-from .redaction import without
-from .state import BATCH, OpenRound, PublishedOverlays, open_round_of
+from .state import BATCH, ClosedRounds, OpenRound, start_round
 
 #: Rounds and characters that a cache holds at most, and ids of rounds whose numbers it knows.
 MAX_ROUNDS, MAX_CHARACTERS, MAX_NUMBERS = 1_024, 16_000_000, 8_192
@@ -28,8 +27,7 @@ _KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedact
 
 
 def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
-    """Return, by their numbers, the rounds that *entries* make. The entries are all that these rounds have in the log,
-    in its order.
+    """Return, by their numbers, the rounds that *entries* make: all that these rounds have in the log, in its order.
 
     Raises ``StoreDamaged`` where an entry's round is not opened before it.
     """
@@ -37,49 +35,56 @@ def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
     for entry in entries:
         if entry.kind not in _KINDS:
             continue
-        record, before = entry.record, rounds.get(entry.round)
+        record, number = entry.record, entry.round
         if isinstance(record, RoundOpened):
-            rounds[entry.round] = open_round_of(record, entry.round)
-        elif before is None:
-            raise StoreDamaged(
-                f"entry {entry.number} of the log is of round {entry.round}, which is not there; restore the session"
-            )
-        elif isinstance(record, PostAdded):
-            rounds[entry.round] = before.with_post(record.post)
-        elif isinstance(record, PostRedacted):
-            rounds[entry.round] = before.without(record.numbers)
+            rounds[number] = start_round(record, number)
+        elif number in rounds:
+            rounds[number] = rounds[number].after(record)
         else:
-            rounds[entry.round] = before.closed_as("failed" if isinstance(record, RoundFailed) else "finished")
+            raise StoreDamaged(
+                f"entry {entry.number} of the log is of round {number}, which is not there; restore the session"
+            )
     return rounds
 
 
-class StoredRounds(PublishedOverlays):
+class StoredRounds(ClosedRounds):
     """The closed rounds of a session. Any number of threads may read. A fault of the store leaves nothing behind: the
     next reader asks again."""
+
+    store: Store
 
     def __init__(
         self,
         store: Store,
         session: str,
         *,
-        most_rounds: int = MAX_ROUNDS,
-        most_characters: int = MAX_CHARACTERS,
-        most_numbers: int = MAX_NUMBERS,
+        max_rounds: int = MAX_ROUNDS,
+        max_characters: int = MAX_CHARACTERS,
+        max_numbers: int = MAX_NUMBERS,
     ) -> None:
         super().__init__(store, session)
-        self._indexed = store
-        self._most_rounds, self._most_characters = most_rounds, most_characters
-        self.numbers = StoredNumbers(store, session, most_numbers)
+        self._max_rounds, self._max_characters, self._max_numbers = max_rounds, max_characters, max_numbers
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Begin anew: another thread of the parent may have been in the middle of a change."""
-        self._lock = threading.RLock()  # guards all that follows; never held while the store is asked
-        self._cache: OrderedDict[int, tuple[Round, int]] = OrderedDict()  # with its length; that used last is last
+        self._lock = threading.RLock()  # guards the following; never held while the store is asked
+        self._cache: OrderedDict[int, tuple[Round, int]] = OrderedDict()  # rounds with their lengths
         self._characters = 0
-        self._changes = 0  # how often a round in the log became another one: what was read before may be old
+        self._changes = 0  # counts erasures: what was read before one may be old
         self._width = BATCH
+
+    def find_number(self, round_id: str) -> int:
+        number = self.store.round_number(self.session, round_id)
+        if number:
+            self.numbers[round_id] = number
+            self._drop_numbers()
+        return number
+
+    def _drop_numbers(self) -> None:
+        if len(self.numbers) > self._max_numbers:
+            for round_id in list(self.numbers)[: len(self.numbers) // 2]:  # the older half: they can be found again
+                self.numbers.pop(round_id, None)
 
     def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:
         """Return a round as it was when so many rounds were closed, and those numbers had failed."""
@@ -96,7 +101,7 @@ class StoredRounds(PublishedOverlays):
 
     def before(self, number: int, entry: int) -> Round:
         """Return a round as the entries before that of number *entry* make it."""
-        entries = self._indexed.read_rounds(self._session, number, number)
+        entries = self.store.read_rounds(self.session, number, number)
         return _require(rebuild(one for one in entries if one.number < entry), number)
 
     def settle(self, settled: int, rounds: Sequence[Round]) -> None:  # noqa: ARG002  (they know their numbers)
@@ -104,17 +109,14 @@ class StoredRounds(PublishedOverlays):
         with self._lock:
             for round_ in rounds:
                 self._put(round_, _length(round_))
+            self._drop_numbers()
 
-    def with_failed(self, settled: int, number: int) -> StoredRounds:  # noqa: ARG002
-        return self  # a snapshot says itself what has failed
-
-    def with_redacted(self, settled: int, number: int, posts: Iterable[int]) -> StoredRounds:  # noqa: ARG002
+    def with_change(self, settled: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002
         with self._lock:
             self._changes += 1
-            held = self._cache.pop(number, None)
+            held = self._cache.get(number)
             if held is not None:
-                self._characters -= held[1]
-                self._put(without(held[0], posts), held[1])
+                self._put(change(held[0]), held[1])
         return self
 
     def _read(self, number: int, settled: int, width: int, changes: int) -> Round:
@@ -124,7 +126,7 @@ class StoredRounds(PublishedOverlays):
         lengths: dict[int, int] = {}
 
         def read() -> Iterator[Entry]:
-            for entry in self._indexed.read_rounds(self._session, first, last):
+            for entry in self.store.read_rounds(self.session, first, last):
                 lengths[entry.round] = lengths.get(entry.round, 0) + len(entry.body)
                 yield entry
 
@@ -137,7 +139,7 @@ class StoredRounds(PublishedOverlays):
         found = _require(rounds, number)
         mean = sum(lengths.values()) // len(rounds) + 1
         with self._lock:
-            self._width = min(BATCH, max(1, self._most_characters // (8 * mean)))
+            self._width = min(BATCH, max(1, self._max_characters // (8 * mean)))
             if self._changes == changes:
                 for place, item in rounds.items():
                     if item.state != "created" and place not in self._cache:
@@ -145,12 +147,10 @@ class StoredRounds(PublishedOverlays):
         return found
 
     def _put(self, round_: Round, length: int) -> None:
-        before = self._cache.pop(round_.number, None)
+        _, before = self._cache.pop(round_.number, (None, 0))
         self._cache[round_.number] = (round_, length)
-        self._characters += length - (before[1] if before is not None else 0)
-        while len(self._cache) > 1 and (
-            len(self._cache) > self._most_rounds or self._characters > self._most_characters
-        ):
+        self._characters += length - before
+        while len(self._cache) > 1 and (len(self._cache) > self._max_rounds or self._characters > self._max_characters):
             self._characters -= self._cache.popitem(last=False)[1][1]
 
     def __repr__(self) -> str:  # no content
@@ -158,54 +158,11 @@ class StoredRounds(PublishedOverlays):
 
 
 def _require(rounds: Mapping[int, OpenRound], number: int) -> Round:
-    found = rounds.get(number)
-    if found is None:
+    if number not in rounds:
         raise SessionPurged(
             f"round {number} is not in the log any more, as if it had been purged; go on with a new Memory"
         )
-    return found.round
-
-
-class StoredNumbers:
-    """The numbers of rounds by their ids: it knows those that were used last, and asks the store for all others."""
-
-    def __init__(self, store: Store, session: str, most: int) -> None:
-        self._store = store
-        self._session = session
-        self._most = most
-        self._after_fork()
-        renew_after_fork(self)
-
-    def _after_fork(self) -> None:
-        self._lock = threading.RLock()  # guards _known; never held while the store is asked
-        self._known: OrderedDict[str, int] = OrderedDict()
-
-    def __setitem__(self, round_id: str, number: int) -> None:
-        with self._lock:
-            self._known.pop(round_id, None)
-            self._known[round_id] = number
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-
-    def get(self, round_id: str, default: int = 0) -> int:
-        with self._lock:
-            number = self._known.pop(round_id, 0)
-            if number:
-                self._known[round_id] = number
-                return number
-        number = self._store.round_number(self._session, round_id)
-        if number:
-            self[round_id] = number
-        return number or default
-
-    def __getitem__(self, round_id: str) -> int:
-        number = self.get(round_id)
-        if not number:
-            raise KeyError(round_id)
-        return number
-
-    def __contains__(self, round_id: object) -> bool:
-        return isinstance(round_id, str) and self.get(round_id) > 0
+    return rounds[number].round
 
 
 def _length(round_: Round) -> int:

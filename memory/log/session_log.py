@@ -40,7 +40,7 @@ from ..stores.base import Store
 from .checkpoint import checkpoint_of, resume_from
 from .redaction import find_erasures, holds_erased_text, list_references, read_affected
 from .round_store import PURGED, StoredRounds
-from .state import ResidentRounds, Snapshot, apply_all
+from .state import ClosedRounds, Snapshot, apply_all
 
 #: Raised by a store only if certainly nothing was written.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
@@ -52,8 +52,9 @@ INTERRUPTED = (
     "this thread is in the middle of writing to the session, as where a signal's handler writes; nothing was written:"
     " set a flag in the handler, and write when it has returned"
 )
-#: Numbers of new rounds, and references of what each redaction by others erased.
-_News = tuple[range, tuple[tuple[str, ...], ...]] | None
+_TEXTS = kinds_of(RoundOpened, PostAdded)
+_NO_ENTRIES: frozenset[str] = frozenset()
+_NOTHING: tuple[tuple[str, ...], ...] = ()
 
 
 class Log(ABC):
@@ -73,24 +74,30 @@ class Log(ABC):
         self.session_id = session_id
         self._store = store
         self._clock = clock
-        self._indexed = store if "indexed" in store.capabilities else None
+        self._is_indexed = "indexed" in store.capabilities
         self._behind = False  # whether the log may have entries of ours that are not known here
         self._heard = False  # whether entries of others were read that were not announced yet
-        self._gone: tuple[tuple[str, ...], ...] = ()  # references of posts that others erased, not announced yet
+        self._gone = _NOTHING  # references of posts that others erased, not announced yet
         self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
         self._after_fork()
         renew_after_fork(self)
-        self.snapshot = self._read_checkpoint()  # replaced under the lock, read without it
+        resumed, archive = None, ClosedRounds(store, session_id)
+        if self._is_indexed:
+            archive = stored = StoredRounds(store, session_id)
+            checkpoint = store.checkpoint(session_id)
+            resumed = None if checkpoint is None else resume_from(checkpoint, stored)
+        self.snapshot = resumed or Snapshot(archive=archive)  # replaced under the lock, read without it
         self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()
         self._told = self.snapshot.total  # number of the last announced round
-        self._heard, self._gone = False, ()
-        left_open = (item.opened.round_id for item in self.snapshot.live if item.state == "created")
+        self._heard, self._gone = False, _NOTHING
         if take_over:
-            self._taken_over = tuple(left_open)
+            live = self.snapshot.live.values()
+            self._taken_over = tuple(item.opened.round_id for item in live if item.state == "created")
         self._checkpoint_fault = ""  # class of the error that kept the last one from being stored
-        self._keep_checkpoint(self._due_checkpoint())
-        self._checkpoint_fault = ""  # no hook could hear of it yet
+        if (due := self._due_checkpoint()) is not None:
+            self._keep_checkpoint(due)
+            self._checkpoint_fault = ""  # no hook could hear of it yet
 
     def _after_fork(self) -> None:
         # One writer at a time; held over an append. Re-entrant, so that a signal's handler that writes in the middle of
@@ -114,45 +121,34 @@ class Log(ABC):
         For a Memory that only reads: writing reads, too. May raise ``StoreError``, and ``SessionPurged`` if the session
         is gone; go on with a new Memory then.
         """
-        news: _News = None
-        try:
-            with self._lock:
-                if self._writing:
-                    raise RuntimeError(INTERRUPTED)
-                self._writing = True
-                try:
-                    return self._catch_up()
-                finally:
-                    news, self._writing = self._take_news(), False
-        finally:
-            if news is not None:
-                self._announce(*news)
+        known = self.snapshot.number
+        return self._write(None).number > known
 
     def _write(
         self,
-        records: Callable[[Snapshot], Iterable[Record]],
+        records: Callable[[Snapshot], Iterable[Record]] | None,
         made_at: datetime | None = None,
         *,
         emit: bool = False,
     ) -> Snapshot:
-        """Append what *records* makes of the present snapshot, and return the one after.
+        """Append what *records* makes of the present snapshot, and return the one after; None: read what others wrote.
 
         *records* is called under the lock. When another writer was faster, or wrote about a round that is not known
         here, its entries are read first and *records* is called again. With *emit*, providers are told; of what others
         wrote they are always told. *made_at* is the time of the entries, by default now.
         """
-        made_at = self._clock() if made_at is None else made_at
-        news: _News = None
-        due, written = None, False
+        if made_at is None and records is not None:
+            made_at = self._clock()
+        rounds, gone, heard, written, due = range(0), _NOTHING, False, False, None
         try:
             with self._lock:
                 if self._writing:
                     raise RuntimeError(INTERRUPTED)
                 self._writing = True
                 try:
-                    if self._behind:
+                    if self._behind or records is None:
                         self._catch_up()
-                    while not written:
+                    while records is not None and not written:
                         now = self.snapshot
                         try:
                             said = list(records(now))
@@ -162,22 +158,25 @@ class Log(ABC):
                         else:
                             written = not said or self._append_all(now, said, made_at)
                     now = self.snapshot
-                    if self._indexed is not None:
+                    if written and self._is_indexed:
                         due = self._due_checkpoint()
                 finally:
-                    news, self._writing = self._take_news(), False
+                    told, total, gone = self._told, self.snapshot.total, self._gone
+                    rounds, heard = range(told + 1, total + 1), self._heard
+                    self._told, self._heard, self._gone, self._writing = max(told, total), False, _NOTHING, False
         finally:
-            if news is not None or (emit and written):
-                self._announce(*(news or ((), ())))
+            if rounds or gone or heard or (emit and written):
+                self._announce(rounds, gone)
         if due is not None:
             self._keep_checkpoint(due)
         return now
 
-    def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime) -> bool:
+    def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime | None) -> bool:
         """Append *records* behind *now*, and return whether they are in the log. They are not if others were faster;
         then the others' entries are read. If the store's reply is lost, the append counts as done where its entries are
         found in the log at once."""
         opened: dict[str, int] = {}
+        erasing: dict[int, int] = {}
         entries: list[Entry] = []
         follows = now.last
         for number, record in enumerate(records, now.number + 1):
@@ -189,6 +188,8 @@ class Log(ABC):
                 round_ = opened.get(round_id, 0) or now.number_of(round_id)
             else:
                 round_ = 0
+            if type(record) is PostRedacted:
+                erasing[number] = round_
             kind = NAMES[type(record)]
             entries.append(Entry(kind, record=record, created_at=made_at, number=number, round=round_, follows=follows))
             follows = ""
@@ -210,17 +211,11 @@ class Log(ABC):
             self._behind = True  # a slow server may store them yet
             raise
         self.snapshot = apply_all(now, entries, records)
-        self._note_own(entries, records)
+        if opened:
+            self._own_round, self._taken_over = next(reversed(opened)), ()
+        self._to_erase |= erasing
         self._own_entries, self._appending, self._behind = _NO_ENTRIES, (), False
         return True
-
-    def _note_own(self, entries: Iterable[Entry], records: Iterable[Record | None]) -> None:
-        """Take note of what this Memory wrote itself."""
-        for entry, record in zip(entries, records, strict=True):
-            if type(record) is RoundOpened:
-                self._own_round, self._taken_over = record.round_id, ()
-            elif type(record) is PostRedacted:
-                self._to_erase[entry.number] = entry.round
 
     def _catch_up(self, cause: Conflict | None = None) -> bool:
         """Read what was appended and is not known here; return whether there was anything. Raises ``SessionPurged``,
@@ -259,20 +254,25 @@ class Log(ABC):
     def _take_in(self, page: Sequence[Entry], records: Sequence[Record | None], redacted: set[int]) -> None:
         """Apply entries of the log. Adds to *redacted* the numbers of rounds in which others erased something."""
         own, start = self._own_entries, 0
+        numbers = self.snapshot.archive.numbers
         for place, (entry, record) in enumerate(zip(page, records, strict=True)):
             if type(record) is PostRedacted and entry.id not in own:
                 self._apply(page[start:place], records[start:place])
-                number = self.snapshot.number_of(record.round_id)
+                now = self.snapshot
+                number = now.number_of(record.round_id)
                 redacted.add(number)
-                if number and self._holds_erased_text(record, number, entry.number):
-                    self._to_erase[entry.number] = number
+                if number:
+                    settled = number <= now.closed_prefix
+                    present = now.archive.before(number, entry.number) if settled else now.round_at(number)
+                    if holds_erased_text(present, record):
+                        self._to_erase[entry.number] = number
                 self._apply([entry], [record])
                 self._gone += (list_references(record, number),)
                 start = place + 1
             elif entry.round and type(record) is ReductionPublished:  # the store need not be asked for the number
-                self.snapshot.archive.numbers[record.reduction.round_id] = entry.round
+                numbers[record.reduction.round_id] = entry.round
             elif entry.round and isinstance(record, (ReductionWithdrawn, PostPinned)):
-                self.snapshot.archive.numbers[record.round_id] = entry.round
+                numbers[record.round_id] = entry.round
         self._apply(page[start:], records[start:])
 
     def _apply(self, entries: Sequence[Entry], records: Sequence[Record | None]) -> None:
@@ -282,70 +282,42 @@ class Log(ABC):
             for entry, record in zip(entries, records, strict=True):
                 self.snapshot = apply_all(self.snapshot, [entry], [record])
             raise
-        if self._own_entries:
-            own = [pair for pair in zip(entries, records, strict=True) if pair[0].id in self._own_entries]
-            self._note_own((entry for entry, _ in own), (record for _, record in own))
-            self._own_entries -= {entry.id for entry, _ in own}
-
-    def _holds_erased_text(self, record: PostRedacted, number: int, entry: int) -> bool:
-        """Return whether the store still has the text that *record* erases: in the round of that *number*, which
-        *entry* is about."""
-        now = self.snapshot
-        settled = number <= now.closed_prefix
-        return holds_erased_text(now.archive.before(number, entry) if settled else now.round_at(number), record)
+        for entry, record in zip(entries, records, strict=True) if self._own_entries else ():
+            if entry.id in self._own_entries:
+                if type(record) is RoundOpened:
+                    self._own_round, self._taken_over = record.round_id, ()
+                elif type(record) is PostRedacted:
+                    self._to_erase[entry.number] = entry.round
+                self._own_entries -= {entry.id}
 
     def _erase(self, *rounds: int) -> None:
         """Erase texts from the store that the log says are erased, in *rounds* and in unfinished redactions: from the
         index, then from overlays, then from posts."""
         now, begun = self.snapshot, dict(self._to_erase)
-        log = list(read_affected(self._store, self.session_id, [*begun.values(), *rounds]))
-        bodies = list(find_erasures(log, now.archive.numbers.__getitem__))
-        numbers = {number for number, _ in bodies}
-        said = {entry.round for entry in log if entry.number in numbers and entry.kind in _TEXTS}
+        log = read_affected(self._store, self.session_id, [*begun.values(), *rounds])
+        bodies = dict(find_erasures(log, now.number_of))
+        said = {entry.round for entry in log if entry.number in bodies and entry.kind in _TEXTS}
         forget_texts(self._store, self.session_id, now, said)
-        self._store.redact_all(self.session_id, dict(bodies))
+        self._store.redact_all(self.session_id, bodies)
         for number in begun:
             self._to_erase.pop(number, None)
-
-    def _take_news(self) -> _News:
-        """Return new rounds and erased posts for the caller to announce; None if there is nothing."""
-        told, total, gone = self._told, self.snapshot.total, self._gone
-        if told >= total and not (self._heard or gone):
-            return None
-        self._told, self._heard, self._gone = max(told, total), False, ()
-        return range(told + 1, total + 1), gone
 
     def _due_checkpoint(self) -> Snapshot | None:
         """Return the snapshot to checkpoint; None if none is due or a redaction is unfinished, which a checkpoint would
         hide from the next opener."""
         now = self.snapshot
-        if self._indexed is None or now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
+        if not self._is_indexed or now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
             return None
         self._checkpoint = now.number
         return now
 
-    def _keep_checkpoint(self, now: Snapshot | None) -> None:
-        if now is None or self._indexed is None:
-            return
+    def _keep_checkpoint(self, now: Snapshot) -> None:
         fault = ""
         try:
-            self._indexed.keep_checkpoint(self.session_id, checkpoint_of(now))
+            self._store.keep_checkpoint(self.session_id, checkpoint_of(now))
         except Exception as error:  # noqa: BLE001  (the append succeeded: its writer gets no error)
             # The next opening reads more, and that is all.
             fault = describe(error)
         known, self._checkpoint_fault = self._checkpoint_fault, fault
         if fault not in ("", known):
             self._report_checkpoint(fault)
-
-    def _read_checkpoint(self) -> Snapshot:
-        """Return the snapshot of the newest checkpoint; an empty one if there is none."""
-        if self._indexed is None:
-            return Snapshot(archive=ResidentRounds(self._store, self.session_id))
-        archive = StoredRounds(self._indexed, self.session_id)
-        kept = self._indexed.checkpoint(self.session_id)
-        begun = resume_from(kept, self._indexed, self.session_id, archive) if kept is not None else None
-        return Snapshot(archive=archive) if begun is None else begun
-
-
-_TEXTS = kinds_of(RoundOpened, PostAdded)
-_NO_ENTRIES: frozenset[str] = frozenset()

@@ -59,7 +59,7 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
         raise SessionPurged(PURGED.format(now.number))
     entries, made_at = list(_until(log, at_round)), memory._clock()
     over = list(_over_newest_query(now, at_round, entries))
-    entries += [Entry.of(one, created_at=made_at, round=now.numbers[one.round_id]) for one in over]
+    entries += [Entry.of(one, created_at=made_at, round=now.number_of(one.round_id)) for one in over]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
     fork._taken_over = (memory._own_round, *memory._taken_over)  # the next round finishes them, as in the original

@@ -104,7 +104,7 @@ def forgetful(*memories: Memory) -> None:
     for memory in memories:
         archive = memory.snapshot.archive
         assert isinstance(archive, StoredRounds)
-        archive._most_rounds, archive.numbers._most = 2, 2
+        archive._max_rounds, archive._max_numbers = 2, 2
 
 
 def with_rounds(store: InMemoryStore, count: int, *, session: str = "s") -> Memory:

@@ -13,10 +13,10 @@ from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 
 from compactor import compose
 from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
-from memory.entries import Entry, PostPinned, RoundFinished
+from memory.entries import Entry, PostPinned, ReductionPublished, RoundFinished
 from memory.log.checkpoint import checkpoint_of
 from memory.log.round_store import StoredRounds, rebuild
-from memory.log.state import BATCH, ResidentRounds
+from memory.log.state import BATCH
 
 ROLE = "Planner"
 
@@ -76,7 +76,7 @@ def test_the_cache_holds_a_bounded_number_of_rounds_and_characters() -> None:
         memory.create_round("q", id=str(number))
         memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * length)
         memory.finish_round(str(number))
-    archive = StoredRounds(store, "s", most_rounds=8, most_characters=30_000)
+    archive = StoredRounds(store, "s", max_rounds=8, max_characters=30_000)
     for number in (*range(1, 42), *range(41, 0, -1)):
         assert archive.round(number, 41, ()).number == number
         assert len(archive._cache) <= 8
@@ -89,7 +89,7 @@ def test_a_signals_handler_may_read_in_the_middle_of_a_read() -> None:
     """It waits for no lock of its own thread, and what it drops from the cache is read all the same."""
     store = Indexed()
     with_rounds(store, 40)
-    archive = StoredRounds(store, "s", most_rounds=3)
+    archive = StoredRounds(store, "s", max_rounds=3)
 
     class Interrupted(OrderedDict[int, Any]):
         left = 1
@@ -117,7 +117,7 @@ def test_long_rounds_are_read_one_by_one() -> None:
         memory.create_round("q", id=str(number))
         memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * 1_000)
         memory.finish_round(str(number))
-    archive = StoredRounds(store, "s", most_characters=4_000)
+    archive = StoredRounds(store, "s", max_characters=4_000)
     archive.round(1, 32, ())
     store.handed_out = 0
     for number in range(17, 33):
@@ -129,17 +129,13 @@ def test_a_process_that_runs_for_weeks_does_not_grow() -> None:
     """Neither rounds that it wrote itself stay in memory, nor their ids."""
     store = Indexed()
     memory = with_rounds(store, 40)
-    archive = StoredRounds(store, "s", most_rounds=5, most_numbers=7)
+    archive = StoredRounds(store, "s", max_rounds=5, max_numbers=7)
     archive.settle(0, list(memory.conversation.rounds))
     for number in range(1, 41):
-        assert archive.numbers[str(number)] == number
+        assert archive.find_number(str(number)) == number
+        assert len(archive.numbers) <= 7
     assert len(archive._cache) == 5
-    assert len(archive.numbers._known) == 7
-    assert "3" in archive.numbers
-    assert "none" not in archive.numbers
-    assert 3 not in archive.numbers
-    with pytest.raises(KeyError):
-        archive.numbers["none"]
+    assert archive.find_number("none") == 0
 
 
 def test_what_settles_in_this_process_need_not_be_read() -> None:
@@ -164,7 +160,7 @@ def test_on_a_plain_store_nothing_is_read_again() -> None:
             return super().read(session, after, limit)
 
     memory = Memory("s", store=Once(with_rounds(InMemoryStore(), 5)._store))
-    assert isinstance(memory.snapshot.archive, ResidentRounds)
+    assert not isinstance(memory.snapshot.archive, StoredRounds)
     assert len(memory.messages(ROLE)) == 10
     assert "answer 3" in memory.reload("r3")
 
@@ -309,9 +305,8 @@ def test_what_a_forked_child_does_first_empties_the_cache_and_makes_new_locks() 
     memory = with_rounds(store, 3)
     archive = memory.snapshot.archive
     assert isinstance(archive, StoredRounds)
-    with archive._lock, archive.numbers._lock:
+    with archive._lock:
         archive._after_fork()
-        archive.numbers._after_fork()
         assert memory.conversation.rounds[0].post_list[0].message == "answer 1"
         assert memory.snapshot.round("2") is not None
 
@@ -426,7 +421,7 @@ def test_pins_in_old_rounds_are_shown_though_the_store_is_away(opening: str) -> 
     archive = memory.snapshot.archive
     assert isinstance(archive, StoredRounds)
     archive._after_fork()  # which forgets all that was read
-    archive.numbers._after_fork()
+    archive.numbers.clear()
     forgetful(memory)
     list(memory.conversation.rounds[-2:])
     store.handed_out, store.fault = 0, Unreachable("gone")
@@ -651,6 +646,9 @@ def test_a_damaged_neighbour_does_not_hide_a_reduction() -> None:
     first = memory.snapshot.number - 2
     store.redact("s", first + 1, "{")
     archive = StoredRounds(store, "s")
-    assert [one.text for one in archive.reductions([first + 2, first]).values()] == ["shorter 1", "shorter 3"]
+    assert [one.reduction.text for one in archive.read_overlays([first + 2, first], ReductionPublished).values()] == [
+        "shorter 1",
+        "shorter 3",
+    ]
     with pytest.raises(StoreDamaged, match=f"entry {first + 1} "):
-        archive.reductions([first, first + 1])
+        archive.read_overlays([first, first + 1], ReductionPublished)

@@ -585,8 +585,8 @@ def test_a_writer_that_was_interrupted_leaves_nothing_behind() -> None:
     store.after_writing = True
     memory = Memory("s", store=store)
     round_ = memory.create_round("q")
-    live = memory.snapshot.live[0]
-    live.with_post(Post(send_from="a", send_to="b", message="half done"))
+    half_done = Post(send_from="a", send_to="b", message="half done")
+    memory.snapshot.live[1].after(PostAdded(round_id=round_.id, post=half_done))
     say(memory, round_, "one")
     say(memory, round_, "two")
     assert said(memory) == [["one", "two"]]

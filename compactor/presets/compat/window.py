@@ -397,7 +397,7 @@ class Window:
         erased: dict[int, Sequence[int]] = {}
         for round_id, posts in now.erased.items():
             if new := posts[len(before.erased.get(round_id, ())) :]:
-                erased[now.numbers[round_id]] = new
+                erased[now.number_of(round_id)] = new
         erased |= dict.fromkeys(set(now.failed).difference(before.failed), _ALL_POSTS)
         if erased:
             self._drop(self._find_stale(erased))
@@ -455,7 +455,7 @@ class Window:
         stale: set[str] = set()
         for record in self._journal.shown():
             if isinstance(record, PostRedacted):
-                stale |= self._find_stale({self._snapshot.numbers.get(record.round_id, 0): record.numbers})
+                stale |= self._find_stale({self._snapshot.number_of(record.round_id): record.numbers})
                 continue
             self._stand_ins.update((one.id, one) for one in record.made)
             direct = self._state.direct[: record.direct_before] + record.direct
