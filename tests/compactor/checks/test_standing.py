@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from compactor.acceptance.prohibitions import (
     HEADING,
-    LONGEST,
-    MOST,
+    MAX_PROHIBITIONS,
+    MAX_SENTENCE,
     PROHIBITIONS,
     collect_prohibitions,
     find_lost,
@@ -86,7 +86,7 @@ BETWEEN = [
 def test_no_prohibition_is_missed_by_the_look_at_a_whole_text(parts: list[tuple[str, str]]) -> None:
     """Where that says that nothing can be forbidden, no sentence forbids anything."""
     text = "".join(piece + between for piece, between in parts)
-    assert may_prohibit(text) or not any(map(is_prohibition, sentences(text, LONGEST)))
+    assert may_prohibit(text) or not any(map(is_prohibition, sentences(text, MAX_SENTENCE)))
 
 
 def test_most_texts_need_not_be_parted_into_sentences() -> None:
@@ -129,10 +129,10 @@ def test_the_same_prohibition_stands_once_where_it_was_said_last() -> None:
 
 def test_only_the_newest_are_carried_and_none_is_a_document() -> None:
     """Bounded in number and length."""
-    rounds = [said(f"Never touch file {number}.") for number in range(MOST + 8)]
+    rounds = [said(f"Never touch file {number}.") for number in range(MAX_PROHIBITIONS + 8)]
     found = find_prohibitions([*rounds, said("Never " + "x y " * 500)])
-    assert len(found) == MOST
-    assert max(map(len, found)) <= LONGEST
+    assert len(found) == MAX_PROHIBITIONS
+    assert max(map(len, found)) <= MAX_SENTENCE
     assert found[0] == "Never touch file 9."
 
 
