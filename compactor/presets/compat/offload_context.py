@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 from weakref import finalize
 
@@ -16,8 +16,7 @@ from memory import Memory
 from memory.errors import MessageError
 from memory.messages import ASSISTANT, TOOL, pair_results, parse, replace_text
 from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, Round, cached_property
-from prompts import PromptTemplate
+from memory.rounds import USER, Post, cached_property
 
 from ...acceptance.checks import Source, is_too_little
 from ...acceptance.prohibitions import (
@@ -67,6 +66,9 @@ _BY_HOST = " by the host"
 _STANDS_FOR = "[Stands for "
 #: The stem of the file of older messages.
 _ARCHIVE = "compressed_group"
+#: Failed calls in a row by summarizer and chat, as long as the summarizer lives. Summarizers are told apart by
+#: identity: equal ones may ask different servers.
+_FAILURES: dict[int, dict[str, int]] = {}
 #: Maximum chats whose failures are counted, for each summarizer.
 _MAX_CHATS = 1_000
 #: A summary may have at least one of this many tokens that it replaces.
@@ -161,46 +163,47 @@ def offload_context(
 
     Offloaded texts are in ``write_file_dict``; with *store_dir* also in files there, in a folder for *chat_id*, and the
     messages name the file and the tools of ``OffloadFiles``. Older messages go to one plain text, which
-    ``OffloadFiles.messages`` reads back. Raises ``OffloadError`` if a file cannot be written, and ``MessageError`` for
+    ``OffloadFiles.messages`` replace_text back. Raises ``OffloadError`` if a file cannot be written, and ``MessageError`` for
     a value that is not a message.
     """
-    mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
     check_settings(
-        mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
+        context_manage_mode,
+        max_total_tokens,
+        max_tool_message_tokens,
+        group_token_threshold,
+        keep_recent_count,
+        compact_ratio_threshold,
+        preview_char_length,
     )
     whole_number("target_tokens", target_tokens, 1)
     check_function("counter", counter)
     check_text("chat_id", chat_id)
     ask = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
-    chat = _Chat.parse(messages, counter if counter is not None else counter_for(model))
-    payloads = _Payloads(None if store_dir is None else OffloadFiles(store_dir, chat_id), chat_folder(chat_id))
+    files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
+    folder = chat_folder(chat_id) if files is None else files.prefix
+    chat = _Chat.parse(messages, counter if counter is not None else counter_for(model), files, folder)
     before, failure, offline = chat.tokens, None, False
-    due = before > most
-    if due and mode != "compress":
+    is_due = before > max_total_tokens
+    if is_due and context_manage_mode != "compress":
         keep = KEEP_COMPACT if keep_recent_count is None else keep_recent_count
-        chat = _compact(chat, keep, max_tool_message_tokens, preview_char_length, payloads)
-        due = mode == "auto" and (chat.tokens > most or chat.tokens > ratio * before)
-    if due:
-        ask = ask if ask is not None else ExtractiveSummarizer(count=chat.count)
-        options = _CompressOptions(
-            most=most,
-            keep=KEEP_COMPRESS if keep_recent_count is None else keep_recent_count,
-            prompt=config.prompt,
-            target_tokens=target_tokens,
-            group_tokens=group_token_threshold or config.summarizer_input_tokens,
-        )
-        compressed, failure = _compress(chat, ask, options, payloads)
-        if compressed is not chat:
-            _failures.reset(summarizer, chat_id)
-        failures = _failures.add(summarizer, chat_id) if failure is not None else 0
-        if chat.tokens > most and failures >= config.circuit_breaker_failures:
-            extractive = ExtractiveSummarizer(count=chat.count)
-            compressed, _ = _compress(chat, extractive, options, payloads)
+        chat = _compact(chat, keep, max_tool_message_tokens, preview_char_length)
+        left = min(max_total_tokens, compact_ratio_threshold * before)
+        is_due = context_manage_mode == "auto" and chat.tokens > left
+    if is_due:
+        extractive = ExtractiveSummarizer(count=chat.count)
+        keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
+        group_tokens = group_token_threshold or config.summarizer_input_tokens
+        compressed, failure = _compress(chat, ask or extractive, config, max_total_tokens, keep, group_tokens)
+        failures = 0
+        if failure is not None or compressed is not chat:
+            failures = _count_failures(summarizer, chat_id, has_failed=failure is not None)
+        if chat.tokens > max_total_tokens and failures >= config.circuit_breaker_failures:
+            compressed, _ = _compress(chat, extractive, config, max_total_tokens, keep, group_tokens)
             offline = compressed is not chat
         chat = compressed
-    over = max(chat.tokens - most, 0)
-    return OffloadResult(deepcopy(chat.messages), dict(payloads.contents), before, chat.tokens, over, failure, offline)
+    over = max(chat.tokens - max_total_tokens, 0)
+    return OffloadResult(deepcopy(chat.messages), chat.contents, before, chat.tokens, over, failure, offline)
 
 
 def check_settings(
@@ -219,42 +222,23 @@ def check_settings(
     whole_number("preview_char_length", preview)
 
 
-class _FailureCounter:
-    """Counts each summarizer's failed calls in a row, by chat, as long as the summarizer lives.
-
-    Summarizers are told apart by identity: equal ones may ask different servers.
-    """
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, dict[str, int]] = {}
-
-    def reset(self, summarizer: object, chat_id: str) -> None:
-        self._by_id.get(id(_find_owner(summarizer)), {}).pop(chat_id, None)
-
-    def add(self, summarizer: object, chat_id: str) -> int:
-        """Count a failed call; return how many there were since the last summary."""
-        owner = _find_owner(summarizer)
-        by_chat = self._by_id.get(id(owner))
-        if by_chat is None:
-            try:
-                finalize(owner, self._by_id.pop, id(owner), None).atexit = False
-            except TypeError:  # no weak reference: its id may be used again
-                return 1
-            by_chat = self._by_id[id(owner)] = {}
-        # Chats that ended in a failure are never reset: drop the oldest.
-        failures = by_chat.pop(chat_id, 0) + 1
-        if len(by_chat) >= _MAX_CHATS:
-            by_chat.pop(next(iter(by_chat)), None)
-        by_chat[chat_id] = failures
-        return failures
-
-
-def _find_owner(summarizer: object) -> object:
-    """Return the object of a bound method, which is a new object at each access."""
-    return getattr(summarizer, "__self__", summarizer)
-
-
-_failures = _FailureCounter()
+def _count_failures(summarizer: object, chat_id: str, *, has_failed: bool) -> int:
+    """Return how many calls failed since the last summary, this one included."""
+    owner = getattr(summarizer, "__self__", summarizer)  # a bound method is a new object at each access
+    by_chat = _FAILURES.get(id(owner), {})
+    failures = by_chat.pop(chat_id, 0) + 1
+    if not has_failed:
+        return 0
+    if id(owner) not in _FAILURES:
+        try:
+            finalize(owner, _FAILURES.pop, id(owner), None).atexit = False
+        except TypeError:  # no weak reference: its id may be used again
+            return 1
+        _FAILURES[id(owner)] = by_chat
+    if len(by_chat) >= _MAX_CHATS:  # chats that ended in a failure are never reset
+        by_chat.pop(next(iter(by_chat)), None)
+    by_chat[chat_id] = failures
+    return failures
 
 
 # --- messages and their groups ----------------------------------------------------------------------------------------
@@ -262,15 +246,22 @@ _failures = _FailureCounter()
 
 @dataclass(frozen=True)  # no slots: cached properties need a __dict__
 class _Chat:
-    """Messages with their posts and tokens."""
+    """Messages with their posts and tokens, and the texts that they no longer hold."""
 
     messages: list[Message]
     posts: list[Post]
     costs: list[int]
     count: TokenCounter
+    files: OffloadFiles | None
+    #: The beginning of all paths.
+    folder: str
+    #: The offloaded texts by path.
+    contents: dict[str, str]
 
     @classmethod
-    def parse(cls, given: Iterable[Mapping[str, Any]], count: TokenCounter) -> _Chat:
+    def parse(
+        cls, given: Iterable[Mapping[str, Any]], count: TokenCounter, files: OffloadFiles | None, folder: str
+    ) -> _Chat:
         posts, messages = [], []
         if isinstance(given, Mapping) or not isinstance(given, Iterable):
             raise MessageError(f"messages is a list of chat messages, not {type(given).__name__}")
@@ -280,7 +271,7 @@ class _Chat:
             except MessageError as error:
                 raise MessageError(f"message {place}: {error}") from error
             messages.append(dict(message))
-        return cls(messages, posts, [count_message(message, count) for message in messages], count)
+        return cls(messages, posts, [count_message(message, count) for message in messages], count, files, folder, {})
 
     @property
     def tokens(self) -> int:
@@ -322,48 +313,40 @@ class _Chat:
                 break
         return question
 
-    def find_waiting(self) -> set[int]:
-        """Return the place of a newest call that waits for a result, with the results that it has."""
+    def find_kept(self, keep: int) -> set[int]:
+        """Return the places that compression leaves alone: the newest *keep* messages, system messages, the question,
+        and a newest call that waits for a result, each with its calls and results."""
+        kept = {place for place in self.spoken[-keep:] if keep and self.find_summary(place) is None}
+        kept |= self.find_question()
         answers = pair_results(self.posts, ASSISTANT)
         for place in reversed(self.spoken):
-            if place in answers:
-                waits = len(answers[place]) < len(self.posts[place].tool_calls)
-                return {place, *answers[place].values()} if waits else set()
-            if self.posts[place].tool_call_id is None:
+            if place in answers and len(answers[place]) < len(self.posts[place].tool_calls):
+                kept.add(place)
+            if place in answers or self.posts[place].tool_call_id is None:
                 break
-        return set()
+        groups = group_posts(self.posts)
+        kept = kept.union(*(groups[place] for place in kept))
+        return kept.union(place for place in range(len(self.messages)) if self.is_system(place))
 
+    def tell_where(self, stem: str, text: str, *, keep: bool) -> str:
+        """Return the words that tell a model where *text* is, and *keep* it there.
 
-@dataclass(slots=True)
-class _Payloads:
-    """The offloaded texts: in files, or only in the result."""
-
-    files: OffloadFiles | None
-    folder: str
-    contents: dict[str, str] = field(default_factory=dict)
-
-    def path_of(self, stem: str, content: str) -> str:
-        """Return the path that *content* would have."""
-        if self.files is not None:
-            return self.files.path_of(stem, content)
-        return f"{self.folder}/{file_name(stem, content)}"
-
-    def keep(self, stem: str, content: str) -> str:
-        path = self.path_of(stem, content) if self.files is None else self.files.write(stem, content)
-        self.contents[path] = content
-        return path
-
-    def tell_where(self, path: str) -> str:
-        """Return the words that tell a model where the text is; without files, they name no file and no tool."""
+        Without files, they name no file and no tool.
+        """
         if self.files is None:
+            if keep:
+                self.contents[f"{self.folder}/{file_name(stem, text)}"] = text
             return _BY_HOST
+        path = self.files.write(stem, text) if keep else self.files.path_of(stem, text)
+        if keep:
+            self.contents[path] = text
         return f" in the file {path}; read_file gives it, grep searches it"
 
 
 # --- compact ----------------------------------------------------------------------------------------------------------
 
 
-def _compact(chat: _Chat, keep: int, threshold: int, preview: int, payloads: _Payloads) -> _Chat:
+def _compact(chat: _Chat, keep: int, threshold: int, preview: int) -> _Chat:
     """Return *chat* with its large tool results, except the newest *keep*, in files."""
     results = [place for place in chat.spoken if is_result(chat.posts[place])]
     asked = min(chat.find_question(), default=0)
@@ -375,14 +358,15 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int, payloads: _Pa
         if place > asked and is_file_answer(text):  # in a file again, the model would read it again, and so on
             continue
         stem = chat.posts[place].tool_call_id or str(messages[place].get("name") or TOOL)
-        content = messages[place].get("content")
-        where = payloads.tell_where(payloads.path_of(stem, text))
-        shorter = {**messages[place], "content": replace_text(content, make_preview(text, preview, where, chat.count))}
-        if count_message(shorter, chat.count) < chat.costs[place]:
-            where = payloads.tell_where(payloads.keep(stem, text))  # another path if somebody changed the file
-            shorter["content"] = replace_text(content, make_preview(text, preview, where, chat.count))
+        for is_worthwhile in (False, True):  # write no file for a preview that is no shorter
+            where = chat.tell_where(stem, text, keep=is_worthwhile)
+            content = replace_text(messages[place].get("content"), make_preview(text, preview, where, chat.count))
+            shorter = {**messages[place], "content": content}
+            if count_message(shorter, chat.count) >= chat.costs[place]:
+                break
+        else:
             messages[place], costs[place] = shorter, count_message(shorter, chat.count)
-    return _Chat(messages, chat.posts, costs, chat.count)
+    return replace(chat, messages=messages, costs=costs)
 
 
 def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str:
@@ -396,79 +380,57 @@ def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str
 def _is_compacted(text: str, preview: int) -> bool:
     """Return whether *text* is a preview."""
     last = text.rpartition("\n")[2]
-    return (
-        last.startswith("[")
-        and last.endswith("]")
-        and (f"{_KEPT} in the file " in last or f"{_KEPT}{_BY_HOST}]" in last)
-        and len(text) - len(last) <= preview + 1
-    )
+    is_line = last.startswith("[") and last.endswith("]") and len(text) - len(last) <= preview + 1
+    return is_line and (f"{_KEPT} in the file " in last or f"{_KEPT}{_BY_HOST}]" in last)
 
 
 # --- compress ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _CompressOptions:
-    most: int
-    keep: int
-    prompt: PromptTemplate
-    target_tokens: int
-    group_tokens: int
-
-
 def _compress(
-    chat: _Chat, summarizer: Summarizer, options: _CompressOptions, payloads: _Payloads
+    chat: _Chat, summarizer: Summarizer, config: CompactorConfig, most: int, keep: int, group_tokens: int
 ) -> tuple[_Chat, Exception | None]:
     """Return *chat* with one snapshot instead of its older messages; or unchanged, with the error if one occurred."""
-    kept = _find_kept(chat, options.keep)
+    kept = chat.find_kept(keep)
     older = [place for place in chat.spoken if place not in kept]
     new = [place for place in older if chat.find_summary(place) is None]
     if not new:
         return chat, None
     archive, originals = archive_of(chat.messages[place] for place in older), sum(map(chat.count_originals, older))
-    where = payloads.tell_where(payloads.path_of(_ARCHIVE, archive))
+    where = chat.tell_where(_ARCHIVE, archive, keep=False)
     frame = count_message(_make_snapshot("", originals, where), chat.count)
     earlier = "\n\n".join(text for place in older if (text := chat.find_summary(place)) is not None)
     saving = Saving(before=sum(chat.costs[place] for place in older), frame=frame, previous=chat.count(earlier))
     system = sum(cost for place, cost in enumerate(chat.costs) if chat.is_system(place))
     target, room = _choose_target(
-        options.target_tokens,
-        now=options.most - chat.tokens + saving.before - frame,
-        ever=options.most - PROMPT_TOKENS - system - frame,
+        config.target_tokens or MIN_TARGET,
+        now=most - chat.tokens + saving.before - frame,
+        ever=most - PROMPT_TOKENS - system - frame,
         older=saving.before,
         new=sum(chat.costs[place] for place in new),
         earlier=saving.previous,
     )
     if not target or not saving.is_possible:
         return chat, None
+    work = Work(ask=summarizer, count=chat.count, config=config, traits=traits_of(summarizer))
     try:
-        rounds = Memory.from_messages(chat.messages[place] for place in new).conversation.rounds
-        summary = _summarize(rounds, earlier, saving, target, room, summarizer, options, chat.count)
+        messages = [chat.messages[place] for place in new]
+        summary = _summarize(messages, earlier, saving, target, room, group_tokens, work)
     except SummaryRejected as rejected:
-        too_little = is_too_little(rejected, deterministic=traits_of(summarizer).deterministic)
+        too_little = is_too_little(rejected, deterministic=work.traits.deterministic)
         return chat, None if too_little else rejected
     except Exception as error:  # noqa: BLE001  (a summarizer may raise anything; the agent goes on without a summary)
         return chat, error
     # With restored sentences, and by a counter that need not add up, it may be no shorter.
     if count_message(_make_snapshot(summary, originals, where), chat.count) >= saving.before:
         return chat, None
-    snapshot = _make_snapshot(summary, originals, payloads.tell_where(payloads.keep(_ARCHIVE, archive)))
+    snapshot = _make_snapshot(summary, originals, chat.tell_where(_ARCHIVE, archive, keep=True))
+    # Behind the system messages at the beginning.
     first = min((place for place in kept if not chat.is_system(place)), default=len(chat.messages))
-    before, behind = (
-        [chat.messages[place] for place in span if place in kept]
-        for span in (range(first), range(first, len(chat.messages)))
-    )
-    return _Chat.parse([*before, snapshot, *behind], chat.count), None
-
-
-def _find_kept(chat: _Chat, keep: int) -> set[int]:
-    """Return the places of the messages that stay."""
-    recent = chat.spoken[max(len(chat.spoken) - keep, 0) :]
-    kept = {place for place in recent if chat.find_summary(place) is None}
-    kept |= chat.find_question() | chat.find_waiting()
-    groups = group_posts(chat.posts)
-    kept = kept.union(*(groups[place] for place in kept))
-    return kept.union(place for place in range(len(chat.messages)) if chat.is_system(place))
+    left: list[Message | None] = [message if place in kept else None for place, message in enumerate(chat.messages)]
+    left.insert(first, snapshot)
+    compressed = _Chat.parse(filter(None, left), chat.count, chat.files, chat.folder)
+    return replace(compressed, contents=chat.contents), None
 
 
 def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int) -> tuple[int, int]:
@@ -489,25 +451,18 @@ def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, ea
 
 
 def _summarize(
-    rounds: Sequence[Round],
-    earlier: str,
-    saving: Saving,
-    target: int,
-    room: int,
-    summarizer: Summarizer,
-    options: _CompressOptions,
-    count: TokenCounter,
+    messages: Sequence[Message], earlier: str, saving: Saving, target: int, room: int, group_tokens: int, work: Work
 ) -> str:
-    """Return one summary of the *earlier* one and *rounds*, with as many of the prohibitions that it dropped as *room*
+    """Return one summary of the *earlier* one and *messages*, with the prohibitions that it dropped as far as *room*
     allows. Raises the summarizer's errors, or ``SummaryRejected``."""
+    rounds = Memory.from_messages(messages).conversation.rounds
     summary, tokens = earlier, 0
     # An accepted summary has only the user's words below its heading. Extracted ones are extracted again; those that a
     # model quoted stay, in any language.
-    prohibitions: tuple[str, ...] = instructions_in(earlier)
-    work = Work(ask=summarizer, count=count, traits=traits_of(summarizer))
+    prohibitions = instructions_in(earlier)
     if work.traits.deterministic:
         prohibitions = tuple(filter(is_prohibition, prohibitions))
-    for step in steps(rounds, Room(options.group_tokens), count):
+    for step in steps(rounds, Room(group_tokens), work.count):
         tokens += step.tokens
         previous = CompactedMessage(
             start_index=1, end_index=max(step.whole, 1), summary=summary, extra={PROHIBITIONS: prohibitions}
@@ -519,20 +474,19 @@ def _summarize(
             start_index=step.rounds[0].number,
             end_index=step.rounds[-1].number,
             target_tokens=target,
-            messages=options.prompt.render(
+            messages=work.config.prompt.render(
                 step.text, previous_summary=summary or None, role=ASSISTANT, target_tokens=target
             ),
         )
         # Only the last summary is shown, and has to be shorter than all messages.
         new_tokens = saving.new if step.whole == len(rounds) else tokens
-        source = Source(step.text, new_tokens, saving.previous, previous=summary)
-        answer = work.summarize(request, source, prohibitions=())
-        summary, prohibitions = (
-            answer.text,
-            add_quoted_instructions((*prohibitions, *find_prohibitions(step.rounds)), answer),
+        answer = work.summarize(
+            request, Source(step.text, new_tokens, saving.previous, previous=summary), prohibitions=()
         )
-    spare = max(min(target, room - count(summary)), MIN_TARGET)
-    return restore_sentences(summary, find_lost(prohibitions, [summary]), spare, count)[0]
+        summary = answer.text
+        prohibitions = add_quoted_instructions((*prohibitions, *find_prohibitions(step.rounds)), answer)
+    spare = max(min(target, room - work.count(summary)), MIN_TARGET)
+    return restore_sentences(summary, find_lost(prohibitions, [summary]), spare, work.count)[0]
 
 
 def _make_snapshot(summary: str, originals: int, where: str) -> Message:
