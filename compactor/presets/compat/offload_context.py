@@ -163,7 +163,7 @@ def offload_context(
 
     Offloaded texts are in ``write_file_dict``; with *store_dir* also in files there, in a folder for *chat_id*, and the
     messages name the file and the tools of ``OffloadFiles``. Older messages go to one plain text, which
-    ``OffloadFiles.messages`` replace_text back. Raises ``OffloadError`` if a file cannot be written, and ``MessageError`` for
+    ``OffloadFiles.messages`` reads back. Raises ``OffloadError`` if a file cannot be written, and ``MessageError`` for
     a value that is not a message.
     """
     check_settings(
