@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TextIO
 
 from memory.stores import Store
-from memory.transfer.jsonl import Imported, export_session, import_session, read_session
-from memory.transfer.state_dict import append_new
+from memory.transfer.jsonl import Imported, export_session, read_session
+from memory.transfer.state_dict import append_new, refuse_present
 
-from .sessions import is_missing, open_named
+from .sessions import open_named
 from .terminal import CannotRun, one_line
 
 
@@ -27,12 +27,11 @@ def export(store: Store, session: str, to: str, *, force: bool) -> int:
     """
     if to == "-":
         return export_session(store, session, sys.stdout)
-    target = Path(to)
-    try:
-        with _replace_when_complete(target, force=force) as file:
-            return export_session(store, session, file)
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
-        raise CannotRun(f"{one_line(to)} cannot be written ({_describe(error)}); give another path by --to") from error
+    with (
+        _naming_errors(f"{one_line(to)} cannot be written", "give another path by --to"),
+        _replace_when_complete(Path(to), force=force) as file,
+    ):
+        return export_session(store, session, file)
 
 
 @contextmanager
@@ -64,38 +63,34 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
     A missing database file is created only for a complete session. *session* gives it another name.
     """
     name = "standard input" if file == "-" else one_line(file)
-    try:
-        with _open_text(file) as text:
-            first = text.readline()
-            if not first:
-                raise CannotRun(f"{name} is empty; it needs what `compactor export` writes")
-            lines = chain((first,), text)
-            if not is_missing(url):
-                with open_named(url, create=True) as store:
-                    return import_session(store, lines, session)
-            with read_session(lines, session) as (own, entries), open_named(url, create=True) as store:
-                append_new(store, own, entries)
-                return Imported(own, len(entries))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise CannotRun(
-            f"{name} cannot be read ({_describe(error)}); give a file that `compactor export` wrote"
-        ) from error
+    with _naming_errors(f"{name} cannot be read", "give a file that `compactor export` wrote"), _open(file) as text:
+        first = text.readline()
+        if not first:
+            raise CannotRun(f"{name} is empty; it needs what `compactor export` writes")
+        with read_session(chain((first,), text), session) as (own, entries), open_named(url, create=True) as store:
+            refuse_present(store, own)
+            append_new(store, own, entries)
+            return Imported(own, len(entries))
 
 
 @contextmanager
-def _open_text(file: str) -> Iterator[TextIO]:
-    if file == "-":
-        lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
-        try:
-            yield lines
-        finally:
-            lines.detach()  # leave standard input open
+def _open(file: str) -> Iterator[TextIO]:
+    if file != "-":
+        with open(file, encoding="utf-8-sig") as stream:
+            yield stream
         return
-    with open(file, encoding="utf-8-sig") as stream:
-        yield stream
+    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
+    try:
+        yield lines
+    finally:
+        lines.detach()  # leave standard input open
 
 
-def _describe(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text"
-    return getattr(error, "strerror", None) or "no such path"
+@contextmanager
+def _naming_errors(what: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise CannotRun(f"{what} (it is not UTF-8 text); {remedy}") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        raise CannotRun(f"{what} ({getattr(error, 'strerror', None) or 'no such path'}); {remedy}") from error

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from memory import CompactedMessage, Memory, StaleCompaction, expire, expired
 
@@ -16,8 +17,8 @@ from ..difference import compared
 from ..events import visible
 from ..presets import expire_files
 from . import exchange, sessions
-from .events import print_events, read_events
-from .sessions import open_named, require_session
+from .events import event_table, read_events
+from .sessions import describe_size, open_named, require_session
 from .terminal import CannotRun, confirm, one_line, quantity, screen
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
@@ -48,11 +49,8 @@ def list_sessions(store: Store = None, as_json: AsJson = False) -> None:
     JSON: {"sessions": [{"session", "rounds", "entries", "last_activity"}]}.
     """
     with open_named(store) as opened:
-        found = sessions.measure_all(opened)
-    if as_json:
-        _print({"sessions": [one.figures() for one in found]})
-    else:
-        sessions.print_sessions(found, screen())
+        sizes = sessions.measure_all(opened)
+    _print(as_json, {"sessions": sizes}, sessions.session_table(sizes))
 
 
 @app.command("show", short_help="Show the present state of a stored session.")
@@ -84,11 +82,8 @@ def show(
     with open_named(store) as opened:
         size = sessions.measure_session(opened, session)
         memory = Memory(session, store=opened)
-        shown = sessions.describe_session(memory, size, role=role, model=model, summary=summary, rounds=texts)
-    if as_json:
-        _print(shown)
-    else:
-        sessions.print_session(shown, size, screen())
+        document = sessions.describe_session(memory, size, role=role, model=model, summary=summary, rounds=texts)
+    _print(as_json, document, "\n".join(sessions.session_lines(document)))
 
 
 @app.command("events", short_help="List the events in a session's history.")
@@ -110,11 +105,8 @@ def events(
     """
     with open_named(store) as opened:
         require_session(opened, session)
-        found = list(read_events(opened, session, role=role, after=after, limit=limit))
-    if as_json:
-        _print({"session": session, "events": found})
-    else:
-        print_events(found, screen())
+        rows = list(read_events(opened, session, role=role, after=after, limit=limit))
+    _print(as_json, {"session": session, "events": rows}, event_table(rows))
 
 
 @app.command("export", short_help="Write a session to a JSONL file.")
@@ -138,7 +130,7 @@ def export(
         entries = exchange.export(opened, session, to, force=force)
     if to != "-":
         document = {"session": session, "entries": entries, "file": to}
-        _emit(as_json, document, f"{quantity(entries, 'entry', 'entries')} written to {to}")
+        _print(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} written to {to}"))
 
 
 @app.command("import", short_help="Read a session from a JSONL file.")
@@ -158,7 +150,7 @@ def import_(
     """
     session, entries = exchange.import_into(store, file, name)
     document = {"session": session, "entries": entries}
-    _emit(as_json, document, f"{quantity(entries, 'entry', 'entries')} read; session {session}")
+    _print(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} read; session {session}"))
 
 
 @app.command("purge", short_help="Erase a session.")
@@ -171,10 +163,10 @@ def purge(session: Session, store: Store = None, yes: Yes = False, as_json: AsJs
     """
     with open_named(store, write=True) as opened:
         size = sessions.measure_session(opened, session)
-        question = f"session '{one_line(session, 80)}': {size}. Erase all of it, for good?"
+        question = f"session '{one_line(session, 80)}': {describe_size(size)}. Erase all of it, for good?"
         confirm(question, "nothing was erased", yes=yes)
         opened.purge(session)
-    _emit(as_json, {"purged": size.figures()}, f"session {session} is erased: {size}")
+    _print(as_json, {"purged": size}, one_line(f"session {session} is erased: {describe_size(size)}"))
 
 
 @app.command("expire", short_help="Erase old sessions or files.")
@@ -203,16 +195,16 @@ def expire_(
             raise CannotRun(f"there is no folder {folder}; give the store_dir that chats write to")
         confirm(f"{folder}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
-        _emit(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
+        _print(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
         return
     with open_named(store, write=True) as opened:
-        found = expired(opened, age)
-        if found:
-            names = ", ".join(one_line(session, 80) for session in found[:10]) + (", ..." if len(found) > 10 else "")
-            question = f"{quantity(len(found), 'session')}: {names}. Erase all of this, for good?"
+        old = expired(opened, age)
+        if old:
+            names = ", ".join(one_line(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
+            question = f"{quantity(len(old), 'session')}: {names}. Erase all of this, for good?"
             confirm(question, "nothing was erased", yes=yes)
-        gone = expire(opened, age, sessions=found)
-    _emit(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
+        gone = expire(opened, age, sessions=old)
+    _print(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
 
 
 @app.command("revert", short_help="Go back to a role's previous summary.")
@@ -233,25 +225,17 @@ def revert(
         of = _name_summary(session, role)
         if shown.current is None:
             raise CannotRun(f"there is no summary {of} to go back from; `compactor show` lists the roles that have one")
-        question = (
-            f"the summary {of} covers rounds 1-{shown.current.last_round}. Go back to the one before, or to none?"
-        )
-        confirm(question, "nothing was reverted", yes=yes)
+        covered = f"the summary {of} covers rounds 1-{shown.current.last_round}"
+        confirm(f"{covered}. Go back to the one before, or to none?", "nothing was reverted", yes=yes)
         try:
             current = journal.revert(base=shown.generation)  # revert the confirmed one, or nothing
         except StaleCompaction as stale:
             raise CannotRun(str(stale)) from stale
         generation = journal.read().generation
-    document = {
-        "session": session,
-        "role": role,
-        "generation": generation,
-        "summary_generation": current.generation if current is not None else None,
-        "last_covered_round": current.last_round if current is not None else None,
-    }
-    end = document["last_covered_round"]
-    said = f"the summary covers rounds 1-{end} again" if end else "all rounds are as they were said again"
-    _emit(as_json, document, f"reverted: {said}")
+    summary_generation, end = (current.generation, current.last_round) if current is not None else (None, None)
+    document = {"session": session, "role": role, "generation": generation, "summary_generation": summary_generation}
+    result = f"the summary covers rounds 1-{end} again" if end else "all rounds are as they were said again"
+    _print(as_json, document | {"last_covered_round": end}, f"reverted: {result}")
 
 
 @app.command("diff", short_help="Compare a role's summary with the previous one.")
@@ -279,19 +263,15 @@ def diff(
         require_session(opened, session)
         before, after = _find_summaries(Memory(session, store=opened), role, start, end)
     difference = compared(before, after)
-    if not as_json:
-        screen().print(visible(str(difference)), soft_wrap=True)
-        return
-    _print(
-        {
-            "session": session,
-            "role": role,
-            "from": None if before is None else _summary_figures(before),
-            "to": _summary_figures(after),
-            "rounds": None if difference.rounds is None else list(difference.rounds),
-            **{name: list(getattr(difference, name)) for name in ("dropped", "came_in", "stayed", "gone")},
-        }
-    )
+    document = {
+        "session": session,
+        "role": role,
+        "from": None if before is None else _summary_figures(before),
+        "to": _summary_figures(after),
+        "rounds": difference.rounds,
+        **{name: getattr(difference, name) for name in ("dropped", "came_in", "stayed", "gone")},
+    }
+    _print(as_json, document, visible(str(difference)))
 
 
 def _find_summaries(
@@ -333,12 +313,8 @@ def _parse_age(text: str) -> timedelta:
     return timedelta(**{_UNITS[unit]: int(number)})
 
 
-def _print(document: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2))
-
-
-def _emit(as_json: bool, document: Mapping[str, Any], text: str) -> None:
+def _print(as_json: bool, document: Mapping[str, Any], shown: str | Table) -> None:
     if as_json:
-        _print(document)
+        typer.echo(json.dumps(document, indent=2))
     else:
-        screen().print(one_line(text), soft_wrap=True)
+        screen().print(shown, soft_wrap=isinstance(shown, str))

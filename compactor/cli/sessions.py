@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from memory import USER, Memory, stores
@@ -23,7 +21,7 @@ from ..events import visible
 from ..prompt.accounting import ledger_of
 from ..tokens import count_message, counter_for
 from ..view import View
-from .terminal import CannotRun, one_line, quantity
+from .terminal import CannotRun, make_table, one_line, quantity
 
 _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 #: Number of newest rounds that are searched for roles.
@@ -34,12 +32,8 @@ MAX_COUNTED_ROUNDS = 10_000
 _NOT_AGENTS = frozenset({USER, TOOL, FUNCTION, "system", "developer"})
 
 
-# --- the store ---
-
-
-@contextmanager
-def open_named(url: str | None, *, write: bool = False, create: bool = False) -> Iterator[Store]:
-    """Open the store at *url*, and close it at the end.
+def open_named(url: str | None, *, write: bool = False, create: bool = False) -> closing[Store]:
+    """Return the store at *url*, open until the end of the ``with`` block.
 
     *write* migrates an older database; *create* also allows a new database file. Otherwise nothing is changed.
     Raises ``CannotRun`` if *url* is empty or names nothing that exists, ``StoreError`` if the store cannot be opened.
@@ -51,20 +45,9 @@ def open_named(url: str | None, *, write: bool = False, create: bool = False) ->
     if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
         raise CannotRun(f"what is kept in memory ends with the process that keeps it; pass --store {_EXAMPLES}")
     if path is not None and not create and not _is_file(path):
-        raise CannotRun(
-            f"there is no database file {one_line(path, 200)}; check --store (sqlite:////... is an absolute path)"
-        )
-    store = stores.open_store(url, migrate=write or create)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def is_missing(url: str | None) -> bool:
-    """Return whether *url* names a database file that does not exist yet."""
-    path = _file_of((url or "").strip())
-    return path is not None and path not in ("", ":memory:") and not _is_file(path)
+        place = one_line(path, 200)
+        raise CannotRun(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")
+    return closing(stores.open_store(url, migrate=write or create))
 
 
 def _file_of(url: str) -> str | None:
@@ -94,31 +77,13 @@ def _unknown_session(store: Store, session: str) -> CannotRun:
     return CannotRun(f"there is no session '{one_line(session, 80)}' in this store, which has {known}")
 
 
-# --- the size of sessions, without opening them: works for damaged ones, too ---
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSize:
-    session: str
-    rounds: int
-    entries: int
-    last_activity: datetime
-
-    def figures(self) -> dict[str, Any]:
-        return asdict(self) | {"last_activity": self.last_activity.isoformat()}
-
-    def __str__(self) -> str:
-        rounds, entries = quantity(self.rounds, "round"), quantity(self.entries, "entry", "entries")
-        return f"{rounds} in {entries}, the last of {format_time(self.last_activity)} UTC"
-
-
-def measure_all(store: Store) -> list[SessionSize]:
-    """Return the size of each session, sorted by name."""
+def measure_all(store: Store) -> list[dict[str, Any]]:
+    """Return the sizes of all sessions, sorted by name. None is opened, so damaged ones are measured too."""
     extents = store.extents()
     return [_measure(store, session, extents[session]) for session in sorted(extents)]
 
 
-def measure_session(store: Store, session: str) -> SessionSize:
+def measure_session(store: Store, session: str) -> dict[str, Any]:
     """Return the size of *session* without reading all of it. Raises ``CannotRun`` if there is none of that name."""
     extent = store.extent(session)
     if extent is None:
@@ -126,34 +91,33 @@ def measure_session(store: Store, session: str) -> SessionSize:
     return _measure(store, session, extent)
 
 
-def _measure(store: Store, session: str, extent: Extent) -> SessionSize:
+def _measure(store: Store, session: str, extent: Extent) -> dict[str, Any]:
     # Old entries do not contain the number of their round: count the rounds.
     rounds = extent.rounds or sum(one.kind == "round opened" for one in store.read(session))
-    return SessionSize(session, rounds, extent.number, extent.created_at)
+    last_activity = extent.created_at.isoformat()
+    return {"session": session, "rounds": rounds, "entries": extent.number, "last_activity": last_activity}
 
 
-def print_sessions(sessions: Sequence[SessionSize], console: Console) -> None:
-    """Print a row for each session."""
-    table = Table()
-    table.add_column("session", overflow="fold")
-    for name in ("rounds", "entries"):
-        table.add_column(name, justify="right")
-    table.add_column("last activity (UTC)", no_wrap=True)
-    for one in sessions:
-        table.add_row(one_line(one.session), f"{one.rounds:,}", f"{one.entries:,}", format_time(one.last_activity))
-    console.print(table if sessions else "no sessions")
+def describe_size(size: Mapping[str, Any]) -> str:
+    rounds, entries = quantity(size["rounds"], "round"), quantity(size["entries"], "entry", "entries")
+    return f"{rounds} in {entries}, the last of {format_time(size['last_activity'])} UTC"
 
 
-def format_time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+def session_table(sizes: Sequence[Mapping[str, Any]]) -> Table | str:
+    rows = [
+        (one_line(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])) for one in sizes
+    ]
+    return make_table(("session", "rounds", "entries", "last activity (UTC)"), rows) if rows else "no sessions"
 
 
-# --- one session: the parts of each role's next prompt ---
+def format_time(moment: str) -> str:
+    """Return a time stamp of the JSON document as people read it, in UTC."""
+    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def describe_session(
     memory: Memory,
-    size: SessionSize,
+    size: Mapping[str, Any],
     *,
     role: str | None = None,
     model: str = "",
@@ -163,7 +127,8 @@ def describe_session(
     """Return the JSON document of ``show``. Texts are included only for *summary* and *rounds*."""
     now, every = memory.snapshot, memory.conversation.rounds
     roles = _find_roles(memory) if role is None else [role]
-    shown = size.figures() | {
+    document = {
+        **size,
         "open_rounds": [one.number for one in memory.open_rounds],
         "failed_rounds": list(now.failed),
         "system_messages": len(memory.header),
@@ -174,21 +139,21 @@ def describe_session(
         first, last = rounds
         if last > len(every):
             raise CannotRun(f"there is no round {max(first, len(every) + 1)}; this session has {len(every)}")
-        shown["texts"] = [
+        document["texts"] = [
             {"round": number, "state": every[number - 1].state, "text": memory.reload(range_reference(number, number))}
             for number in range(first, last + 1)
         ]
-    return shown
+    return document
 
 
 def _find_roles(memory: Memory) -> list[str]:
     """Return the roles with publications, and the roles in the newest rounds."""
     now, rounds = memory.snapshot, memory.conversation.rounds
-    found = {*now.journals, *now.reductions, *now.usages, *now.prepared}
+    roles = {*now.journals, *now.reductions, *now.usages, *now.prepared}
     for round_ in rounds[-_ROUNDS_SEARCHED:]:
         for post in round_.post_list:
-            found |= {post.send_from, post.send_to} - _NOT_AGENTS
-    return sorted(found)
+            roles |= {post.send_from, post.send_to} - _NOT_AGENTS
+    return sorted(roles)
 
 
 def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> dict[str, Any]:
@@ -225,48 +190,49 @@ def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> d
 
 def parse_rounds(text: str) -> tuple[int, int]:
     """Return the first and last of the rounds in *text*, as in ``12``, ``3-9`` or ``r3-r9``; else ``CannotRun``."""
-    found = re.fullmatch(r"r?(\d{1,12})(?:-r?(\d{1,12}))?", text.strip(), re.ASCII)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    match = re.fullmatch(r"r?(\d{1,12})(?:-r?(\d{1,12}))?", text.strip(), re.ASCII)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
         raise CannotRun(f"--rounds takes a round or the first and the last of several, as in 12 or 3-9, not '{text}'")
     return first, last
 
 
-def print_session(shown: Mapping[str, Any], size: SessionSize, console: Console) -> None:
-    """Print the document of ``describe_session`` as text."""
+def session_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a document of ``describe_session``."""
 
-    def say(name: str, value: str) -> None:
-        console.print(f"{name:<17}{value}", soft_wrap=True)
+    def line(name: str, value: str) -> str:
+        return f"{name:<17}{value}"
 
-    say("session", one_line(size.session))
-    say("rounds", f"{size.rounds:,} ({len(shown['open_rounds'])} open, {len(shown['failed_rounds'])} failed)")
-    say("entries", f"{size.entries:,}")
-    say("last activity", f"{format_time(size.last_activity)} UTC")
-    say("system messages", f"{shown['system_messages']}")
-    say("pinned posts", " ".join(shown["pins"]) or "none")
-    for one in shown["roles"]:
-        console.print()
-        say("role", one_line(one["role"]) or "(sees everything)")
-        for name, value in _role_lines(one):
-            say(f"  {name}", value)
+    open_, failed = len(document["open_rounds"]), len(document["failed_rounds"])
+    yield line("session", one_line(document["session"]))
+    yield line("rounds", f"{document['rounds']:,} ({open_} open, {failed} failed)")
+    yield line("entries", f"{document['entries']:,}")
+    yield line("last activity", f"{format_time(document['last_activity'])} UTC")
+    yield line("system messages", f"{document['system_messages']}")
+    yield line("pinned posts", " ".join(document["pins"]) or "none")
+    for one in document["roles"]:
+        yield ""
+        yield line("role", one_line(one["role"]) or "(sees everything)")
+        end, made = one["last_covered_round"], f"generation {one['summary_generation']}"
+        if one["model"]:
+            made += f", by {one_line(one['model'], 60)}"
+        yield line(
+            "  summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
+        )
+        shorter = f", {quantity(one['reductions'], 'post')} read shorter" if one["reductions"] else ""
+        tail = f"{quantity(one['tail_rounds'], 'round')}, {_tokens(one['tail_tokens'])}{shorter}"
+        yield line("  behind that", tail)
+        yield line("  whole prompt", f"{_tokens(one['prompt_tokens'])}, before anything is cut")
+        if one["last_usage"] is not None:
+            yield line("  last usage", f"{one['last_usage']:,} tokens, by the provider's count")
+        if one["prepared"]:
+            yield line("  prepared", f"{quantity(one['prepared'], 'answer')} paid for and not published")
         if one.get("summary") is not None:
-            console.print(visible(one["summary"]), soft_wrap=True)
-    for one in shown.get("texts", ()):
-        console.print()
-        console.print(f"{visible(one['text'])}{' (failed)' if one['state'] == 'failed' else ''}", soft_wrap=True)
+            yield visible(one["summary"])
+    for one in document.get("texts", ()):
+        yield ""
+        yield f"{visible(one['text'])}{' (failed)' if one['state'] == 'failed' else ''}"
 
 
-def _role_lines(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    def tokens(value: int | None) -> str:
-        return "tokens not counted" if value is None else quantity(value, "token")
-
-    end, reductions = one["last_covered_round"], one["reductions"]
-    made = f"generation {one['summary_generation']}" + (f", by {one_line(one['model'], 60)}" if one["model"] else "")
-    yield "summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
-    shorter = f", {quantity(reductions, 'post')} read shorter" if reductions else ""
-    yield "behind that", f"{quantity(one['tail_rounds'], 'round')}, {tokens(one['tail_tokens'])}{shorter}"
-    yield "whole prompt", f"{tokens(one['prompt_tokens'])}, before anything is cut"
-    if one["last_usage"] is not None:
-        yield "last usage", f"{one['last_usage']:,} tokens, by the provider's count"
-    if one["prepared"]:
-        yield "prepared", f"{quantity(one['prepared'], 'answer')} paid for and not published"
+def _tokens(number: int | None) -> str:
+    return "tokens not counted" if number is None else quantity(number, "token")

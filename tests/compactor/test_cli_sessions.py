@@ -79,10 +79,10 @@ def test_a_database_is_asked_once_for_all_its_sessions(url: str) -> None:
         assert isinstance(store, SqlStore)
         listen(store._connections._engine, "before_cursor_execute", lambda *facts: asked.append(facts[2]))
         found = measure_all(store)
-        assert (len(asked), [measure_session(store, one.session) for one in found]) == (1, found)
-        assert {one.session: one.rounds for one in found} == {f"s{number}": number for number in range(1, 13)}
+        assert (len(asked), [measure_session(store, one["session"]) for one in found]) == (1, found)
+        assert {one["session"]: one["rounds"] for one in found} == {f"s{number}": number for number in range(1, 13)}
         asked.clear()
-        lengths = {one.session: one.entries for one in found}
+        lengths = {one["session"]: one["entries"] for one in found}
         assert export_session(store, "s11", io.StringIO()) == lengths["s11"]
         assert len(asked) == 2
 
@@ -141,7 +141,7 @@ def test_the_last_entry_is_found_in_a_log_of_any_length() -> None:
         store = InMemoryStore()
         store.append("s", notes(count), 0)
         facts = measure_session(store, "s")
-        assert (facts.entries, facts.rounds) == (count, 0)
+        assert (facts["entries"], facts["rounds"]) == (count, 0)
 
 
 def test_rounds_are_counted_where_entries_do_not_know_theirs() -> None:
@@ -152,17 +152,17 @@ def test_rounds_are_counted_where_entries_do_not_know_theirs() -> None:
     round_ = memory.create_round("second")
     for _ in range(200):
         memory.add_post(round_, send_from="a", send_to="b")
-    assert measure_session(store, "s").rounds == 2
+    assert measure_session(store, "s")["rounds"] == 2
     entries = [Entry(one.kind, body=one.body, id=one.id) for one in store.read("s")]
     store.append("old", entries, 0)
-    assert measure_session(store, "old").rounds == 2
+    assert measure_session(store, "old")["rounds"] == 2
 
 
 def test_a_session_that_is_purged_meanwhile_is_left_out() -> None:
     store = InMemoryStore()
     store.append("s", notes(1), 0)
     store.sessions = lambda: ["gone", "s"]  # type: ignore[method-assign]
-    assert [one.session for one in measure_all(store)] == ["s"]
+    assert [one["session"] for one in measure_all(store)] == ["s"]
 
 
 # -- show -------------------------------------------------------------------------------------------------------------
